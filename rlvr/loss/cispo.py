@@ -1,4 +1,4 @@
-"""The policy gradient with clipped importance weights: no token loses its gradient."""
+"""The policy gradient with clipped importance weights: every token keeps its gradient."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def cispo(
 ) -> Terms:
     """−sg(clip(r, 1 − clip_low, 1 + clip_high))·A·logp per token [B, T] (CISPO, MiniMax-M1, arXiv:2506.13585, Eq. 4).
 
-    r = π/π_old, without gradient (sg): where the clipped surrogate drops a token, its weight stays at the bound here.
-    clip_low = 1 bounds it from above alone, as the paper does. log r is clamped to ±20 first.
+    r = π/π_old, without gradient (sg): a token that the clipped surrogate would drop keeps the bound as its weight.
+    clip_low = 1 bounds r from above only, as the paper does. log r is clamped to ±20 first.
 
     metrics["clip_fraction"] [B, T]: 1 where r lies beyond a bound. Raises ValueError for bounds that are not
     0 ≤ clip_low ≤ 1 and clip_high ≥ 0.

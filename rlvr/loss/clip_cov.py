@@ -1,4 +1,4 @@
-"""The clipped surrogate without some of the tokens whose covariance collapses entropy."""
+"""The clipped surrogate without some of the tokens whose covariance makes the entropy collapse."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def dropped(
     clip_low: NonNegativeFloat,
     clip_high: NonNegativeFloat,
 ) -> Tensor:
-    """[B, T] bool: the tokens that lose their gradient, of a whole mini-batch of N tokens.
+    """[B, T] bool: the tokens of a whole mini-batch of N tokens that lose their gradient.
 
-    max(⌊N·fraction⌋, 1) of those with low < covariance < high that clipping leaves alone, or all if they are fewer;
-    which, decides `batch.noise`.
+    Candidates are the tokens with low < covariance < high that are not clipped. max(⌊N·fraction⌋, 1) of them, or all if
+    they are fewer, are chosen by `batch.noise`.
     """
     if not (0 < fraction <= 1 and low < high):
         raise ValueError(f"loss.fraction={fraction} must be in (0, 1], and loss.low={low} less than loss.high={high}.")
@@ -37,10 +37,10 @@ def dropped(
     cov = covariance(policy, batch)
     clipped = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None).metrics["clip_fraction"] > 0
     candidate = batch.mask & (cov > low) & (cov < high) & ~clipped
-    number = min(max(int(int(batch.mask.sum()) * fraction), 1), int(candidate.sum()))
-    if not number:
+    num_dropped = min(max(int(int(batch.mask.sum()) * fraction), 1), int(candidate.sum()))
+    if not num_dropped:
         return torch.zeros_like(candidate)
-    return candidate & (batch.noise <= batch.noise[candidate].sort().values[number - 1])
+    return candidate & (batch.noise <= batch.noise[candidate].sort().values[num_dropped - 1])
 
 
 @first_pass(dropped)
@@ -54,14 +54,16 @@ def clip_cov(
     clip_low: NonNegativeFloat,
     clip_high: NonNegativeFloat,
 ) -> Terms:
-    """Clipped surrogate [B, T] that is 0 for the dropped tokens, which stay in the mean (Clip-Cov, arXiv:2505.22617).
+    """Clipped surrogate [B, T] that is 0 for the dropped tokens, which still count in the mean (Clip-Cov,
+    arXiv:2505.22617).
 
-    fraction, low, high: how many tokens, and between which covariances of advantage and log-probability: see `dropped`.
+    fraction, low, high: how many tokens are dropped, with which covariances of advantage and log-probability: see
+    `dropped`.
 
-    metrics: "clip_fraction" of the surrogate; "dropped" [B, T], 1 for such a token.
+    metrics: "clip_fraction" of the surrogate; "dropped" [B, T], 1 for a dropped token.
     """
     assert batch.extra is not None
     surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
-    gone = batch.extra.bool()
-    metrics = {**surrogate.metrics, "dropped": gone.float()}
-    return replace(surrogate, loss=torch.where(gone, 0.0, surrogate.loss), metrics=metrics)
+    is_dropped = batch.extra.bool()
+    metrics = {**surrogate.metrics, "dropped": is_dropped.float()}
+    return replace(surrogate, loss=torch.where(is_dropped, 0.0, surrogate.loss), metrics=metrics)

@@ -27,8 +27,8 @@ def entadv(
     """`rlvr.loss.grpo` on A + min(α·H, |A|/κ) per token [B, T] (arXiv:2506.14758).
 
     H: entropy of the current policy at each token, nats, without gradient. α ≥ 0, κ > 1: no advantage changes its sign,
-    and A = 0 stays 0. The shaping starts from `batch.advantage` in each update, so it never compounds over epochs; as
-    an advantage function it could only know the entropy of the policy that sampled.
+    and A = 0 stays 0. The shaping starts from `batch.advantage` in each update, so that it does not compound over
+    epochs. It is not an advantage function because those have only the entropy of the policy that sampled.
 
     metrics: those of the surrogate; "shaping" [B, T], what was added to A. Raises ValueError for other α or κ.
     """

@@ -27,10 +27,10 @@ def flowrl(
 ) -> Terms:
     """w·δ² of each response [B] with δ = log Z + mean_t logp − β·A − mean_t logp_ref (FlowRL, arXiv:2509.15207).
 
-    log Z is learned from the prompt, with gradient into the model. β > 0; A: one advantage per response. w, without
-    gradient, from the ratio e^{Σ_t(logp − logp_old)} (the sum clamped to ±20): `clip` bounds it to [1 − clip_low,
-    1 + clip_high] as the paper does, `cap` by 10 from above, `unclipped` is the ratio itself; `none` weighs all
-    responses alike, by 1.
+    log Z is predicted from the prompt and learned, with gradient into the model. β > 0; A: one advantage per response.
+    w has no gradient and is a function of the ratio e^{Σ_t(logp − logp_old)} (the sum clamped to ±20): `clip` bounds
+    the ratio to [1 − clip_low, 1 + clip_high] as the paper does, `cap` bounds it by 10 from above, `unclipped` is the
+    ratio itself; `none` is 1 for all responses.
 
     metrics, [B]: "delta_abs" |δ|, "log_z", "weight". Raises ValueError for β ≤ 0, an unknown weight, or an advantage
     per token.

@@ -22,12 +22,12 @@ def grpo(
     """max(−A·r, −A·clip(r, 1 − clip_low, 1 + clip_high)) per token [B, T] (GRPO, arXiv:2402.03300; separate
     bounds: DAPO, arXiv:2503.14476, section 3.1).
 
-    r = π/π_old. dual_clip: a number c > 1 bounds the loss by −A·c where A < 0 (arXiv:1912.09729); None, as in the
-    papers, does not. log r is clamped to ±20, and beyond that a token has no gradient.
+    r = π/π_old. dual_clip: a number c > 1 bounds the loss by −A·c where A < 0 (arXiv:1912.09729); None: no such bound,
+    as in the papers. log r is clamped to ±20; beyond that a token has no gradient.
 
-    metrics["clip_fraction"]: 1 where the clipped branch is the larger, so that the token has no gradient: A > 0 and
+    metrics["clip_fraction"]: 1 where the clipped branch is larger, so that the token has no gradient: A > 0 and
     r > 1 + clip_high, or A < 0 and r < 1 − clip_low. metrics["dual_clip_fraction"], with dual_clip only: 1 where the
-    bound −A·c holds. Both [B, T]; averaged over tokens they are fractions. Raises ValueError for dual_clip ≤ 1.
+    loss is −A·c. Both [B, T]; averaged over tokens they are fractions. Raises ValueError for dual_clip ≤ 1.
     """
     ratio = batch.log_ratio(policy.logp).clamp(-20, 20).exp()
     advantage = batch.token_advantage

@@ -13,10 +13,10 @@ def gspo(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high:
     """max(−A·s, −A·clip(s, 1 − clip_low, 1 + clip_high)) per response [B], s = e^{mean_t(logp − logp_old)}
     (GSPO, arXiv:2507.18071, Eq. 5 to 7).
 
-    s is the geometric mean of a response's token ratios: it moves a hundred times less than one of them, and so do the
-    bounds. The mean log ratio is clamped to ±20, and beyond that a response has no gradient. A: one advantage per
-    response. metrics, [B]: "clip_fraction" as in `rlvr.loss.grpo`; "sequence_ratio" s. Raises ValueError for an
-    advantage per token.
+    s is the geometric mean of a response's token ratios: it changes a hundred times less than one of them, so the
+    bounds are as much smaller. The mean log ratio is clamped to ±20; beyond that a response has no gradient.
+    A: one advantage per response. metrics, [B]: "clip_fraction" as in `rlvr.loss.grpo`; "sequence_ratio" s.
+    Raises ValueError for an advantage per token.
     """
     if batch.advantage.dim() == 2:
         raise ValueError("loss=gspo takes one advantage per response and got one per token: pass advantage=grpo.")

@@ -1,4 +1,4 @@
-"""Policy gradient that holds back the tokens whose covariance collapses entropy."""
+"""Policy gradient with a KL penalty on the tokens whose covariance makes the entropy collapse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlvr.objective.batch import Batch, Policy, Terms, first_pass
 def covariance(policy: Policy, batch: Batch) -> Tensor:
     """(A − Ā)(logp − mean logp) of each token of a whole mini-batch, [B, T] float64; 0 at padding.
 
-    Exactly 0 everywhere if all advantages are equal: rounding would make a choice among equals.
+    Exactly 0 everywhere if all advantages are equal, so that rounding errors do not decide between equal tokens.
     """
     mask = batch.mask
     A, logp = batch.token_advantage[mask].double(), policy.logp[mask].double()
@@ -24,18 +24,18 @@ def covariance(policy: Policy, batch: Batch) -> Tensor:
 
 
 def largest(policy: Policy, batch: Batch, *, fraction: Annotated[float, Interval(gt=0, le=1)]) -> Tensor:
-    """[B, T] 1 for the max(1, ⌊N·fraction⌋) of N tokens with the largest covariance, else 0.
+    """[B, T]: 1 for the max(1, ⌊N·fraction⌋) of N tokens with the largest covariance, else 0.
 
-    Tokens that tie for the last places share them: a choice among equals would depend on the order of rows.
+    Tokens that tie for the last places share them, in equal fractions: a choice would depend on the order of rows.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"loss.fraction={fraction} must be in (0, 1], for example 0.002.")
     mask = batch.mask
-    every = covariance(policy, batch)[mask]
-    number = max(1, int(len(every) * fraction))
-    cut = every.topk(number).values[-1]
-    above, tied = every > cut, every == cut
-    share = (number - above.sum()) / tied.sum()
+    covariances = covariance(policy, batch)[mask]
+    num_chosen = max(1, int(len(covariances) * fraction))
+    threshold = covariances.topk(num_chosen).values[-1]
+    above, tied = covariances > threshold, covariances == threshold
+    share = (num_chosen - above.sum()) / tied.sum()
     weight = torch.where(above, 1.0, torch.where(tied, share, 0.0)).to(policy.logp.dtype)
     return torch.zeros(mask.shape, dtype=weight.dtype, device=weight.device).masked_scatter(mask, weight)
 
@@ -50,10 +50,10 @@ def kl_cov(
 ) -> Terms:
     """−A·r per token [B, T], plus coefficient·|logp − logp_old| on the chosen ones (KL-Cov, arXiv:2505.22617).
 
-    No clipping of the ratio r; log r is clamped to ±20 in it, and beyond that has no gradient there. Chosen are the
-    `fraction` of the mini-batch's tokens with the largest covariance of advantage and log-probability: see `largest`.
+    The ratio r is not clipped; log r is clamped to ±20, and beyond that −A·r has no gradient. Chosen is the `fraction`
+    of the mini-batch's tokens with the largest covariance of advantage and log-probability: see `largest`.
 
-    metrics["chosen"]: the choice, [B, T].
+    metrics["chosen"]: 1 for chosen tokens, [B, T].
     """
     assert batch.extra is not None
     log_ratio = batch.log_ratio(policy.logp)

@@ -15,14 +15,14 @@ Ratio = Literal["token", "sequence", "sequence_geomean"]
 def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFloat, ratio: Ratio) -> Terms:
     """w·f(r/w) with w = e^{A/η} and r = π/π_old (LAD, arXiv:2602.20132).
 
-    divergence: a function of `rlvr.objective.divergence`. eta: > 0, the paper's η; small η means sharp targets.
-    ratio: what r is, which the paper leaves open. `token` compares each token, terms [B, T]; `sequence` the product
-    of a response's ratios (ℓ = Σ_t ℓ_t) and `sequence_geomean` their geometric mean (ℓ = mean_t ℓ_t), terms [B]; these
-    need an advantage [B]. By the chain rule each token of a response then gets d value/dℓ, divided by the response's
-    length under `sequence_geomean`.
+    divergence: a function of `rlvr.objective.divergence`. eta: > 0, the paper's η; a small η means a sharp target.
+    ratio: the definition of r, which the paper leaves open. `token`: r of each token, terms [B, T]; `sequence`: the
+    product of a response's ratios (ℓ = Σ_t ℓ_t); `sequence_geomean`: their geometric mean (ℓ = mean_t ℓ_t). The last
+    two have terms [B] and require an advantage [B]; by the chain rule the gradient of each token of a response is then
+    d value/dℓ, under `sequence_geomean` divided by the response's length.
 
-    The loss has the divergence's value and, exactly, its derivative, both given in closed form: differentiating the
-    value itself would yield inf · 0 where w overflows. metrics["divergence"]: the value, in nats, [B, T] or [B].
+    The loss has the divergence's value and exactly its derivative, both in closed form: automatic differentiation of
+    the value would give inf · 0 where w overflows. metrics["divergence"]: the value, in nats, [B, T] or [B].
     Raises ValueError for η ≤ 0, an unknown ratio, or an advantage per token with a ratio per sequence.
     """
     if not eta > 0:
@@ -31,7 +31,7 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
         )
     log_ratio, advantage = batch.log_ratio(policy.logp), batch.token_advantage
     if ratio != "token":
-        log_ratio, advantage = _pool(log_ratio, batch.mask, ratio), batch.advantage
+        log_ratio, advantage = _per_response(log_ratio, batch.mask, ratio), batch.advantage
         if advantage.dim() == 2:
             raise ValueError(
                 f"loss.ratio={ratio} takes one advantage per response and got one per token. "
@@ -41,8 +41,8 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
     return Terms(loss=value + derivative * (log_ratio - log_ratio.detach()), metrics={"divergence": value})
 
 
-def _pool(log_ratio: Tensor, mask: Tensor, ratio: Ratio) -> Tensor:
-    """[B, T], zero at padding → [B]."""
+def _per_response(log_ratio: Tensor, mask: Tensor, ratio: Ratio) -> Tensor:
+    """ℓ of each response, [B]. log_ratio: [B, T], 0 at padding."""
     match ratio:
         case "sequence":
             return log_ratio.sum(-1)

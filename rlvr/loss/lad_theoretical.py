@@ -29,16 +29,16 @@ from rlvr.objective.batch import (
 def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFloat) -> Terms:
     """(w/Z_A)·f((r/w)·(Z_A/Z_π)) per response, [B], with w = e^{A/η}, r = π/π_old, Z_A = mean w, Z_π = mean r.
 
-    The means run over the responses to one prompt: all answers of a small action space, once each or as sampled by
-    π_old. `lad` leaves both normalisers out, which a model that writes text cannot sum. The gradient flows through Z_π:
-    a change of all r by one factor costs nothing, and the minimum, 0, is at r ∝ w.
+    The means are over the responses to one prompt: all answers of a small action space, once each or as sampled by
+    π_old. `lad` omits both normalisers, which cannot be computed for a model that writes text. The gradient includes
+    that of Z_π: the loss does not change when all r change by one factor, and its minimum, 0, is at r ∝ w.
     divergence: one of rlvr/objective/divergence.py. eta: > 0. The advantage is [B]; a response has one token or none.
 
     metrics["divergence"]: the value, in nats, [B]. Value and derivative are exact as in `lad`; normalised, w and r are
     at most the number of responses, so nothing overflows at any η.
     Raises ValueError for η ≤ 0, an advantage per token and responses of several tokens.
     """
-    _refuse(batch, eta)
+    _check(batch, eta)
     log_ratio = batch.log_ratio(policy.logp)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
     real = batch.mask.any(-1)
@@ -49,10 +49,10 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
 
 
 def _normalised(log: Tensor, real: Tensor, batch: Batch) -> Tensor:
-    """log of e^log over its mean in the group, [B]; 0 for rows without tokens, which belong to no mean."""
-    floor = log.new_full((batch.num_groups,), -math.inf)
-    known = torch.where(real, log, -math.inf)
-    highest = floor.scatter_reduce(0, batch.group, known.detach(), "amax")
+    """log(e^log / mean of e^log in the group), [B]; 0 for rows without tokens, which are not part of the mean."""
+    lowest = log.new_full((batch.num_groups,), -math.inf)
+    masked_log = torch.where(real, log, -math.inf)
+    highest = lowest.scatter_reduce(0, batch.group, masked_log.detach(), "amax")
     shift = torch.where(highest.isfinite(), highest, 0.0)[batch.group]
     sums = log.new_zeros(batch.num_groups).index_add(0, batch.group, torch.where(real, (log - shift).exp(), 0.0))
     size = log.new_zeros(batch.num_groups).index_add(0, batch.group, real.to(log.dtype))
@@ -60,7 +60,7 @@ def _normalised(log: Tensor, real: Tensor, batch: Batch) -> Tensor:
     return torch.where(real, log - shift - mean[batch.group].log(), 0.0)
 
 
-def _refuse(batch: Batch, eta: float) -> None:
+def _check(batch: Batch, eta: float) -> None:
     if not eta > 0:
         raise ValueError(
             f"eta={eta} with loss=lad_theoretical: η divides the advantage and must be positive, for example eta=0.25."

@@ -1,13 +1,14 @@
-"""PACS (arXiv:2509.02522): the policy's implicit reward, compared within its group, classifies right and wrong.
+"""PACS (arXiv:2509.02522): classifies right and wrong responses by the policy's implicit rewards within a group.
 
-The score `grpo` is scale-free, and so has nothing that holds the policy to its reference. Above the floor ψ stays the
-same when every r̂ of a group grows tenfold, whatever β, and the gradient is orthogonal to the centred r̂ and falls as
-1/std. For R = (1, 0, 0) and log ratios (1, 0, 2) it is (−⅔, ⅓, ⅓), a tenth of that for (10, 0, 20); where all three
-are wrong it is 0. `rloo` has (−1, −¼, 5/4) at (10, 0, 20), and draws three wrong ones together by ∓0.48 at (1, 0, 2).
-A step across r̂ never shrinks its spread, so that the policy drifts: 24 steps on 7x7 mazes at lr 2e-4 (one seed,
-avg@16, base policy 33.4 %, reference fixed, no dynamic sampling) end at 4.3 % with KL(π ‖ base) 1.58 under `grpo`,
-37.1 % and 0.04 under `rloo`. With the reference reset before every rollout, as released, they end at 36.5 % and 40.7 %,
-at lr 2e-5 at 35.3 % and 36.5 %: use `grpo` with trainer.reference_every=1 or a low rate.
+The score `grpo` is scale-free, and therefore has no term that keeps the policy near its reference. Above the floor ψ
+does not change when every r̂ of a group grows tenfold, whatever β; the gradient is orthogonal to the centred r̂ and
+proportional to 1/std. For R = (1, 0, 0) and log ratios (1, 0, 2) it is (−⅔, ⅓, ⅓), a tenth of that for (10, 0, 20); if
+all three are wrong it is 0. `rloo` has (−1, −¼, 5/4) at (10, 0, 20), and draws three wrong ones together by ∓0.48 at
+(1, 0, 2). A step orthogonal to the centred r̂ never reduces its spread, so that the policy drifts: 24 steps on 7x7
+mazes at lr 2e-4 (one seed, avg@16, base policy 33.4 %, reference fixed, no dynamic sampling) end at 4.3 % with KL(π ‖
+base) 1.58 under `grpo`, 37.1 % and 0.04 under `rloo`. With the reference reset before every rollout, as released, they
+end at 36.5 % and 40.7 %, at lr 2e-5 at 35.3 % and 36.5 %: use `grpo` with trainer.reference_every=1 or a low learning
+rate.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ EPSILON = 1e-6
 def pacs(
     policy: Policy, batch: Batch, *, beta: PositiveFloat, score: Score, weight: Weight, std_floor: PositiveFloat
 ) -> Terms:
-    """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient flows through ψ's baseline and std.
+    """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient includes that of ψ's baseline and std.
 
-    The implicit reward r̂ = β·Σ_t (logp − logp_ref) of the G responses to one prompt gives the score ψ:
-    `rloo` r̂ − mean of the others' (0 for a group of one), `dr_grpo` r̂ − mean, `grpo` (r̂ − mean)/(std + 1e-6) with
+    The score ψ is computed from the implicit rewards r̂ = β·Σ_t (logp − logp_ref) of the G responses to one prompt:
+    `rloo` r̂ − mean of the others (0 for a group of one), `dr_grpo` r̂ − mean, `grpo` (r̂ − mean)/(std + 1e-6) with
     the unbiased std, `naive` r̂. beta: > 0. weight: `balanced` G/(2·responses of the same class in the group), 1 where
     the group has one class; `none` 1; `only_positive` R; `only_negative` 1 − R.
     std_floor: > 0, the smallest std that `grpo` divides by, in units of r̂. Differs from the paper: while policy and
-    reference are equal, and with a reset before every rollout they are at each first update, the std is 0, its
-    gradient infinite, and 1e-6 would make the score's gradient a million times the others'.
+    reference are equal (with a reset before every rollout at each first update) the std is 0, its gradient is infinite,
+    and 1e-6 would make the score's gradient a million times those of the other scores.
 
     metrics: "implicit_reward" r̂ and "score_accuracy", 1 where ψ has the sign of R − ½, [B].
     Raises ValueError for other rewards, without a reference, and for unknown or non-positive knobs.
     """
-    _refuse(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
+    _check(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
     assert batch.logp_ref is not None
     log_ratio = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
@@ -75,11 +76,12 @@ def pacs_actor(
 ) -> Terms:
     """`pacs` plus actor·sg(loss)·Σ_t logp per response, [B]: the first term of Eq. 5, which the released code omits.
 
-    The samples move with the policy, so that the gradient of the expected cross-entropy has two parts: that of the
-    cross-entropy on the samples (`pacs`, the critic), and one that makes responses rarer the higher their cross-entropy
-    is (the actor). With actor = 1, score = naive and weight = none their sum is that gradient, exactly, for samples of
-    the policy itself: like `rlvr.loss.reinforce` it has no ratio. Where the score compares responses of a group, the
-    paper's form takes each response's own cross-entropy, as here, and leaves aside that it enters those of the others.
+    The samples depend on the policy, so that the gradient of the expected cross-entropy has two parts: that of the
+    cross-entropy on the samples (`pacs`, the critic), and one that lowers the log-probability of a response with its
+    cross-entropy as weight (the actor). With actor = 1, score = naive and weight = none their sum is exactly that
+    gradient, for samples of the policy itself: like `rlvr.loss.reinforce` it has no ratio. If the score compares
+    responses of a group, the paper's form uses each response's cross-entropy, as here, and neglects that the response
+    also enters those of the others.
 
     The value is that of `pacs`. metrics: those of `pacs`. actor: 0 or more. Raises ValueError as `pacs` does.
     """
@@ -91,7 +93,7 @@ def pacs_actor(
 
 
 def _score(implicit: Tensor, real: Tensor, batch: Batch, score: Score, std_floor: float) -> Tensor:
-    """real: 1 where a response has tokens, [B]. One that is filtered out is none of its group."""
+    """ψ, [B]. real: 1 where a response has tokens, [B]; one without (filtered out) does not count in its group."""
     if score == "naive":
         return implicit
     size = _sum(real, batch).clamp(min=1)
@@ -102,7 +104,7 @@ def _score(implicit: Tensor, real: Tensor, batch: Batch, score: Score, std_floor
     if score == "rloo":
         return centred * size / others
     variance = _sum(centred.square(), batch) / others
-    # where the floor holds the variance has no gradient: the score is then dr_grpo's over a constant
+    # At the floor the variance has no gradient: the score is then that of dr_grpo divided by a constant.
     return centred / (variance.clamp(min=std_floor**2).sqrt() + EPSILON)
 
 
@@ -118,12 +120,12 @@ def _weight(label: Tensor, real: Tensor, batch: Batch, weight: Weight) -> Tensor
     return torch.where(of_class == size, 1.0, size / (2 * of_class.clamp(min=1)))
 
 
-def _sum(x: Tensor, batch: Batch) -> Tensor:
-    """Sum of each row's group, [B]."""
-    return x.new_zeros(batch.num_groups).index_add(0, batch.group, x)[batch.group]
+def _sum(values: Tensor, batch: Batch) -> Tensor:
+    """The sum of `values` [B] over each row's group, [B]."""
+    return values.new_zeros(batch.num_groups).index_add(0, batch.group, values)[batch.group]
 
 
-def _refuse(batch: Batch, *, beta: float, score: str, weight: str, std_floor: float) -> None:
+def _check(batch: Batch, *, beta: float, score: str, weight: str, std_floor: float) -> None:
     if batch.logp_ref is None:
         raise ValueError(
             "loss=pacs needs the log-probabilities of a reference policy and the batch has none: set Batch.logp_ref, "

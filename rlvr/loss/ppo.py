@@ -29,15 +29,15 @@ def ppo(
 
     The surrogate is `rlvr.loss.grpo`'s, usually on the advantage `gae`. The value loss of v = V(s_t), against
     `batch.returns` R, is ½·max((v − R)², (clip(v, v_old ± value_clip) − R)²), and ½(v − R)² where value_clip is None;
-    v_old is `batch.value_old`. Both heads share the model, so that the value's gradient reaches it too, unless
+    v_old is `batch.value_old`. Both heads share the model, so that the value's gradient changes it too, unless
     trainer.critic=own.
 
     metrics: those of the surrogate; "value_loss" and "value" [B, T]. Raises ValueError without returns.
     """
     if batch.returns is None or batch.value_old is None or policy.value is None:
-        raise ValueError("loss=ppo learns returns, which this advantage does not give: pass advantage=gae.")
+        raise ValueError("loss=ppo learns returns, which this advantage does not compute: pass advantage=gae.")
     surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-    value, old, returns = (torch.where(batch.mask, x, 0.0) for x in (policy.value, batch.value_old, batch.returns))
+    value, old, returns = (torch.where(batch.mask, t, 0.0) for t in (policy.value, batch.value_old, batch.returns))
     error = _value_loss(value, old, returns, value_clip)
     metrics = {**surrogate.metrics, "value_loss": error, "value": value}
     return replace(surrogate, loss=surrogate.loss + value_coefficient * error, metrics=metrics)

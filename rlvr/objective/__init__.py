@@ -1,1 +1,1 @@
-"""The mathematics of a step: tensors in, tensors out."""
+"""The mathematics of a training step: functions from tensors to tensors."""

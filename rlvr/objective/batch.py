@@ -1,4 +1,4 @@
-"""What a loss sees: `Batch` and `Policy` go in, `Terms` come out. Shapes are checked once, here."""
+"""Input and output of a loss: it takes a `Policy` and a `Batch` and returns `Terms`. Shapes are checked here, once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-EXPLORE, REHEARSE = 0, 1  # Batch.kind: sampled by the policy; a stored response of the base policy (DPH-RL)
+EXPLORE, REHEARSE = 0, 1  # values of Batch.kind: sampled by the policy; a stored response of the base policy (DPH-RL)
 
 
 class CutGroups(Tensor):
-    """`Batch.group` of rows whose groups have further rows in other micro-batches: to compute with it is refused."""
+    """`Batch.group` if groups also have rows in other micro-batches: any computation with it raises ValueError."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "__get__":  # its shape and device
+        if getattr(func, "__name__", "") == "__get__":  # attributes such as shape and device
             return cast(Any, super()).__torch_function__(func, types, args, kwargs)
         raise ValueError(
             "the loss reads Batch.group, and a group longer than trainer.token_budget is cut into several "
@@ -32,22 +32,22 @@ class Batch:
     """B = P·G sampled responses in whole groups, right-padded to T tokens."""
 
     tokens: Tensor  # [B, T] int64
-    mask: Tensor  # [B, T] bool, response tokens
-    logp_old: Tensor  # [B, T] nats, policy that sampled
+    mask: Tensor  # [B, T] bool, true for response tokens
+    logp_old: Tensor  # [B, T] nats, under the policy that sampled
     advantage: Tensor  # [B] or [B, T]
     reward: Tensor  # [B]
-    group: Tensor  # [B] int64, row of `prompt` that each response answers; non-decreasing
+    group: Tensor  # [B] int64, the row of `prompt` that each response belongs to; non-decreasing
     prompt: Tensor  # [P, L] int64, left-padded
     prompt_mask: Tensor  # [P, L] bool
-    logp_ref: Tensor | None = None  # [B, T] nats, frozen reference policy
+    logp_ref: Tensor | None = None  # [B, T] nats, under the frozen reference policy
     kind: Tensor | None = None  # [B] int64, stream of each row
     row: Tensor | None = None  # [B] int64, number of each row in the batch that `select` took it from
-    value_old: Tensor | None = None  # [B, T] what the value head said when the advantages were taken
-    returns: Tensor | None = None  # [B, T] what the value head learns
+    value_old: Tensor | None = None  # [B, T] output of the value head from which the advantages were computed
+    returns: Tensor | None = None  # [B, T] target of the value head
     noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
-    logp_engine: Tensor | None = None  # [B, T] nats, what the engine said of `logp_old`; NaN: it did not say
-    weight: Tensor | None = None  # [B] or [B, T] of each token's loss (rlvr/objective/mismatch.py); None: 1
-    extra: Tensor | None = None  # [B] or [B, T] what the loss's own `first_pass` found in the whole mini-batch
+    logp_engine: Tensor | None = None  # [B, T] nats, the engine's value of `logp_old`; NaN where it has none
+    weight: Tensor | None = None  # [B] or [B, T] factor of each token's loss (rlvr/objective/mismatch.py); None: 1
+    extra: Tensor | None = None  # [B] or [B, T] result of the loss's `first_pass` over the whole mini-batch
 
     def __post_init__(self) -> None:
         B, T = self.tokens.shape
@@ -75,7 +75,7 @@ class Batch:
             if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
         if self.group.is_cuda or isinstance(self.group, CutGroups):
-            return  # values were looked at on the CPU, where batches are made: to look here makes the host wait
+            return  # batches are built on the CPU, where this was checked: reading values here would block the host
         if B and (bool((self.group.diff() < 0).any()) or int(self.group.min()) < 0 or int(self.group.max()) >= P):
             raise ValueError("Batch.group must be non-decreasing row numbers of Batch.prompt: groups stay whole")
 
@@ -86,11 +86,11 @@ class Batch:
     @property
     def token_advantage(self) -> Tensor:
         """[B, T] the advantage of each token, 0 at padding."""
-        each = self.advantage if self.advantage.dim() == 2 else self.advantage[:, None]
-        return torch.where(self.mask, each, 0.0)
+        advantage = self.advantage if self.advantage.dim() == 2 else self.advantage[:, None]
+        return torch.where(self.mask, advantage, 0.0)
 
     def log_ratio(self, logp: Tensor) -> Tensor:
-        """[B, T] log π/π_old of each token, logp: [B, T] nats under π. 0 at padding: nothing there has a gradient."""
+        """[B, T] log π/π_old of each token, logp: [B, T] nats under π. 0 at padding, without gradient."""
         return torch.where(self.mask, logp - self.logp_old, 0.0)
 
     def select(self, groups: Tensor) -> Batch:
@@ -98,7 +98,7 @@ class Batch:
         return self._pick(torch.isin(self.group, groups), groups)
 
     def select_rows(self, rows: Tensor) -> Batch:
-        """The sub-batch of the given rows ([B'] int64, ascending) and of the prompts that they answer, renumbered."""
+        """The sub-batch of the given rows ([B'] int64, ascending) and of their prompts, renumbered from 0."""
         answered = torch.isin(torch.arange(self.num_groups, device=rows.device), self.group[rows])
         return self._pick(rows, answered.nonzero()[:, 0])
 
@@ -113,20 +113,20 @@ class Batch:
         return Batch(**{name: onto(device, value) for name, value in self._tensors()})
 
     def with_cut_groups(self) -> Batch:
-        """The same rows for a loss that must not take anything over a group, because not all of one are here."""
+        """The same rows, without usable groups: this batch does not contain all rows of each group."""
         refused = torch.zeros(len(self.tokens), dtype=torch.int64).as_subclass(CutGroups)  # type: ignore[arg-type]
         return replace(self, group=refused)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every field that is there."""
-        for each in fields(self):
-            value: Tensor | None = getattr(self, each.name)
+        """Name and value of every field that is not None."""
+        for column in fields(self):
+            value: Tensor | None = getattr(self, column.name)
             if value is not None:
-                yield each.name, value
+                yield column.name, value
 
 
 def onto(device: torch.device, tensor: Tensor) -> Tensor:
-    """The tensor on a device: copied to a GPU, from memory that it reads by itself, while the host goes on."""
+    """The tensor on a device. A copy to a GPU is asynchronous, from pinned memory: the host does not wait."""
     if device.type == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -134,7 +134,7 @@ def onto(device: torch.device, tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Policy:
-    """What the policy in training says about a `Batch`. Fields a loss did not ask for with `@needs` are None."""
+    """Outputs of the policy in training for a `Batch`. Fields that a loss did not declare with `@needs` are None."""
 
     logp: Tensor  # [B, T] nats, with gradient
     entropy: Tensor | None = None  # [B, T] nats, with gradient
@@ -155,37 +155,38 @@ Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def value_and_derivative(divergence: Divergence, log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """What a divergence returns. ValueError, which names it, for anything else than its value and derivative."""
+    """(value, derivative) of a divergence. ValueError, with its name, if it returns anything but two tensors."""
     returned: Any = divergence(log_ratio, a)
     parts: list[Any] = list(cast("list[Any]", returned)) if isinstance(returned, tuple | list) else [returned]
     if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         function: Any = divergence.func if isinstance(divergence, partial) else divergence
         name = getattr(function, "__qualname__", type(function).__qualname__)
-        came = ", ".join(type(part).__name__ for part in parts)
+        types = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
-            f"the divergence {function.__module__}.{name} returned {came}, not two tensors: the "
+            f"the divergence {function.__module__}.{name} returned {types}, not two tensors: the "
             "value w·f(r/w), and its derivative r·f'(r/w) by the log ratio, as those of rlvr/objective/divergence.py."
         )
     return parts[0], parts[1]
 
 
-# (reward [B], group [B]) and, by name, what it declares with `needs` → [B] or [B, T]; or that and the returns [B, T].
+# (reward [B], group [B], and by name what the function declares with `needs`) → advantage [B] or [B, T]; or a pair of
+# the advantage and the returns [B, T].
 Advantage = Callable[..., Any]
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def needs(*what: str) -> Callable[[F], F]:
-    """Declare what a function reads beyond its usual arguments: nothing else is computed for it.
+def needs(*inputs: str) -> Callable[[F], F]:
+    """Declare the inputs of a function beyond the usual ones. Inputs that it does not declare are not computed.
 
     A loss: "entropy" (with gradient), "value", "log_z" of the policy; "reference" (`Batch.logp_ref`), "noise"
     (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
-    samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which it
-    then takes as arguments of these names.
+    samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which are
+    passed as arguments of these names.
     """
 
     def mark(function: F) -> F:
-        function.needs = frozenset(what)  # type: ignore[attr-defined]
+        function.needs = frozenset(inputs)  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -194,8 +195,8 @@ def needs(*what: str) -> Callable[[F], F]:
 def binary_rewards(function: F) -> F:
     """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
 
-    Marks are for the checks before launch (rlvr/config/signature.py). What a batch holds `check_values` looks at, for a
-    loss; an advantage checks what it gets by itself.
+    Marks are read by the checks before launch (rlvr/config/signature.py). The values in a batch are checked by
+    `check_values` for a loss; an advantage checks its rewards itself.
     """
     return _marked(function, "binary_rewards")
 
@@ -206,27 +207,25 @@ def one_token_responses(function: F) -> F:
 
 
 def per_response(function: F) -> F:
-    """Declare that a loss has one term per response: what weighs tokens is refused with it at launch."""
+    """Declare that a loss has one term per response: options that weight tokens are refused with it at launch."""
     return _marked(function, "per_response")
 
 
 def whole_groups(function: F) -> F:
-    """Declare that a loss reads `Batch.group`: its groups then never split, however long they are.
+    """Declare that a loss reads `Batch.group`: groups are then never split, however long they are.
 
-    Without it the rows of a group that is longer than `trainer.token_budget` are learned in several micro-batches.
+    Without this mark a group that is longer than `trainer.token_budget` is split into several micro-batches.
     """
     return _marked(function, "whole_groups")
 
 
 def compares_responses(function: F) -> F:
-    """Declare that it compares responses with each other: refused at launch with one response per problem."""
+    """Declare that a function compares responses with each other: refused at launch with one response per problem."""
     return _marked(function, "compares_responses")
 
 
 def uses_equal_groups(function: F) -> F:
-    """Declare that an advantage learns from groups whose rewards are all the same: refused where dynamic sampling
-    leaves them out.
-    """
+    """Declare that an advantage uses groups of equal rewards: refused with dynamic sampling, which omits them."""
     return _marked(function, "uses_equal_groups")
 
 
@@ -237,12 +236,12 @@ def _marked(function: F, mark: str) -> F:
 
 
 def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
-    """Give a loss statistics of the whole optimiser mini-batch, exact for any micro-batches and ranks.
+    """Provide a loss with statistics of the whole optimiser mini-batch, exact for any micro-batches and ranks.
 
-    `function(policy, batch, **knobs) -> Tensor`, [B] or [B, T], sees the whole mini-batch and a policy without
-    gradient, once per optimiser step; it takes those of the loss's knobs that it names. The loss finds its rows of the
-    result in `Batch.extra`. It costs one more forward pass over the mini-batch, a third more training time at most.
-    What either function declares with `needs`, both are given.
+    `function(policy, batch, **knobs) -> Tensor`, [B] or [B, T], is called once per optimiser step with the whole
+    mini-batch, a policy without gradient, and those of the loss's knobs that are its parameters. The loss finds its
+    rows of the result in `Batch.extra`. This costs one more forward pass over the mini-batch, at most a third more
+    training time. Both functions receive the inputs that either of them declares with `needs`.
     """
 
     def mark(loss: F) -> F:
@@ -253,31 +252,32 @@ def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
 
 
 def needed(function: object) -> frozenset[str]:
-    """What a loss, its first pass included, or an advantage declared with `needs`, knobs bound or not."""
-    plain, _ = _without_knobs(function)
-    own: frozenset[str] = getattr(plain, "needs", frozenset[str]())
-    before: object = getattr(plain, "first_pass", None)
-    return own if before is None else own | needed(before)
+    """The inputs that a loss (its first pass included) or an advantage declares with `needs`, knobs bound or not."""
+    unbound, _ = _without_knobs(function)
+    inputs: frozenset[str] = getattr(unbound, "needs", frozenset[str]())
+    statistics: object = getattr(unbound, "first_pass", None)
+    return inputs if statistics is None else inputs | needed(statistics)
 
 
 def marks_of(function: object) -> frozenset[str]:
-    """What a function is declared with, knobs bound or not."""
-    plain, _ = _without_knobs(function)
-    return getattr(plain, "marks", frozenset[str]())
+    """The names of the marks of a function, such as "binary_rewards", knobs bound or not."""
+    unbound, _ = _without_knobs(function)
+    return getattr(unbound, "marks", frozenset[str]())
 
 
 def check_values(loss: object, batch: Batch) -> None:
-    """Look at rewards and lengths, for a loss that declared which it takes. A batch on a GPU is passed over: to look
-    there makes the host wait, and the trainer has looked on the CPU. Raises ValueError.
+    """Raises ValueError for rewards or lengths that are not allowed by the marks of a loss.
+
+    A batch on a GPU is not checked: reading its values would block the host, and the trainer has checked it on the CPU.
     """
     marks, name = marks_of(loss), getattr(_without_knobs(loss)[0], "__name__", "")
     if batch.mask.is_cuda or not len(batch.mask):
         return
     if "binary_rewards" in marks:
-        strange = batch.reward[(batch.reward != 0) & (batch.reward != 1)]
-        if strange.numel():
+        invalid = batch.reward[(batch.reward != 0) & (batch.reward != 1)]
+        if invalid.numel():
             raise ValueError(
-                f"loss={name} got the reward {strange[0].item():g}. It takes rewards 0 and 1 only. "
+                f"loss={name} got the reward {invalid[0].item():g}. It takes rewards 0 and 1 only. "
                 "Pass another loss, or a task with binary rewards."
             )
     longest = int(batch.mask.sum(-1).max())
@@ -290,16 +290,16 @@ def check_values(loss: object, batch: Batch) -> None:
 
 def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
     """The first pass of a loss, with the loss's knobs bound; None if it has none."""
-    plain, knobs = _without_knobs(loss)
-    before = getattr(plain, "first_pass", None)
-    if before is None:
+    unbound, knobs = _without_knobs(loss)
+    statistics = getattr(unbound, "first_pass", None)
+    if statistics is None:
         return None
-    named = inspect.signature(before).parameters
-    return partial(before, **{name: value for name, value in knobs.items() if name in named})
+    parameters = inspect.signature(statistics).parameters
+    return partial(statistics, **{name: value for name, value in knobs.items() if name in parameters})
 
 
 def _without_knobs(function: object) -> tuple[object, dict[str, Any]]:
-    """A function as it was defined, and the knobs that were bound to it."""
+    """(the function inside any `partial` objects, the knobs that they bind)."""
     knobs: dict[str, Any] = {}
     while isinstance(function, partial):
         bound = cast("partial[object]", function)

@@ -4,14 +4,14 @@ Every function takes ℓ = log π/π_old and a = A/η (float tensors that broadc
 (value, derivative) of the integrand w·f(r/w), where r = e^ℓ and w = e^a: value = w·f(r/w), derivative = d value/dℓ =
 r·f'(r/w). The minimum is at ℓ = a. LAD calls `tv`, `hd`, `js` strict and `kl`, `rkl`, `jf` weak.
 
-Differs from the paper: its Table 5 loses the ½ of Hellinger and JS, negates a twice in JS and drops the "+1" of KL.
+Differs from the paper: its Table 5 omits the ½ of Hellinger and JS, negates a twice in JS and omits the "+1" of KL.
 
-Numbers. Computed in float32, or float64 if an input is; half precision is widened first. Everything is written in
-|ℓ − a| and the larger of r and w, so that nothing cancels near ℓ = a and nothing overflows on the way. r, w and √(rw)
-saturate at e^40: results are exact while ℓ ≤ 40 and a ≤ 40, and beyond that finite, of the right sign and at most
-e^40·(1 + |ℓ − a|) in size. (Float32 itself ends at e^88, but a gradient's norm squares: above e^44 it would be
-infinite, and clipping would turn the whole step into zero or NaN.) `tv` and `js` have derivatives free of w: for
-them a may be as large as it likes.
+Numerics. Computed in float32, or float64 if an input is; half precision is widened first. All expressions use |ℓ − a|
+and the larger of r and w, so that nothing cancels near ℓ = a and no intermediate result overflows. r, w and √(rw)
+saturate at e^40: results are exact for ℓ ≤ 40 and a ≤ 40, and beyond that finite, of the right sign and at most
+e^40·(1 + |ℓ − a|) in size. (The range of float32 ends at e^88, but a gradient's norm is squared: above e^44 it would be
+infinite, and clipping would turn the whole step into zero or NaN.) The derivatives of `tv` and `js` do not contain w:
+for these a may be arbitrarily large.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SATURATION = 40.0  # nats
 
 
 def kl(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(π ‖ target): f(x) = x log x, the weak member that seeks modes."""
+    """KL(π ‖ target): f(x) = x log x, weak and mode-seeking."""
     log_ratio, a = _widen(log_ratio, a)
     r, gap = _exp(log_ratio), log_ratio - a
     return r * gap, r * (gap + 1)
@@ -56,9 +56,10 @@ def hd(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """Squared Hellinger distance: f(x) = ½(√x − 1)², strict."""
     log_ratio, a = _widen(log_ratio, a)
     gap, larger = log_ratio - a, torch.maximum(log_ratio, a)
-    rest = -torch.expm1(-gap.abs() / 2)  # 1 − √(smaller/larger of r and w)
+    shortfall = -torch.expm1(-gap.abs() / 2)  # 1 − √(smaller/larger of r and w)
     # r − √(rw) = √r (√r − √w)
-    return _exp(larger) * rest.square() / 2, gap.sign() * _exp((log_ratio + larger) / 2) * rest / 2
+    derivative = gap.sign() * _exp((log_ratio + larger) / 2) * shortfall / 2
+    return _exp(larger) * shortfall.square() / 2, derivative
 
 
 def js(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +76,7 @@ def js(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 def _missing_entropy(size: Tensor) -> Tensor:
     """ln 2 − entropy of a coin whose log odds are `size` ≥ 0; JS = ½(r + w) times this."""
     half = size.clamp(max=1) / 2
-    # ½s·tanh ½s − log cosh ½s: the same function, but for small s a difference of squares and not of ones
+    # ½s·tanh ½s − log cosh ½s: the same function, without cancellation for small s (both terms are of order s²)
     near = half * half.tanh() - torch.log1p(2 * (half / 2).sinh().square())
     far = math.log(2) - torch.log1p(torch.exp(-size)) - size * torch.sigmoid(-size)
     return torch.where(size < 1, near, far)

@@ -1,4 +1,4 @@
-"""What one micro-batch adds to the loss and to the metrics of its optimiser mini-batch."""
+"""The contribution of one micro-batch to the loss and the metrics of its optimiser mini-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from rlvr.objective import penalty, reduce
 from rlvr.objective.batch import Batch, Loss, Policy, marks_of, needed
 
-# What a loss may need; "solution" is the batch itself: rlvr/job/loop.py.
+# What a loss may declare with `needs`. "solution" determines the batch itself, in rlvr/job/loop.py.
 AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
 
 
@@ -19,7 +19,7 @@ AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solu
 class Objective:
     """loss + kl · KL(π ‖ reference) − entropy · H, each averaged in the same way over the optimiser mini-batch.
 
-    Where rows have a kind, the loss is averaged over each kind by itself and the averages are added; penalty, bonus and
+    If rows have a kind, the loss is averaged over each kind separately and the averages are added; penalty, bonus and
     the metrics of the policy are those of kind 0, which the policy itself sampled.
     """
 
@@ -55,16 +55,17 @@ class Objective:
         return "whole_groups" in marks_of(self.loss)
 
     def visible(self, policy: Policy) -> Policy:
-        """Without what the loss did not ask for."""
+        """The policy without the fields that the loss does not declare with `needs`."""
         return policy if "entropy" in self.needs else replace(policy, entropy=None)
 
     def __call__(
         self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: Tensor, *, cut: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
+        """(contribution to the scalar to minimise, contributions to the metrics): their sums over micro-batches are the
+        values of the mini-batch.
 
-        Everything per token is 0 at padding. policy: all that the trainer knows. counts: [K, 2] tokens and sequences of
-        each kind in the whole mini-batch, where the batch is. cut: a group of this part has rows in another.
+        Values per token are 0 at padding. policy: all fields, with entropy. counts: [K, 2] tokens and sequences of each
+        kind in the whole mini-batch, on the batch's device. cut: whether a group also has rows in another micro-batch.
         """
         logp, entropy = policy.logp, policy.entropy
         assert entropy is not None
@@ -92,7 +93,7 @@ class Objective:
             metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
             for name, value in terms.metrics.items():
                 key = "policy/clip_fraction" if name == "clip_fraction" else f"loss/{name}"
-                # What is 0 on the rows of all kinds but one is a mean over that kind.
+                # A metric that is 0 on the rows of all kinds but one becomes the mean over that kind.
                 metrics[key] = reduce.aggregate_streams(
                     value.detach().float(), batch.mask, batch.kind, "token-mean", counts=counts, max_tokens=1
                 )
@@ -100,7 +101,7 @@ class Objective:
 
 
 def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """Losses [B, T] or [B] by the importance of their tokens or responses. ValueError for [B] and weights of tokens."""
+    """Losses [B, T] or [B] times the weights of tokens or responses. ValueError for losses [B] and weights [B, T]."""
     if weight is None:
         return losses
     if losses.dim() < weight.dim():

@@ -1,5 +1,6 @@
-"""An engine has the policy's weights, but other kernels, precision and order of sums than the trainer: how far their
-log-probabilities are apart, and what is done about it.
+"""The mismatch between the log-probabilities of engine and trainer: its measurement and correction.
+
+Both have the same weights, but different kernels, precision and order of summation.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ Level = Literal["token", "sequence", "geometric"]
 
 
 def measure(batch: Batch, limit: float | None, level: Level = "token") -> dict[str, float]:
-    """Of d = logp_old − logp_engine over the sampled tokens: mean |d|, max |d|, and KL(engine ‖ trainer) as the mean of
-    e^d − 1 − d (k3, nats); the mean weight of a token and the share whose weight was cut, if they are weighed, and at
-    the level of responses the largest |log ρ| of one.
+    """Metrics of d = logp_old − logp_engine over the sampled tokens: mean |d|, max |d|, and KL(engine ‖ trainer) as the
+    mean of e^d − 1 − d (k3, nats). If the batch has weights: the mean weight of a token, the share of tokens whose
+    weight was cut, and for a level of responses the largest |log ρ| of a response.
 
-    Empty if the batch knows nothing of the engine. limit: nats; raises EngineDisagrees if mean |d| is more, or NaN.
+    Empty if the batch has no log-probabilities of the engine. limit: nats; raises EngineDisagrees if mean |d| is larger
+    or NaN.
     """
     if batch.logp_engine is None or not bool(_sampled(batch).any()):
         return {}
@@ -48,21 +50,22 @@ def measure(batch: Batch, limit: float | None, level: Level = "token") -> dict[s
 
 
 def weigh(batch: Batch, importance: Importance, cap: float, level: Level = "token") -> Batch:
-    """The batch with the weight of each token's loss, from ρ = π_old / π_engine:
+    """The batch with weights for each token's loss, from the ratio ρ = π_old / π_engine:
 
     - truncate: min(ρ, cap) (truncated importance sampling, Ionides 2008; for engines Yao et al. 2025)
     - clip: ρ, but at least 1/cap and at most cap
-    - mask: ρ where 1/cap ≤ ρ ≤ cap, else 0: it has no part in the loss, and still counts in its average
+    - mask: ρ where 1/cap ≤ ρ ≤ cap, else 0: the token contributes 0 to the loss, and still counts in its average
     - none: no weights
 
-    level: whose ρ it is. token: its own, e^d, biased in all but its own step; sequence: its response's, e^{Σ d}, which
-    alone is without bias and has the most variance; geometric: e^{mean d} of its response, which says how far the two
-    policies are apart whatever the length. Those of responses are [B] and go with losses of one term per response.
-    A token that the engine did not sample, or whose log-probability it did not give, weighs 1.
+    level: the level at which ρ is computed. token: e^d of the token, which corrects only the token's own step and is
+    therefore biased; sequence: e^{Σ d} of the response, the only one without bias, with the largest variance;
+    geometric: e^{mean d} of the response, a distance of the two policies that does not depend on the length. Weights of
+    responses are [B], for losses with one term per response. A token that the engine did not sample, or without its
+    log-probability, has the weight 1.
     """
-    for name, value, known in (("importance", importance, Importance), ("importance_level", level, Level)):
-        if value not in get_args(known):
-            raise ValueError(f"rollout.{name}={value} is unknown. Pass one of: {', '.join(get_args(known))}.")
+    for name, value, allowed in (("importance", importance, Importance), ("importance_level", level, Level)):
+        if value not in get_args(allowed):
+            raise ValueError(f"rollout.{name}={value} is unknown. Pass one of: {', '.join(get_args(allowed))}.")
     if importance == "none" or batch.logp_engine is None:
         return batch
     ratio = _log_ratio(batch, level).clamp(-20, 20).exp()
@@ -77,23 +80,23 @@ def weigh(batch: Batch, importance: Importance, cap: float, level: Level = "toke
 
 
 def _per_token(values: Tensor, batch: Batch) -> Tensor:
-    """[B, T] of values [B] or [B, T]"""
+    """Values [B] or [B, T] as [B, T]."""
     return values if values.dim() == 2 else values[:, None].expand_as(batch.mask)
 
 
 def _sampled(batch: Batch) -> Tensor:
-    """[B, T] bool: response tokens of kind 0 whose log-probability the engine gave."""
+    """[B, T] bool: response tokens of kind 0 that have a log-probability of the engine."""
     assert batch.logp_engine is not None
-    own = batch.mask & ~batch.logp_engine.isnan()
-    return own if batch.kind is None else own & (batch.kind == 0)[:, None]
+    sampled = batch.mask & ~batch.logp_engine.isnan()
+    return sampled if batch.kind is None else sampled & (batch.kind == 0)[:, None]
 
 
 def _log_ratio(batch: Batch, level: Level) -> Tensor:
-    """d [B, T], 0 where nothing is known; of responses its sum or mean over what is, [B]."""
+    """At the level token d [B, T], 0 for tokens that are not sampled; else its sum or mean over a response, [B]."""
     assert batch.logp_engine is not None
-    known = _sampled(batch)
-    d = torch.where(known, batch.logp_old - batch.logp_engine, 0.0)
+    sampled = _sampled(batch)
+    d = torch.where(sampled, batch.logp_old - batch.logp_engine, 0.0)
     if level == "token":
         return d
     total = d.sum(-1)
-    return total if level == "sequence" else total / known.sum(-1).clamp(min=1)
+    return total if level == "sequence" else total / sampled.sum(-1).clamp(min=1)

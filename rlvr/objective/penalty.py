@@ -1,4 +1,4 @@
-"""Terms that any loss may add: distance to the reference policy, and entropy."""
+"""Terms that can be added to any loss: KL divergence from the reference policy, and entropy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | N
     """Per-token estimate of KL(π ‖ π_ref), [B, T] nats, with gradient (Schulman 2020, "Approximating KL divergence").
 
     logp, logp_ref: [B, T] nats. With d = logp_ref − logp: k1 = −d, k2 = ½d², k3 = e^d − d − 1 with d clamped to ±20
-    (no gradient beyond: there e^20 already says what is to be said). mask: [B, T] bool; elsewhere the result is 0 and
-    without gradient, whatever the inputs hold. Raises ValueError for an unknown estimator.
+    (no gradient beyond that range). mask: [B, T] bool; elsewhere the result is 0 and without gradient, whatever the
+    inputs are there. Raises ValueError for an unknown estimator.
     """
     d = logp_ref - logp
     if mask is not None:
@@ -33,10 +33,10 @@ def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | N
 
 
 def kl_loss(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | None = None) -> Tensor:
-    """`kl` as a term of a loss, [B, T] nats: k1 has k2's gradient, which is without bias that of the divergence.
+    """`kl` as a term of a loss, [B, T] nats. For k1 with the gradient of k2, an unbiased estimate of the divergence's.
 
-    Its own is that of logp alone, whatever the reference: 0 on average for samples of the policy itself, and away from
-    the policy that sampled in every later update of a rollout.
+    The gradient of k1 itself is that of logp alone, whatever the reference: 0 on average for samples of the policy
+    itself, and away from the policy that sampled in every later update of a rollout.
     """
     value = kl(logp, logp_ref, estimator, mask=mask)
     if estimator != "k1":
@@ -49,7 +49,7 @@ def entropy(logits: Tensor) -> Tensor:
     """Entropy H = −Σ p log p of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
 
     logits: [..., V]; computed in float32 at least, from log-probabilities: logsumexp(z) − Σ p·z is the same number, but
-    a difference of two as large as the logits. Tokens with logit −inf have p = 0 and add nothing.
+    the difference of two numbers as large as the logits. Tokens with logit −inf have p = 0 and add nothing.
     """
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_p = z.clamp(min=torch.finfo(z.dtype).min / 2).log_softmax(-1)  # finite: 0 · −inf is NaN

@@ -1,4 +1,4 @@
-"""Terms to one number: mask, weigh, divide by *global* counts. The only place where a loss is averaged."""
+"""Reduces terms to one number: masks, weights, divides by *global* counts. The only place where a loss is averaged."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ Mode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-m
 
 
 def counts(mask: Tensor) -> Tensor:
-    """[2] int64: response tokens and non-empty sequences of mask [B, T]. Sum it over micro-batches and ranks."""
+    """[2] int64: numbers of response tokens and non-empty sequences of mask [B, T], to be summed over micro-batches and
+    ranks."""
     return torch.stack([mask.sum(), mask.any(-1).sum()])
 
 
 def counts_of_streams(mask: Tensor, kind: Tensor | None) -> Tensor:
-    """[K, 2] int64: `counts` of the rows of each kind 0 … K − 1 (`Batch.kind`); K = 1 where rows have no kind."""
+    """[K, 2] int64: `counts` of the rows of each kind 0 … K − 1 (`Batch.kind`); K = 1 if rows have no kind."""
     if kind is None:
         return counts(mask)[None]
     return torch.stack([counts(of_stream(mask, kind, k)) for k in range(int(kind.max()) + 1)])
 
 
 def of_stream(mask: Tensor, kind: Tensor | None, k: int) -> Tensor:
-    """mask [B, T] without the rows of other kinds than k."""
+    """mask [B, T], false on rows of other kinds than k."""
     return mask if kind is None else mask & (kind == k)[:, None]
 
 
 def aggregate_streams(
     terms: Tensor, mask: Tensor, kind: Tensor | None, mode: Mode, *, counts: Tensor, max_tokens: int
 ) -> Tensor:
-    """Σ_k `aggregate` over the rows of kind k alone: every stream is averaged over its own tokens or sequences, and
-    the averages are added (DPH-RL, arXiv:2509.07430: L_exp + coef·L_pef; a single average over both would weigh them
-    by their lengths). counts: [K, 2] of the whole optimiser mini-batch, from `counts_of_streams`.
+    """Σ_k `aggregate` over the rows of kind k: every stream is averaged over its own tokens or sequences, and the
+    averages are added (DPH-RL, arXiv:2509.07430: L_exp + coef·L_pef; a single average over both would weight them by
+    their lengths). counts: [K, 2] of the whole optimiser mini-batch, from `counts_of_streams`.
     """
-    parts = [
-        aggregate(
-            terms, of_stream(mask, kind, k), mode, num_tokens=each[0], num_sequences=each[1], max_tokens=max_tokens
+    parts: list[Tensor] = []
+    for k, (num_tokens, num_sequences) in enumerate(counts):
+        stream = of_stream(mask, kind, k)
+        parts.append(
+            aggregate(terms, stream, mode, num_tokens=num_tokens, num_sequences=num_sequences, max_tokens=max_tokens)
         )
-        for k, each in enumerate(counts)
-    ]
     return torch.stack(parts).sum()
 
 
 def aggregate(
     terms: Tensor, mask: Tensor, mode: Mode, *, num_tokens: Tensor | int, num_sequences: Tensor | int, max_tokens: int
 ) -> Tensor:
-    """One scalar from unreduced terms, such that the sum over any split into micro-batches is the whole's value.
+    """One scalar from unreduced terms, such that its sum over micro-batches is the value of the mini-batch.
 
     terms: [B, T] per token or [B] per sequence. mask: [B, T] bool. num_tokens N and num_sequences S: `counts` of the
     whole optimiser mini-batch, over all micro-batches and ranks. max_tokens: the constant of `seq-mean-token-sum-norm`,
@@ -57,11 +58,11 @@ def aggregate(
     - `seq-mean-token-sum`                             Σ_b Σ_t L / S
     - `seq-mean-token-sum-norm` (Dr. GRPO, arXiv:2503.20783)   Σ_b Σ_t L / (S · max_tokens)
 
-    Terms per sequence have no token to weigh: under every mode they give Σ_b L_b / S.
+    For terms per sequence the result is Σ_b L_b / S under every mode.
 
-    A row without tokens adds nothing and is no sequence. What stands at padded places, NaN included, changes neither
-    the value nor the gradient with respect to `terms`. (NaN inside a loss can still spoil *its* gradient, as 0 · NaN:
-    losses mask their inputs.) With nothing to average the result is 0. Raises ValueError for an unknown mode.
+    A row without tokens adds nothing and is not counted as a sequence. Values at padding, NaN included, change neither
+    the result nor its gradient with respect to `terms`. (A NaN inside a loss can still reach *its* gradient, as
+    0 · NaN: losses mask their inputs.) With nothing to average the result is 0. Raises ValueError for an unknown mode.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"aggregation {mode!r} is unknown. Pass one of: {', '.join(get_args(Mode))}.")

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Problem, Reward, Split
 
 
 class Bandit:
-    """One prompt in every split: the policy over arms is what a bandit learns, so there is nothing to hold out.
+    """One prompt in every split: what is learned is the policy over arms, so there is nothing to hold out.
 
-    copies: problems that all ask that prompt, each with sampling noise and a group of its own: a step of many copies
-        has many mini-batches from one sampling policy.
-    arms: their words, in order: a policy over them can be read off exactly, without sampling.
+    copies: number of problems, all with the same prompt, each with its own sampling noise and group: a step of many
+        copies has many mini-batches from one sampling policy.
+    arms: number of arms. The attribute `arms` has their words, in order, so that a policy over them can be computed
+        exactly, without sampling.
     centres, widths [arms], heights [any unit]: one number per mode.
-    binary: the reward is 1 within one width of a centre and 0 elsewhere, as objectives of right and wrong need.
+    binary: the reward is 1 within one width of a centre and 0 elsewhere, for objectives that require binary rewards.
     """
 
     name = "bandit"
@@ -55,11 +56,11 @@ class Bandit:
             )
         self.arms = tuple(f"ARM_{i}" for i in range(arms))
         self.vocabulary = ("PAD", self.end_word, "PULL", *self.arms)
-        self.centres, self.widths, self.heights = (np.asarray(x, np.float64) for x in (centres, widths, heights))
+        self.centres, self.widths, self.heights = (np.asarray(m, np.float64) for m in (centres, widths, heights))
         self.binary, self._copies = binary, copies
         self._rewards = {
-            arm: Reward(float(value), "correct" if near else "wrong")
-            for arm, value, near in zip(self.arms, self.rewards(), self._near(), strict=True)
+            arm: Reward(float(value), "correct" if right else "wrong")
+            for arm, value, right in zip(self.arms, self.rewards(), self._near_centre(), strict=True)
         }
 
     @property
@@ -68,18 +69,18 @@ class Bandit:
         return not self.binary
 
     def rewards(self) -> NDArray[np.float64]:
-        """The reward of every arm: [arms], in (0, 1], maximum 1; or 0 and 1."""
+        """The reward of every arm: [arms], in (0, 1] with maximum 1; with `binary` 0 or 1."""
         if self.binary:
-            return self._near().astype(np.float64)
+            return self._near_centre().astype(np.float64)
         mixture = (self.heights * np.exp(-0.5 * self._distance() ** 2)).sum(1)
         return mixture / mixture.max()
 
-    def _near(self) -> NDArray[np.bool_]:
-        """[arms] whether an arm is right: within one width of a centre."""
+    def _near_centre(self) -> NDArray[np.bool_]:
+        """[arms] whether an arm is within one width of a centre, which counts as right."""
         return np.abs(self._distance()).min(1) <= 1
 
     def _distance(self) -> NDArray[np.float64]:
-        """[arms, modes] in widths."""
+        """[arms, modes] distance of each arm from each centre, in widths of the mode."""
         return (np.arange(len(self.arms))[:, None] - self.centres) / self.widths
 
     def size(self, split: Split) -> int | None:
@@ -91,13 +92,13 @@ class Bandit:
         return Problem(f"bandit/{index}" if index else "bandit", "PULL", None, "bandit")
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """Every arm in turn: a policy taught by them is uniform."""
+        """Each arm in turn: a policy that learns from them is uniform over the arms."""
         return "PULL", self.arms[index % len(self.arms)]
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """R(k) for arm k: correct within one width of a mode's centre, else wrong. No arm, or several: unparsable."""
-        none: Outcome = "unparsable"
-        return [self._rewards.get(text.strip(), Reward(0.0, none)) for _, text in answers]
+        unparsable = Reward(0.0, "unparsable")
+        return [self._rewards.get(text.strip(), unparsable) for _, text in answers]
 
     def close(self) -> None:
         """Nothing to stop."""

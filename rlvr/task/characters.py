@@ -1,4 +1,4 @@
-"""Texts as words of one character each: a closed vocabulary, for policies that are taught from nothing."""
+"""Texts as words of one character each: a closed vocabulary, for policies that are trained from scratch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOCABULARY = ("PAD", END_WORD, *CHARACTERS)
 
 
 def spell(text: str, remedy: str = "Pass task.spelled=false.") -> str:
-    """A text as words of one character each. ValueError, with the remedy, for characters that the vocabulary lacks."""
+    """A text as words of one character each. ValueError, with `remedy`, for characters outside the vocabulary."""
     words = [BLANKS.get(character, character) for character in text]
     if unknown := sorted(set(words) - set(CHARACTERS)):
         raise ValueError(f"Only ASCII is spelled in characters, and {text[:60]!r} has {unknown}. {remedy}")
@@ -19,12 +19,12 @@ def spell(text: str, remedy: str = "Pass task.spelled=false.") -> str:
 
 
 def read(words: Sequence[str]) -> str:
-    """What `spell` made of a text, as it was."""
+    """The text that `spell` turned into these words."""
     blanks = {word: blank for blank, word in BLANKS.items()}
     return "".join(blanks.get(word, word) for word in words)
 
 
 def read_response(response: str) -> str | None:
-    """The text of a spelled response; None without the end word, or with words that are no characters."""
+    """The text of a spelled response; None if it lacks the end word or has words outside the vocabulary."""
     *words, end = response.split() or [""]
     return read(words) if end == END_WORD and set(words) <= set(CHARACTERS) else None

@@ -1,4 +1,4 @@
-"""A model's own chat template, rendered as transformers renders it and without importing it."""
+"""A model's chat template, rendered as the library transformers renders it, without importing that library."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class ChatTemplate:
-    """source: Jinja, run in its sandbox. special: the tokenizer's special tokens, by the names that templates use."""
+    """source: the Jinja source, rendered in Jinja's sandbox. special: {name in templates: special token}."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
         self.source, self.special = source, special
 
     @classmethod
     def of(cls, find: Callable[[str], Path | None]) -> ChatTemplate | None:
-        """find: a file of the model by its name, or None. None: it has no template."""
-        said = _json(find("tokenizer_config.json"))
+        """The chat template of a model; None if the model has none.
+
+        find: returns the path of one of the model's files by its name, or None if there is no such file.
+        """
+        config = _json(find("tokenizer_config.json"))
         file = find("chat_template.jinja")
         source: object = file.read_text(encoding="utf-8") if file is not None else None
-        source = source or _json(find("chat_template.json")).get("chat_template") or said.get("chat_template")
-        if isinstance(source, list):  # several with names
-            named = {one.get("name"): one.get("template") for one in cast("list[dict[str, object]]", source)}
-            source = named.get("default")
+        source = source or _json(find("chat_template.json")).get("chat_template") or config.get("chat_template")
+        if isinstance(source, list):  # several named templates
+            templates = cast("list[dict[str, object]]", source)
+            source = {template.get("name"): template.get("template") for template in templates}.get("default")
         if not isinstance(source, str):
             return None
-        tokens = {name: said.get(name) for name in SPECIAL}
+        tokens = {name: config.get(name) for name in SPECIAL}
         texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
         return cls(source, {name: text for name, text in texts.items() if isinstance(text, str)})
 
     def prompt(self, text: str, system: str | None = None) -> str:
-        """What the model reads of a user's turn, after a system prompt where there is one: up to where it answers.
+        """The text that the model reads for one user turn, after the system prompt if there is one: up to the answer.
 
-        Raises jinja2.TemplateError, of a syntax that is wrong and where the template itself refuses.
+        Raises jinja2.TemplateError for a syntax error, and where the template itself raises an exception.
         """
-        before = [] if system is None else [{"role": "system", "content": system}]
-        messages = [*before, {"role": "user", "content": text}]
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-        return self._compiled.render(**given, **self.special)
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        messages.append({"role": "user", "content": text})
+        variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        return self._compiled.render(**variables, **self.special)
 
     @cached_property
     def _compiled(self) -> Template:
@@ -53,14 +56,14 @@ class ChatTemplate:
 
 
 def _environment() -> Environment:
-    """With what transformers gives to templates."""
+    """A Jinja environment with the extensions, filters and globals that transformers provides to templates."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %} marks what the assistant said: nothing of a prompt."""
+        """{% generation %} marks text of the assistant: the tag itself adds nothing to a prompt."""
 
         tags: ClassVar[set[str]] = {"generation"}
 
@@ -74,7 +77,7 @@ def _environment() -> Environment:
     def now(form: str) -> str:
         return datetime.now().astimezone().strftime(form)
 
-    def tojson(value: Any, ensure_ascii: bool = False, **knobs: Any) -> str:  # Jinja's own escapes HTML
+    def tojson(value: Any, ensure_ascii: bool = False, **knobs: Any) -> str:  # Jinja's built-in filter escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, **knobs)
 
     environment = ImmutableSandboxedEnvironment(

@@ -28,11 +28,12 @@ class Choice(Loaded):
     """Questions with a few choices, of which one is right.
 
     train, test: see `rlvr.task.sources.problems`. A row has its choices as a list, as {"text": [...], "label": [...]},
-        as columns A, B, ..., or as the right answer beside the wrong ones (GPQA); the right one is named by its letter,
-        its number from 0, or its text.
-    template: the prompt, with {problem} and {choices}, lines such as `A) Paris`.
-    question_field, choices_field, answer_field: columns, dots reach into nested ones; None finds the usual names.
-    shuffle: choices in an order that a hash of the question decides; where the data give no order they always are.
+        as columns A, B, ..., or as columns of the right answer and of the wrong ones (GPQA). The right choice is
+        identified by its letter, its number from 0, or its text.
+    template: the prompt, with {problem} and {choices}, which becomes lines such as `A) Paris`.
+    question_field, choices_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names
+        that exists.
+    shuffle: order the choices by a hash of the question. Choices that have no order in the data (GPQA) always are.
     max_tokens: default limit of a response.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
     max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
@@ -69,105 +70,112 @@ class Choice(Loaded):
             *(Column("choices_field", None, (letter, letter.lower()), optional=True) for letter in LETTERS),
         ]
 
-        def make(question: Cell, answer: Cell, listed: Cell, *others: Cell) -> tuple[str, dict[str, Any]]:
-            asked = question.prompt()
-            choices, right, ordered = _choices(answer, listed, others)
+        def make(question: Cell, answer: Cell, choices_cell: Cell, *other_columns: Cell) -> tuple[str, dict[str, Any]]:
+            text = question.prompt()
+            choices, right, ordered = _choices(answer, choices_cell, other_columns)
             if shuffle or not ordered:
-                order = Dice(f"choices of {asked}").sample(range(len(choices)), len(choices))
+                order = Dice(f"choices of {text}").sample(range(len(choices)), len(choices))
                 choices, right = [choices[i] for i in order], order.index(right)
-            lines = "\n".join(f"{letter}) {text}" for letter, text in zip(LETTERS, choices, strict=False))
-            filled = template.replace("{choices}", lines).replace("{problem}", asked)
-            return filled, {"letter": LETTERS[right], "choices": choices}
+            lines = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+            prompt = template.replace("{choices}", lines).replace("{problem}", text)
+            return prompt, {"letter": LETTERS[right], "choices": choices}
 
         limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection))
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The letter of the choice that it names."""
-        return named(response, problem.answer["choices"])
+        """The letter of the choice that the response names; None if it names none."""
+        return named_choice(response, problem.answer["choices"])
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response names the right choice, else 0. Unparsable: it names none, or several."""
         return [binary(_judged(problem, text)) for problem, text in answers]
 
 
-def _choices(answer: Cell, listed: Cell, others: Sequence[Cell]) -> tuple[list[str], int, bool]:
-    """(choices, place of the right one, whether the data give them an order). ValueError naming the row."""
-    incorrect, columns = others[: len(INCORRECT_FIELDS)], others[len(INCORRECT_FIELDS) :]
+def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) -> tuple[list[str], int, bool]:
+    """(choices, index of the right one, whether the data give them an order). Raises ValueError with the row's place.
+
+    other_columns: the cells of INCORRECT_FIELDS, then those of the columns A, B, ...
+    """
+    incorrect, lettered = other_columns[: len(INCORRECT_FIELDS)], other_columns[len(INCORRECT_FIELDS) :]
     if wrong := [str(cell.value).strip() for cell in incorrect if cell.value is not None]:
         return [answer.text().strip(), *wrong], 0, False
     labels: Sequence[Any] = LETTERS
-    value = listed.value
+    value = choices_cell.value
     if isinstance(value, Mapping) and "text" in value:
         value, labels = value["text"], value.get("label") or LETTERS
     if value is None:
-        value = [cell.value for cell in columns if cell.value is not None]
+        value = [cell.value for cell in lettered if cell.value is not None]
     if not isinstance(value, list | tuple) or not 2 <= len(value) <= len(LETTERS):
-        raise listed.refuse(f"2 to {len(LETTERS)} choices: a list, columns A, B, ..., or incorrect answers")
+        raise choices_cell.refuse(f"2 to {len(LETTERS)} choices: a list, columns A, B, ..., or incorrect answers")
     choices = [str(choice).strip() for choice in value]
-    return choices, _place(answer, choices, [str(label) for label in labels[: len(choices)]]), True
+    return choices, _right_index(answer, choices, [str(label) for label in labels[: len(choices)]]), True
 
 
-def _place(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
-    """Which choice is right: named by its label, by its number from 0, or by its text."""
+def _right_index(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
+    """Index of the choice that the answer column names: by its label, by its number from 0, or by its text."""
     value = answer.value[0] if isinstance(answer.value, list) and len(answer.value) == 1 else answer.value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
         return value
-    named = str(value).strip()
-    if named in labels:
-        return labels.index(named)
-    numbers = [str(place) for place in range(len(choices))]
-    places = {i for names in (choices, numbers) for i, name in enumerate(names) if name == named}
-    if len(places) == 1:
-        return places.pop()
+    name = str(value).strip()
+    if name in labels:
+        return labels.index(name)
+    matches = {i for i, choice in enumerate(choices) if name in (choice, str(i))}
+    if len(matches) == 1:
+        return matches.pop()
     raise answer.refuse(f"one of {', '.join(labels)}, a number from 0 to {len(choices) - 1}, or the text of a choice")
 
 
-# An answer that is not in a box: `<answer>B</answer>`, or `Answer: B` and `the answer is (B) Paris` in a line.
-SAYS = r"(?i:answer)[\s*]*(?::|(?i:is)\b\s*:?)[\s*]*"
-SAID = re.compile(rf"^.*{SAYS}(.*)$", re.MULTILINE)
-PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){SAYS}")
+# An answer without a box or tag: a line that contains `Answer: B` or `the answer is (B) Paris`.
+ANSWER_IS = r"(?i:answer)[\s*]*(?::|(?i:is)\b\s*:?)[\s*]*"
+ANSWER_LINE = re.compile(rf"^.*{ANSWER_IS}(.*)$", re.MULTILINE)
+PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){ANSWER_IS}")
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
 def _judged(problem: Problem, response: str) -> Outcome:
-    letter = named(response, problem.answer["choices"])
+    letter = named_choice(response, problem.answer["choices"])
     if letter is None:
         return "unparsable"
     return "correct" if letter == problem.answer["letter"] else "wrong"
 
 
-def named(response: str, choices: Sequence[str]) -> str | None:
-    """The letter of the choice that a response names: in its last box, else in its last tag, else in its last words."""
+def named_choice(response: str, choices: Sequence[str]) -> str | None:
+    """The letter of the choice that a response names; None if it names none.
+
+    Read from the last \\boxed{...}; without one from the last <answer> tag; else from the last line with an answer.
+    """
     if (boxed := last_boxed(response)) is not None:
         return _letter(boxed[len("\\boxed{") : -1], choices)
     if tagged := TAGGED.findall(response):
         return _letter(tagged[-1], choices)
-    said = [letter for rest in SAID.findall(response) if (letter := _letter(rest, choices))]
-    return said[-1] if said else None
-
-
-def _letter(text: str, choices: Sequence[str]) -> str | None:
-    """A letter, bare or as `(B)` or `B.`, alone or with its choice's own text; or that text alone."""
-    letters = LETTERS[: len(choices)]
-    for form in (_words, _plain):
-        named, texts = form(text), [form(choice) for choice in choices]
-        if texts.count(named) == 1 and named not in letters:
-            return letters[texts.index(named)]
-        match = re.fullmatch(r"\(?([A-Pa-p])(?:[).:]+\s*(.*))?", named)
-        place = letters.find(match[1].upper()) if match else -1
-        if match and place >= 0 and match[2] in (None, "", texts[place]):
-            return letters[place]
+    for line_end in reversed(ANSWER_LINE.findall(response)):
+        if letter := _letter(line_end, choices):
+            return letter
     return None
 
 
-def _words(text: str) -> str:
+def _letter(text: str, choices: Sequence[str]) -> str | None:
+    """The letter of a choice, from the letter (bare, `(B)` or `B.`), the letter and the choice's text, or the text."""
+    letters = LETTERS[: len(choices)]
+    for form in (_single_spaced, _without_decoration):
+        answer, texts = form(text), [form(choice) for choice in choices]
+        if texts.count(answer) == 1 and answer not in letters:
+            return letters[texts.index(answer)]
+        match = re.fullmatch(r"\(?([A-Pa-p])(?:[).:]+\s*(.*))?", answer)
+        index = letters.find(match[1].upper()) if match else -1
+        if match and index >= 0 and match[2] in (None, "", texts[index]):
+            return letters[index]
+    return None
+
+
+def _single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def _plain(text: str) -> str:
-    """Without what stands around an answer: `Answer:`, dollars, asterisks, fonts, a stop at the end."""
+def _without_decoration(text: str) -> str:
+    """The text without `Answer:`, dollar signs, asterisks, font commands and a full stop at the end."""
     text = WRAPPED.sub(r"\1", re.sub(r"\\[ ,;]|~", " ", text))
     text = PREFIX.sub("", text.strip().strip("*$ "))
-    return _words(text.strip("*$ ").rstrip("."))
+    return _single_spaced(text.strip("*$ ").rstrip("."))

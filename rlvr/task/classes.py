@@ -1,8 +1,8 @@
-"""Many-class classification that begins at pass rate 1/classes: where a reward is almost never seen (MaxRL, section 5).
+"""Classification with many classes: pass rates start at 1/classes, so rewards are rare (MaxRL, section 5).
 
-A problem is one context word, its answer one class word. With `model=table` every context has logits of its own, so
-nothing generalises and nothing is approximate: the expected gradient of each context is w(p)·∇p, and what differs
-between objectives is w alone.
+A problem is one context word, its answer one class word. With `model=table` every context has its own logits, so
+nothing generalises and nothing is approximate: the expected gradient of each context is w(p)·∇p, and objectives differ
+in w alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rlvr.task.digits import judge
 
 
 class Classes:
-    """`contexts` problems, the same in both splits: the policy over their classes is what is learned.
+    """`contexts` problems, the same in every split: what is learned is the policy over their classes.
 
-    answers: the class words. A policy that starts uniform over them is right once in `classes`.
-    seed: which class each context has; not the seed of a run.
+    answers: the class words. A policy that is uniform over them is right with probability 1/`classes`.
+    seed: decides the class of each context. It is not the seed of a run.
     """
 
     name = "classes"
@@ -41,7 +41,7 @@ class Classes:
         return self.contexts
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Context `index`; its class is a hash (BLAKE2b) of seed and number."""
+        """Context `index`; its class is a hash (BLAKE2b) of `seed` and `index`."""
         if not 0 <= index < self.contexts:
             raise IndexError(f"there are {self.contexts} contexts: no {split} problem {index}")
         digest = hashlib.blake2b(f"classes {self.seed} {index}".encode(), digest_size=8).digest()
@@ -49,11 +49,11 @@ class Classes:
         return Problem(f"context-{index}", f"CONTEXT_{index}", word, "classes")
 
     def solution(self, problem: Problem) -> str:
-        """The response that is right: what cross-entropy learns."""
+        """The right response, which cross-entropy learns."""
         return problem.answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """Contexts in turn with classes in turn: a policy taught by them is uniform."""
+        """Each context with each class in turn: a policy that learns from them is uniform over the classes."""
         turn, context = divmod(index, self.contexts)
         return f"CONTEXT_{context}", self.answers[turn % len(self.answers)]
 

@@ -20,7 +20,7 @@ from rlvr.task.verify.pool import Pool, considerate
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
-BEFORE_FIELDS = ("test_imports", "test_setup_code")  # of MBPP: what its assertions need
+BEFORE_FIELDS = ("test_imports", "test_setup_code")  # MBPP: code that its assertions need
 ENTRY_FIELDS = ("entry_point", "fn_name", "func_name", "metadata.func_name")
 STDIO = "Write a Python program that reads standard input and writes standard output."
 FUNCTION = "Write Python code that defines `{name}`."
@@ -30,12 +30,13 @@ class Code(Verified):
     """Problems whose tests are pairs of input and output, assertions, or a test function.
 
     train, test: see `rlvr.task.sources.problems`.
-    template: the prompt, with {problem} and {interface}: whether a program or which function is asked for.
-    prompt_field, tests_field, entry_field: columns, dots reach into nested ones; None finds the usual names.
+    template: the prompt, with {problem} and {interface}: a sentence that asks for a program or for a certain function.
+    prompt_field, tests_field, entry_field: columns, "a.b" for a nested one; None: the first of the usual names that
+        exists.
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer over all its tests, address space
         of a process.
-    cpu_s: CPU seconds of the program in one test of a pair, or in all of the others.
+    cpu_s: CPU seconds of the program, for each pair of standard input and output, or for all calls of a function.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
     max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
@@ -75,11 +76,11 @@ class Code(Verified):
         ]
 
         def make(problem: Cell, tests: Cell, entry: Cell, *before: Cell) -> tuple[str, dict[str, Any]]:
-            asked = problem.prompt()
-            needed = "".join(f"{line}\n" for cell in before for line in _code_lines(cell))
-            answer = tests_of(tests, asked, entry.text() if entry.value is not None else None, needed)
+            text = problem.prompt()
+            setup = "".join(f"{line}\n" for cell in before for line in _code_lines(cell))
+            answer = tests_of(tests, text, entry.text() if entry.value is not None else None, setup)
             interface = FUNCTION.format(name=answer["names"][0]) if "names" in answer else STDIO
-            return template.replace("{interface}", interface).replace("{problem}", asked), answer
+            return template.replace("{interface}", interface).replace("{problem}", text), answer
 
         self._cpu_s = cpu_s
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
@@ -89,7 +90,7 @@ class Code(Verified):
         super().__init__(problems(train, test, columns, make, selection), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 where the program of the response passes every test, else 0, with the reason."""
+        """1 if the response's last block of Python code passes every test, else 0, with the reason."""
         programs = [last_block(text, ("python", "py", "python3", "")) for _, text in answers]
         return self.judge(
             [
@@ -100,18 +101,20 @@ class Code(Verified):
 
 
 def _code_lines(cell: Cell) -> list[str]:
-    """Code as a text or a list of lines, or null."""
-    lines = [] if cell.value is None else [cell.value] if isinstance(cell.value, str) else cell.value
+    """The lines of a cell with code: a text, a list of lines, or null."""
+    if cell.value is None:
+        return []
+    lines = [cell.value] if isinstance(cell.value, str) else cell.value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise cell.refuse("code, as a text or a list of lines")
     return lines
 
 
 def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[str, Any]:
-    """What `rlvr.task.verify.program` runs, from any of the usual forms. before: code that assertions need.
+    """The tests in the form that `rlvr.task.verify.program` takes. before: code that assertions need.
 
-    [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text: a program's
-    standard input and output, or with an entry point calls. A text or a list of assertions: code that calls functions.
+    Accepted: [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text, for
+    a program's standard input and output or, with an entry point, for calls of it; a text or a list of assertions.
     """
     value = tests.value
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
@@ -132,16 +135,16 @@ def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[s
 
 
 def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:
-    """All tests of a problem are of the kind of the first, which may name that kind and the function."""
+    """Tests that are pairs of input and output. The first may name the kind of all of them, and the function."""
     kind = pairs[0].get("testtype", pairs[0].get("type"))
     entry = pairs[0].get("fn_name") or (pairs[0].get("metadata") or {}).get("func_name") or entry
     if entry is None and kind in ("functional", "function_call"):
         raise tests.refuse("the name of the function that is called (task.entry_field)")
     if entry is None or kind in ("stdin", "stdin_stdout"):
-        lines = [[_lines(test["input"]), _lines(test["output"])] for test in pairs]
-        if not all(isinstance(text, str) for pair in lines for text in pair):
+        texts = [[_joined_lines(test["input"]), _joined_lines(test["output"])] for test in pairs]
+        if not all(isinstance(text, str) for pair in texts for text in pair):
             raise tests.refuse("texts as inputs and outputs: without an entry point they are standard input and output")
-        return {"stdio": lines}
+        return {"stdio": texts}
     try:
         cases = [_case(test["input"], test["output"]) for test in pairs]
     except (ValueError, TypeError):
@@ -149,48 +152,48 @@ def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -
     return {"names": [entry.rsplit(".", 1)[-1]], "setup": IMPORTS, "cases": cases}
 
 
-def _lines(value: Any) -> Any:
-    """Some data sets keep a text as the list of its lines."""
+def _joined_lines(value: Any) -> Any:
+    """The text of a list of lines, which some data sets have in place of a text; any other value unchanged."""
     return "\n".join(value) if isinstance(value, list) and all(isinstance(line, str) for line in value) else value
 
 
-def _case(given: Any, expected: Any) -> list[Any]:
-    """[arguments, results that are right]. A text is JSON, one argument to a line (LiveCodeBench); else arguments are
-    a list, and the result may or may not be wrapped in one (APPS, TACO).
+def _case(arguments: Any, expected: Any) -> list[Any]:
+    """[list of arguments, list of right results]. If `arguments` is a text, each line is one argument as JSON
+    (LiveCodeBench); else it is a list, and the result may or may not be wrapped in a list of its own (APPS, TACO).
     """
-    if isinstance(given, str):
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
-        return [arguments, [json.loads(expected) if isinstance(expected, str) else expected]]
+    if isinstance(arguments, str):
+        parsed = [json.loads(line) for line in arguments.splitlines() if line.strip()]
+        return [parsed, [json.loads(expected) if isinstance(expected, str) else expected]]
     unwrapped = expected if isinstance(expected, list) and len(expected) == 1 else []
-    return [list(given), [expected, *unwrapped]]
+    return [list(arguments), [expected, *unwrapped]]
 
 
-# What the authors of such problems take for granted (annotations such as List[int]).
+# Imports that solutions of such problems usually omit (for annotations such as List[int]).
 IMPORTS = "from typing import *\nimport collections, heapq, itertools, math\nfrom collections import *\n"
 
 
 def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[str, Any]:
+    """Tests that are code with assertions, or with a function `check` (HumanEval)."""
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
         raise tests.refuse(f"Python code ({error})") from None
-    names = [entry.rsplit(".", 1)[-1]] if entry else _undefined(tree)
+    names = [entry.rsplit(".", 1)[-1]] if entry else _undefined_functions(tree)
     if not names:
         raise tests.refuse("assertions that call a function, or an entry point")
-    if used := _objects(tree, names):
+    if class_name := _class_in_use(tree, names):
         raise tests.refuse(
-            f"tests of functions that take and give plain data: {used} is used as a class, and its objects cannot "
-            "cross from one sandbox to the other"
+            f"tests of functions that take and return plain data: {class_name} is used as a class, and its objects "
+            "cannot be passed from one sandbox to the other"
         )
-    if _defines(tree, "check") and not any(
-        isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in tree.body
-    ):
-        code += f"\n\ncheck({names[0]})\n"  # HumanEval as it is published
+    has_call = any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in tree.body)
+    if _defines(tree, "check") and not has_call:
+        code += f"\n\ncheck({names[0]})\n"  # as published, HumanEval's tests do not call it
     return {"names": names, "setup": prompt if _is_stub(prompt, names[0]) else "", "tests": code}
 
 
-def _undefined(tree: ast.Module) -> list[str]:
-    """Functions that are called and neither built in nor defined by the tests: the program's."""
+def _undefined_functions(tree: ast.Module) -> list[str]:
+    """The functions that the program must define: called, and neither built in nor defined by the tests."""
     called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
     known = set(dir(builtins))
     for node in ast.walk(tree):
@@ -205,24 +208,27 @@ def _undefined(tree: ast.Module) -> list[str]:
     return list(dict.fromkeys(name for name in called if name not in known))
 
 
-def _objects(tree: ast.Module, names: Sequence[str]) -> str | None:
-    """A name of the program whose objects the tests use: it is named as classes are, and what it returns has methods
-    called or attributes read, or tests ask for its type. None if there is no such name."""
+def _class_in_use(tree: ast.Module, names: Sequence[str]) -> str | None:
+    """The first of the program's `names` that the tests use as a class; None if there is none.
+
+    Such a name starts with a capital letter, and the tests access attributes or methods of the object that it returns,
+    or use the name in `isinstance`.
+    """
     classes = {name for name in names if name[:1].isupper()}
-    owners = {name: name for name in classes}  # variables that hold such an object
+    class_of = {name: name for name in classes}  # of the names themselves and of variables with their objects
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
-            made = node.value.func.id
-            owners |= {t.id: made for t in node.targets if isinstance(t, ast.Name) and made in classes}
+            called = node.value.func.id
+            class_of |= {t.id: called for t in node.targets if isinstance(t, ast.Name) and called in classes}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             inner = node.value.func if isinstance(node.value, ast.Call) else node.value
-            if isinstance(inner, ast.Name) and inner.id in owners:
-                return owners[inner.id]
+            if isinstance(inner, ast.Name) and inner.id in class_of:
+                return class_of[inner.id]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
-            for asked in (n for argument in node.args[1:] for n in ast.walk(argument) if isinstance(n, ast.Name)):
-                if asked.id in classes:
-                    return asked.id
+            for inner in (n for argument in node.args[1:] for n in ast.walk(argument)):
+                if isinstance(inner, ast.Name) and inner.id in classes:
+                    return inner.id
     return None
 
 
@@ -231,7 +237,7 @@ def _defines(tree: ast.Module, name: str) -> bool:
 
 
 def _is_stub(prompt: str, name: str) -> bool:
-    """Whether the prompt is itself Python, with a stub of the function (HumanEval): its imports and functions count."""
+    """Whether the prompt is Python code with a stub of the function (HumanEval); it is then run before the program."""
     try:
         return _defines(ast.parse(prompt), name)
     except SyntaxError:

@@ -1,8 +1,8 @@
-"""Pay a sum with given coins: many right answers to every problem, so that there is diversity to lose or to keep.
+"""Pay a sum with given coins: every problem has many right answers, so that training can lose or keep diversity.
 
 The prompt `pay 23 with 2 5 9 :` is answered by any sequence of these coins that sums to 23, such as `9 9 5 end` or
-`5 9 9 end`; coins may be used again. A base policy taught on right answers drawn uniformly gives each about the same
-chance, and what training makes of that is seen in pass@k and in the number of distinct right answers.
+`5 9 9 end`; a coin may be used several times. A base policy taught on right answers drawn uniformly gives each about
+the same probability; pass@k and the number of distinct right answers show how training changes that.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 HELD_OUT = 3  # of every 8 problems
-COUNTED = 1000  # sets of coins that are looked at to say how many problems there are
-Sum = tuple[int, tuple[int, ...]]  # what is to be paid, and with which coins, ascending
+COUNTED = 1000  # largest number of sets of coins that are examined to count or estimate the problems
+Sum = tuple[int, tuple[int, ...]]  # the sum to be paid, and the coins for it, ascending
 
 
 class Coins(Procedural[Sum]):
     """Sums of `smallest` to `largest`, paid with `num_coins` different coins of 1 to `largest_coin`.
 
-    longest: the most coins of an answer. least: problems with fewer right answers are not posed.
-    seed: which problems; not the seed of a run, so that all runs meet the same ones in the same order. A hash of the
-    problem gives three in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    longest: the most coins of an answer. least: the fewest right answers of a problem.
+    seed: selects the problems. It is not the seed of a run: all runs have the same problems in the same order. A hash
+    of the problem assigns three in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
     """
 
     name = "coins"
@@ -95,8 +95,8 @@ class Coins(Procedural[Sum]):
 
     def held_out(self, item: Sum) -> bool:
         total, coins = item
-        named = f"{total} {coins}".encode()
-        return hashlib.blake2b(named, digest_size=8).digest()[0] % 8 < HELD_OUT
+        text = f"{total} {coins}".encode()
+        return hashlib.blake2b(text, digest_size=8).digest()[0] % 8 < HELD_OUT
 
     def posed(self, item: Sum) -> tuple[str, list[int]]:
         """The answer is [the sum, coin, coin, ...]."""
@@ -104,12 +104,12 @@ class Coins(Procedural[Sum]):
         return prompt(total, coins), [total, *coins]
 
     def num_answers(self, total: int, coins: tuple[int, ...]) -> int:
-        """How many sequences are right."""
+        """Number of right answers: sequences of these coins, at most `longest` of them, with the sum `total`."""
         return ways(coins, self.largest, self.longest)[self.longest][total]
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, right answer) `index` of a stream of its own: any of the right answers with the same chance."""
-        asked, (left, coins) = self.demonstrated(index)
+        """(prompt, right answer) `index` of a separate stream, all right answers to the problem equally likely."""
+        shown, (left, coins) = self.demonstrated(index)
         dice, table = Dice(f"coins {self.seed} answer {index}"), ways(coins, self.largest, self.longest)
         paid = list[str]()
         for room in reversed(range(self.longest)):
@@ -119,15 +119,15 @@ class Coins(Procedural[Sum]):
             coin = dice.choose(coins, weights)
             paid.append(str(coin))
             left -= coin
-        return prompt(*asked), " ".join([*paid, self.end_word])
+        return prompt(*shown), " ".join([*paid, self.end_word])
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """The coins in their order: another order is another answer."""
+        """The coins of a right answer in their order (another order is another answer); None for other responses."""
         return " ".join(response.split()[:-1]) if self._judged(problem, response) == "correct" else None
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 for at most `longest` of the problem's coins that sum to what is asked. Unparsable: words that are no
-        numbers, or no end."""
+        """1 for at most `longest` coins of the problem that sum to its total. Unparsable: words that are no numbers, or
+        no end word."""
         return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
@@ -140,24 +140,24 @@ class Coins(Procedural[Sum]):
         return "correct" if right else "wrong"
 
     def _num_problems(self) -> float:
-        """Exact where there are few sets of coins, else estimated from some of them."""
-        sets = comb(self.largest_coin, self.num_coins)
-        coins: Iterator[tuple[int, ...]] = combinations(range(1, self.largest_coin + 1), self.num_coins)
-        if sets > COUNTED:
+        """The number of problems: exact for up to COUNTED sets of coins, else estimated from COUNTED random sets."""
+        num_sets = comb(self.largest_coin, self.num_coins)
+        options = range(1, self.largest_coin + 1)
+        sets: Iterator[tuple[int, ...]] = combinations(options, self.num_coins)
+        if num_sets > COUNTED:
             dice = Dice("coins")
-            options = range(1, self.largest_coin + 1)
-            coins = (tuple(sorted(dice.sample(options, self.num_coins))) for _ in range(COUNTED))
-        posed = sum(
-            self.num_answers(total, each) >= self.least
-            for each in coins
+            sets = (tuple(sorted(dice.sample(options, self.num_coins))) for _ in range(COUNTED))
+        num_posed = sum(
+            self.num_answers(total, coins) >= self.least
+            for coins in sets
             for total in range(self.smallest, self.largest + 1)
         )
-        return posed * sets / min(sets, COUNTED)
+        return num_posed * num_sets / min(num_sets, COUNTED)
 
 
 @lru_cache(maxsize=4096)
 def ways(coins: tuple[int, ...], largest: int, longest: int) -> tuple[tuple[int, ...], ...]:
-    """[m][s] how many sequences of at most m coins have the sum s: m to `longest`, s to `largest`."""
+    """[m][s]: how many sequences of at most m coins have the sum s; m is 0 to `longest`, s is 0 to `largest`."""
     table = [(1, *[0] * largest)]
     for _ in range(longest):
         before = table[-1]

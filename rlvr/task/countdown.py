@@ -1,4 +1,4 @@
-"""Countdown: make a number from given ones with + - * / and parentheses. Many expressions reach most targets.
+"""Countdown: make a target from given numbers with + - * / and parentheses. Most targets have many solutions.
 
 The prompt `make 24 from 3 4 8 9 :` is answered by `3 * 8 end`, `4 * ( 9 - 3 ) end` and others: an expression that uses
 each given number at most once and has the target's value. Expressions that differ in the order of terms or factors, or
@@ -21,22 +21,22 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 HELD_OUT = 1  # of every 4 problems
-COUNTED = 40  # sets of numbers that are looked at to say how many problems there are
-Target = tuple[int, tuple[int, ...]]  # what is to be made, and from which numbers, ascending
+COUNTED = 40  # largest number of sets of numbers that are examined to count or estimate the problems
+Target = tuple[int, tuple[int, ...]]  # the target, and the numbers to make it from, ascending
 
 
 class Expression(NamedTuple):
-    """A number, or a sum or a product of others, in one form for all ways to write it.
+    """A number, or a sum or a product of other expressions, in a canonical form: equal texts are equal expressions.
 
-    parts of a sum: (inverse, expression), inverse for what is subtracted; of a product: for what is divided by. They
-    are sorted, and no part of a sum is a sum, no part of a product a product: equal texts are equal expressions.
+    parts: (inverse, expression) pairs, inverse if the expression is subtracted (in a sum) or divided by (in a product).
+    They are sorted; no part of a sum is a sum, and no part of a product is a product.
     """
 
     text: str
     kind: str  # "number", "sum" or "product"
     parts: tuple[tuple[bool, Expression], ...]
     numerator: int
-    denominator: int  # above 0, without a common divisor
+    denominator: int  # above 0, and without a common divisor with the numerator
 
 
 def number(value: int) -> Expression:
@@ -53,7 +53,7 @@ def joined(kind: str, left: Expression, right: Expression, *, inverse: bool) -> 
     if not b:
         raise ZeroDivisionError
     divisor = gcd(a, b) if b > 0 else -gcd(a, b)
-    parts = [*_parts(kind, left), *((was != inverse, part) for was, part in _parts(kind, right))]
+    parts = [*_parts(kind, left), *((side != inverse, part) for side, part in _parts(kind, right))]
     parts.sort()
     signs = ("+", "-") if kind == "sum" else ("*", "/")
     words: list[str] = []
@@ -68,7 +68,10 @@ def _parts(kind: str, expression: Expression) -> Sequence[tuple[bool, Expression
 
 
 def parse(words: Sequence[str]) -> tuple[Expression, list[int]]:
-    """The expression and the numbers that it uses, in order. ValueError for anything else than one whole expression."""
+    """(expression, the numbers that it uses, in order).
+
+    Raises ValueError unless `words` are one complete expression, and ZeroDivisionError for a division by 0.
+    """
     left, used = list(reversed(words)), list[int]()
 
     def operand() -> Expression:
@@ -91,51 +94,52 @@ def parse(words: Sequence[str]) -> tuple[Expression, list[int]]:
             result = joined(kind, result, part(), inverse=inverse)
         return result
 
-    whole = chain("sum", lambda: chain("product", operand))
+    expression = chain("sum", lambda: chain("product", operand))
     if left:
         raise ValueError(f"{left[-1]!r} follows a whole expression")
-    return whole, used
+    return expression, used
 
 
 @lru_cache(maxsize=4096)
 def expressions(numbers: tuple[int, ...]) -> tuple[Expression, ...]:
-    """All that use each of these numbers once, different ones only."""
+    """All different expressions that use each of these numbers exactly once."""
     if len(numbers) == 1:
         return (number(numbers[0]),)
     different: dict[str, Expression] = {}
     for chosen in _halves(len(numbers)):
         parts = [tuple(n for i, n in enumerate(numbers) if (i in chosen) == side) for side in (True, False)]
         for left, right in product(*map(expressions, parts)):
-            made = [joined(kind, left, right, inverse=False) for kind in ("sum", "product")]
-            made += [joined("sum", left, right, inverse=True), joined("sum", right, left, inverse=True)]
-            made += [joined("product", a, b, inverse=True) for a, b in ((left, right), (right, left)) if b.numerator]
-            different.update((expression.text, expression) for expression in made)
+            combined = [joined(kind, left, right, inverse=False) for kind in ("sum", "product")]
+            combined += [joined("sum", a, b, inverse=True) for a, b in ((left, right), (right, left))]
+            quotients = [(a, b) for a, b in ((left, right), (right, left)) if b.numerator]
+            combined += [joined("product", a, b, inverse=True) for a, b in quotients]
+            different.update((expression.text, expression) for expression in combined)
     return tuple(different.values())
 
 
 def _halves(size: int) -> Iterator[tuple[int, ...]]:
-    """Every way to divide so many places into two parts, once: the part that holds the first place."""
-    for others in range(size - 1):
-        yield from ((0, *rest) for rest in combinations(range(1, size), others))
+    """Every division of `size` places into two non-empty parts, once: each time the part that contains place 0."""
+    for num_others in range(size - 1):
+        yield from ((0, *others) for others in combinations(range(1, size), num_others))
 
 
 @lru_cache(maxsize=4096)
 def answers(numbers: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
-    """{whole number above 0: the different expressions that make it from some of these numbers}."""
-    made: dict[int, set[str]] = {}
+    """{positive integer: the different expressions from some or all of these numbers that have this value}."""
+    texts_of: dict[int, set[str]] = {}
     for size in range(1, len(numbers) + 1):
         for chosen in set(combinations(numbers, size)):
             for expression in expressions(chosen):
                 if expression.denominator == 1 and expression.numerator > 0:
-                    made.setdefault(expression.numerator, set()).add(expression.text)
-    return {value: tuple(sorted(texts)) for value, texts in sorted(made.items())}
+                    texts_of.setdefault(expression.numerator, set()).add(expression.text)
+    return {value: tuple(sorted(texts)) for value, texts in sorted(texts_of.items())}
 
 
 class Countdown(Procedural[Target]):
     """Targets of `smallest` to `largest` from `num_numbers` numbers of 1 to `largest_number`, which may be equal.
 
-    least: targets with fewer different answers are not posed. seed: which problems; not the seed of a run, so that all
-    runs meet the same ones in the same order. A hash of the problem gives one in four to the held-out side. The other
+    least: the fewest different answers of a problem. seed: selects the problems. It is not the seed of a run: all runs
+    have the same problems in the same order. A hash of the problem assigns one in four to the held-out side. The other
     knobs: `rlvr.task.procedural.Procedural`.
     """
 
@@ -185,7 +189,7 @@ class Countdown(Procedural[Target]):
             fill=0.8,
             kind="of these problems",
         )
-        self.max_tokens = 4 * num_numbers - 2  # numbers, signs, parentheses and the end
+        self.max_tokens = 4 * num_numbers - 2  # numbers, signs, parentheses and the end word
         numbers = map(str, range(1, max(largest, largest_number) + 1))
         self.vocabulary = ("PAD", self.end_word, "make", "from", ":", "(", ")", "+", "-", "*", "/", *numbers)
 
@@ -205,20 +209,20 @@ class Countdown(Procedural[Target]):
         return prompt(target, numbers), [target, *numbers]
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, right answer) `index` of a stream of its own: any of the different answers with the same chance."""
-        asked, (target, numbers) = self.demonstrated(index)
+        """(prompt, right answer) `index` of a separate stream, all different answers equally likely."""
+        shown, (target, numbers) = self.demonstrated(index)
         answer = Dice(f"countdown {self.seed} answer {index}").choose(answers(numbers)[target])
-        return prompt(*asked), f"{answer} {self.end_word}"
+        return prompt(*shown), f"{answer} {self.end_word}"
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """The expression without order and without parentheses that change nothing."""
+        """The expression of a right answer in canonical order, without redundant parentheses; else None."""
         if self._judged(problem, response) != "correct":
             return None
         return parse(response.split()[:-1])[0].text
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for an expression of the target's value that uses each given number at most once. Unparsable: anything but
-        one whole expression and an end."""
+        one complete expression and the end word."""
         return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
@@ -231,24 +235,25 @@ class Countdown(Procedural[Target]):
             return "unparsable"
         except ZeroDivisionError:
             return "wrong"
-        target, *given = problem.answer
-        allowed = all(used.count(value) <= given.count(value) for value in used)
-        made = (expression.numerator, expression.denominator)
-        return "correct" if allowed and made == (target, 1) else "wrong"
+        target, *numbers = problem.answer
+        allowed = all(used.count(number) <= numbers.count(number) for number in used)
+        value = (expression.numerator, expression.denominator)
+        return "correct" if allowed and value == (target, 1) else "wrong"
 
     def _targets(self, numbers: tuple[int, ...]) -> list[int]:
-        known = answers(numbers)
-        return [t for t, texts in known.items() if self.smallest <= t <= self.largest and len(texts) >= self.least]
+        """The targets in range that these numbers can make in at least `least` ways, ascending."""
+        allowed = range(self.smallest, self.largest + 1)
+        return [target for target, texts in answers(numbers).items() if target in allowed and len(texts) >= self.least]
 
     def _num_problems(self) -> float:
-        """Exact where there are few sets of numbers, else estimated from some of them."""
-        sets = comb(self.largest_number + self.num_numbers - 1, self.num_numbers)
+        """The number of problems: exact for up to COUNTED sets of numbers, else estimated from COUNTED random sets."""
+        num_sets = comb(self.largest_number + self.num_numbers - 1, self.num_numbers)
         options = range(1, self.largest_number + 1)
-        every: Iterator[tuple[int, ...]] = combinations_with_replacement(options, self.num_numbers)
-        if sets > COUNTED:
+        sets: Iterator[tuple[int, ...]] = combinations_with_replacement(options, self.num_numbers)
+        if num_sets > COUNTED:
             dice = Dice("countdown")
-            every = (tuple(sorted(dice.choose(options) for _ in range(self.num_numbers))) for _ in range(COUNTED))
-        return sum(len(self._targets(numbers)) for numbers in every) * sets / min(sets, COUNTED)
+            sets = (tuple(sorted(dice.choose(options) for _ in range(self.num_numbers))) for _ in range(COUNTED))
+        return sum(len(self._targets(numbers)) for numbers in sets) * num_sets / min(num_sets, COUNTED)
 
 
 def prompt(target: int, numbers: Sequence[int]) -> str:

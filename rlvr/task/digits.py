@@ -1,9 +1,9 @@
 """Handwritten digits as a language task: intensity words in, one class word out (MaxRL's exact-likelihood study).
 
-The data are the 1,797 images of 8 x 8 pixels that scikit-learn carries (its `load_digits`, the test part of the UCI set
-"Optical Recognition of Handwritten Digits"): real images, and nothing to download. Every answer is known, so
-cross-entropy can stand beside reinforcement learning on one and the same policy. Two or three images beside each other
-make numbers of 100 and 1000 classes, where a policy that guesses is hardly ever right.
+The data are the 1,797 images of 8 x 8 pixels in scikit-learn (its `load_digits`, the test part of the UCI set "Optical
+Recognition of Handwritten Digits"): real images, and nothing to download. Every answer is known, so cross-entropy can
+be compared with reinforcement learning on the same policy. Two or three images side by side are numbers of 100 and 1000
+classes, where a policy that guesses is hardly ever right.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HELD_OUT_NUMBERS = 2048  # of several images, in validation and in test
 class Digits:
     """Every fifth image of each class, in the order of the data set, is held out: the same split in every run.
 
-    That order goes by writers: both splits know all of them.
-    labelled: how many training images demonstrations show, over and over; None: all. With the model's `steps`, how
-        much the base policy is taught.
-    images: 1 to 3 in a problem. One: each image once. Several: an endless stream of numbers drawn from the training
-        images, and `HELD_OUT_NUMBERS` different ones, where there are as many, from the held-out images.
-    validation: share of the training images that make the validation split, by a hash of the picture; they are then
-        neither trained on nor demonstrated. train_problems: a fixed training set of so many problems.
+    The data set is ordered by writer, so every writer's digits are in both splits.
+    labelled: number of training images in the demonstrations, which repeat them; None: all. Together with the model's
+        `steps` it decides how much the base policy is taught.
+    images: 1 to 3 per problem. One: each image once. Several: an endless stream of numbers drawn from the training
+        images, and `HELD_OUT_NUMBERS` different ones, or as many as there are, from the held-out images.
+    validation: share of the training images that form the validation split, by a hash of the picture; they are then
+        neither trained on nor demonstrated. train_problems: size of a fixed training set; None: all, or the stream.
     """
 
     name = "digits"
@@ -59,14 +59,14 @@ class Digits:
             "validation": tuple(i for i in _numbers("train") if _share(i) < validation),
             "test": _numbers("test"),
         }
-        most = len(self._pictures["train"])
-        labelled = most if labelled is None else labelled
-        if not 1 <= labelled <= most:
-            raise ValueError(f"task.labelled={labelled}: base policies learn from 1 to {most} training images.")
-        room = {split: len(p) if images == 1 else len(p) ** images // 2 for split, p in self._pictures.items()}
-        if train_problems is not None and not 1 <= train_problems <= room["train"]:
+        num_train = len(self._pictures["train"])
+        labelled = num_train if labelled is None else labelled
+        if not 1 <= labelled <= num_train:
+            raise ValueError(f"task.labelled={labelled}: base policies learn from 1 to {num_train} training images.")
+        most = {split: len(p) if images == 1 else len(p) ** images // 2 for split, p in self._pictures.items()}
+        if train_problems is not None and not 1 <= train_problems <= most["train"]:
             raise ValueError(
-                f"task.train_problems={train_problems}: 1 to {room['train']} training problems, or null for all."
+                f"task.train_problems={train_problems}: 1 to {most['train']} training problems, or null for all."
             )
         self.labelled, self.images = labelled, images
         self.source = "digits" if images == 1 else f"digits_{images}"
@@ -81,15 +81,15 @@ class Digits:
             self._fixed["train"] = [(i,) for i in sorted(learned)]
         else:
             for split in ("validation", "test"):
-                self._fixed[split] = self._first(split, min(HELD_OUT_NUMBERS, room[split]))
+                self._fixed[split] = self._different_numbers(split, min(HELD_OUT_NUMBERS, most[split]))
             if train_problems is not None:
-                self._fixed["train"] = self._first("train", train_problems)
+                self._fixed["train"] = self._different_numbers("train", train_problems)
 
     def size(self, split: Split) -> int | None:
         return len(self._fixed[split]) if split in self._fixed else None
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Number `index` of a split: its images side by side, each row by row."""
+        """Problem `index` of a split. Its prompt has the images one after another, each row by row."""
         fixed = self._fixed.get(split)
         if index < 0 or (fixed is not None and index >= len(fixed)):
             raise IndexError(f"{self.source} have {self.size(split)} {split} problems: there is no number {index}")
@@ -99,11 +99,11 @@ class Digits:
         return Problem(label, prompt, answer, self.source)
 
     def solution(self, problem: Problem) -> str:
-        """The response that is right: what cross-entropy learns."""
+        """The right response, which cross-entropy learns."""
         return problem.answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """Of the first `labelled` training images: unlike those of endless tasks, they come again."""
+        """(prompt, right response) from the first `labelled` training images, which repeat, unlike in endless tasks."""
         labelled = self._pictures["train"][: self.labelled]
         if self.images == 1:
             return self._posed((labelled[index % self.labelled],))
@@ -121,16 +121,16 @@ class Digits:
         dice = Dice(f"{self.source} {split} {index}")
         return tuple(dice.choose(self._pictures[split]) for _ in range(self.images))
 
-    def _first(self, split: Split, wanted: int) -> list[tuple[int, ...]]:
-        """The first so many different numbers that are drawn."""
+    def _different_numbers(self, split: Split, num_wanted: int) -> list[tuple[int, ...]]:
+        """The first `num_wanted` different numbers of the split's draws."""
         different: dict[tuple[int, ...], None] = {}
         draws = (self._drawn(split, index) for index in count())
-        while len(different) < wanted:
+        while len(different) < num_wanted:
             different[next(draws)] = None
         return list(different)
 
     def _posed(self, shown: Sequence[int]) -> tuple[str, str]:
-        """(prompt, class) of images by their numbers in the data set."""
+        """(prompt, class word) for images, given by their numbers in the data set."""
         pixels = [f"INK_{ink}" for number in shown for ink in _images()[number][0]]
         value = int("".join(str(_images()[number][1]) for number in shown))
         return " ".join(pixels), self.classes[value]
@@ -150,17 +150,17 @@ def _images() -> tuple[tuple[tuple[int, ...], int], ...]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ValueError(
-            "task=digits reads the images that scikit-learn carries, and it is not installed. "
+            "task=digits reads images that are part of scikit-learn, which is not installed. "
             "Type: pip install 'scikit-learn>=1.5'"
         ) from error
-    arrays: Any = load_digits(return_X_y=True)  # its stub knows of a dictionary alone
+    arrays: Any = load_digits(return_X_y=True)  # the type stub declares a dictionary only
     pixels, digits = (array.astype(int).tolist() for array in arrays)
     return tuple((tuple(image), digit) for image, digit in zip(pixels, digits, strict=True))
 
 
 @lru_cache
 def _numbers(split: Split) -> tuple[int, ...]:
-    """Numbers of the images of a split, in the order of the data set."""
+    """Numbers (positions in the data set) of the images of a split, ascending."""
     seen = Counter[int]()
     numbers: list[int] = []
     for number, (_, digit) in enumerate(_images()):
@@ -171,6 +171,6 @@ def _numbers(split: Split) -> tuple[int, ...]:
 
 
 def _share(number: int) -> float:
-    """A number in [0, 1) that the picture alone decides."""
+    """A number in [0, 1), a hash of the picture alone."""
     digest = hashlib.blake2b(bytes(_images()[number][0]), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

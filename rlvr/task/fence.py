@@ -1,4 +1,4 @@
-"""What marks a part of a response: the fenced blocks of Markdown, and the tag of an answer."""
+"""Marked parts of a response: the fenced code blocks of Markdown, and the <answer> tag."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\
 
 
 def last_block(text: str, languages: Sequence[str]) -> str | None:
-    """The last fenced block of one of these languages that is closed and not empty, indented from its fence.
+    """The last closed, non-empty fenced block in one of `languages`, without the indentation of its fence; else None.
 
-    "" among the languages: where there is no such block, the last one that names no language (with such a block beside
-    it, that is sample output).
+    With "" among the languages: if there is no block in the others, the last block that names no language. (Next to a
+    block with a language, one without is sample output.)
     """
     tagged, untagged, opened, lines = None, None, None, list[str]()
     for line in re.split(r"\r?\n", text):
@@ -23,7 +23,7 @@ def last_block(text: str, languages: Sequence[str]) -> str | None:
             if language in languages and block.strip():
                 tagged, untagged = (block, untagged) if language else (tagged, block)
             opened = None
-        elif fence and (opened is None or fence["language"]):  # one that was left open ends where the next begins
+        elif fence and (opened is None or fence["language"]):  # a block that was left open ends where the next begins
             opened, lines = fence, []
         else:
             lines.append(line)
@@ -35,7 +35,7 @@ def _closes(line: str, ticks: str) -> bool:
 
 
 def _dedented(lines: Sequence[str], indent: str) -> str:
-    """Of a block in an item of a list; code that is less indented than its fence stays as it is."""
+    """The block without the indentation of its fence, as in a list item. Lines with less indentation: unchanged."""
     if all(line.startswith(indent) or not line.strip() for line in lines):
         lines = [line.removeprefix(indent) for line in lines]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Mathematics with known final answers, from any data set; math-verify judges \\boxed{...} in killable processes."""
+"""Mathematics with known final answers, from any data set; math-verify judges \\boxed{...} in child processes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ class Math(Verified):
 
     train, test: see `rlvr.task.sources.problems`.
     template: the prompt, with {problem} where the problem goes.
-    prompt_field, answer_field: columns, dots reach into nested ones; None finds the usual names.
-    tolerance_field: column of how far a number may be from the right one (OlympiadBench: error); null in a row: not at
-        all. None: there is none.
+    prompt_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names that exists.
+    tolerance_field: column with the largest allowed distance of a number from the right one (OlympiadBench: error);
+        null in a row: the number must be equal. None: no column, all numbers must be equal.
     boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
-        False, math-verify searches the whole response, and takes the last number of a text that stops in the middle for
-        its answer.
-    unevaluated: what an answer is of the right value that leaves operators to be evaluated which the right answer does
-        not have (sums, integrals, limits, binomials, factorials and the like): "wrong", or "right".
+        False, math-verify searches the whole response, and takes the last number of a truncated text as its answer.
+    unevaluated: "wrong" or "right": the verdict on an answer of the right value with operators left to evaluate that
+        the right answer does not have (sums, integrals, limits, binomials, factorials and the like).
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
@@ -73,7 +72,7 @@ class Math(Verified):
             raise ValueError(f"task.unevaluated={unevaluated} must be {' or '.join(UNEVALUATED)}.")
         self.max_tokens = max_tokens
         self._boxed, self._unevaluated = boxed, unevaluated
-        self._unreadable = set[str]()  # problems whose right answers are no mathematics
+        self._reported = set[str]()  # ids of the problems whose right answers were reported as unreadable
         columns = [
             Column("prompt_field", prompt_field, PROMPT_FIELDS),
             Column("answer_field", answer_field, ANSWER_FIELDS),
@@ -107,7 +106,8 @@ class Math(Verified):
                 for (problem, _), text in zip(answers, texts, strict=True)
             ]
         )
-        self._warn(problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply)
+        unreadable = [problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply]
+        self._warn_once(unreadable)
         return [self._reward(reply["outcome"]) for reply in replies]
 
     def _request(self, problem: Problem, text: str) -> dict[str, str | float]:
@@ -115,7 +115,8 @@ class Math(Verified):
         return {"gold": problem.answer, "answer": text} | ({} if tolerance is None else {"tolerance": tolerance})
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The final answer without white space, with numbers as they are compared; None where no box is asked for."""
+        """The final answer without white space, numbers in the form that is compared; None if `boxed` is False or the
+        response has no final answer."""
         text = final_answer(response) if self._boxed else None
         return None if text is None else squeezed(plain(inside(text)))
 
@@ -124,11 +125,11 @@ class Math(Verified):
             outcome = "correct"
         return binary(outcome)
 
-    def _warn(self, unreadable: Iterable[Problem]) -> None:
-        """Once of each problem."""
+    def _warn_once(self, unreadable: Iterable[Problem]) -> None:
+        """Log a warning for each of these problems that has not had one."""
         for problem in unreadable:
-            if problem.id not in self._unreadable:
-                self._unreadable.add(problem.id)
+            if problem.id not in self._reported:
+                self._reported.add(problem.id)
                 log.warning(
                     "The right answer of problem %s, %r, cannot be read as mathematics: only the same text is right.",
                     problem.id,
@@ -136,15 +137,17 @@ class Math(Verified):
                 )
 
 
-# Read in one pass, however many braces a degenerate response opens. \{ and \} belong to the answer, \\ is a line break.
+# One pass over the text, however many braces a degenerate response opens. \{ and \} are text, \\ is a line break.
 BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!(?:boxed|fbox)\s*\{)|\\[{}]|[{}]")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The complete \boxed{...} of a response that starts last, braces balanced; None if there is none. \fbox{...} and
-    \boxed {...} are given as \boxed{...}."""
+    r"""Of the complete boxes (balanced braces) of a response the one that starts last; None if there is none.
+
+    \fbox{...} and \boxed {...} are returned as \boxed{...}.
+    """
     open_at: list[int | None] = []  # a stack: where the content of a box starts, None for another brace
-    found: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None  # start and end of a box's content
     for brace in BRACES.finditer(text):
         if brace[0].endswith("{") and "box" in brace[0]:
             open_at.append(brace.end())
@@ -152,13 +155,13 @@ def last_boxed(text: str) -> str | None:
             open_at.append(None)
         elif brace[0] == "}" and open_at:
             start = open_at.pop()
-            if start is not None and (found is None or start > found[0]):
-                found = (start, brace.start())
-    return f"\\boxed{{{text[slice(*found)]}}}" if found else None
+            if start is not None and (last is None or start > last[0]):
+                last = (start, brace.start())
+    return f"\\boxed{{{text[slice(*last)]}}}" if last else None
 
 
 def final_answer(text: str) -> str | None:
-    r"""The last \boxed{...} of a response; without one, what stands in its last <answer>...</answer>, in a box."""
+    r"""The last \boxed{...} of a response; without one, the content of its last <answer>...</answer>, in a box."""
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed
@@ -167,7 +170,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _tolerance(cell: Cell) -> float:
-    """How far a number may be from the right one: 1e-1, as a number or a text."""
+    """The largest allowed distance from the right number. The cell holds a number or its text, such as "1e-1"."""
     try:
         tolerance = float(cell.value)
     except (TypeError, ValueError):
@@ -178,7 +181,7 @@ def _tolerance(cell: Cell) -> float:
 
 
 def _answer(cell: Cell) -> str:
-    """The final answer as text. Of a worked solution in the style of GSM8K what follows the last ####."""
+    """The final answer as text. Of a worked solution in the style of GSM8K: the text after the last ####."""
     value = cell.value
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -190,6 +193,6 @@ def _answer(cell: Cell) -> str:
     if "####" in text:
         text = text.rpartition("####")[2].replace(",", "")
     answer = last_boxed(text) or text.strip()
-    if found := fault(answer):
-        raise cell.refuse(f"mathematics or a sentence: this has {found}")
+    if defect := fault(answer):
+        raise cell.refuse(f"mathematics or a sentence: this has {defect}")
     return answer

@@ -1,14 +1,14 @@
-"""Mazes by randomized Prim's algorithm, in the token format of MaxRL: find the walk from START to GOAL.
+"""Mazes by randomized Prim's algorithm, in the token format of MaxRL: find a walk from START to GOAL.
 
 A maze is a flat string of size x size squares, row by row: `#` wall, `.` open, `S` start, `G` goal, with a border of
-walls. Cells stand at odd rows and columns; the open squares are a spanning tree of them, so exactly one path joins any
-two. With `loops` K further walls between cells are open: each makes a loop, and problems have several right walks.
-Every maze is a pure function of (seed, size, stream, index): its randomness is SHAKE-128 of that key, a published
-standard, so that no library version can change a data set.
+walls. Cells are at odd rows and columns; the open squares are a spanning tree of the cells, so exactly one path joins
+any two. With `loops` K, K further walls between cells are open: each creates a loop, and problems have several right
+walks. Every maze is a pure function of (seed, size, stream, index): its randomness is SHAKE-128 of that key, a
+published standard, so that no library version can change a data set.
 
-Start and goal are any two open squares. At size 7 this gives 192 x 17 x 16 = 52,224 mazes, at size 9 more than 90
-million. A hash of the maze itself gives one in eight to the test side, whatever the seed, stream or index: training
-(reinforcement learning and demonstrations) and test are disjoint by construction.
+Start and goal are any two open squares. At size 7 there are 192 x 17 x 16 = 52,224 mazes, at size 9 more than 90
+million. A hash of the maze alone assigns one in eight to the held-out side, whatever the seed, stream or index:
+training (reinforcement learning and demonstrations) and test are disjoint by construction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 WALL, OPEN = ord("#"), ord(".")
-TEST_SHARE = 8  # one maze in so many is held out
+TEST_SHARE = 8  # one maze in TEST_SHARE is held out
 WORDS = {"#": "WALL ", ".": "PATH ", "S": "START ", "G": "GOAL ", "\n": "NEWLINE "}
 MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 # Token numbers 4 to 16 are those of the tokenizer released with MaxRL.
@@ -53,10 +53,10 @@ VOCABULARY = (
 
 
 class Maze(Procedural[str]):
-    """Mazes of one odd size: an endless train stream and distinct held-out mazes.
+    """Mazes of one odd size: an endless training stream and distinct held-out mazes.
 
-    loops: walls that are opened beside the spanning tree. seed: which mazes; not the seed of a run, so that all runs
-    meet the same problems in the same order. The other knobs: `rlvr.task.procedural.Procedural`.
+    loops: number of walls that are opened in addition to the spanning tree. seed: selects the mazes. It is not the seed
+    of a run: all runs have the same problems in the same order. The other knobs: `rlvr.task.procedural.Procedural`.
     """
 
     name = "maze"
@@ -109,30 +109,30 @@ class Maze(Procedural[str]):
         return prompt(item, self.width), item
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, walk and DONE) of maze `index` of a stream of its own, never a held-out maze.
+        """(prompt, walk and DONE) of maze `index` of a separate stream, never a held-out maze.
 
-        The walk is the shortest; with loops it is a random one without detours, so that all of them are taught.
+        Without loops the walk is the shortest; with loops it is a random one without detours, so that all are taught.
         """
-        asked, answered = self.demonstrated(index)
+        shown, solved = self.demonstrated(index)
         if not self.loops:
-            return prompt(asked, self.width), self._walk(answered)
-        moves = stroll(answered, self.width, _key(self.seed, "stroll", index, 0))
-        return prompt(asked, self.width), " ".join([*moves, self.end_word])
+            return prompt(shown, self.width), self._shortest_walk(solved)
+        moves = stroll(solved, self.width, _key(self.seed, "stroll", index, 0))
+        return prompt(shown, self.width), " ".join([*moves, self.end_word])
 
     def solution(self, problem: Problem) -> str:
-        """A shortest walk and DONE. Longer walks are right too: cross-entropy on it is a bound."""
-        return self._walk(problem.answer)
+        """A shortest walk and DONE. Longer walks are right too, so cross-entropy on this one is a bound."""
+        return self._shortest_walk(problem.answer)
 
-    def _walk(self, grid: str) -> str:
+    def _shortest_walk(self, grid: str) -> str:
         return " ".join([*solve(grid, self.width), self.end_word])
 
     @property
     def several_answers(self) -> bool:
-        """Without loops one walk alone is right, detours aside."""
+        """Whether problems have several right walks. Without loops there is one, not counting detours."""
         return self.loops > 0
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """The walk without detours, as its moves: one that comes back to a square forgets what lay between."""
+        """The moves of a right walk without its detours (the moves between two visits of a square); else None."""
         if self._judge(problem.answer, response) != "correct":
             return None
         return " ".join(self._without_detours(problem.answer.index("S"), response.split()[:-1]))
@@ -140,19 +140,19 @@ class Maze(Procedural[str]):
     def _without_detours(self, start: int, moves: Sequence[str]) -> list[str]:
         visited, kept = [start], list[str]()
         for move in moves:
-            here = visited[-1] + self._offset[move]
-            if here in visited:
-                del kept[visited.index(here) :], visited[visited.index(here) + 1 :]
+            square = visited[-1] + self._offset[move]
+            if square in visited:
+                del kept[visited.index(square) :], visited[visited.index(square) + 1 :]
             else:
-                visited.append(here)
+                visited.append(square)
                 kept.append(move)
         return kept
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 for a legal walk that stands on GOAL when DONE comes, else 0. Squares may be visited again.
+        """1 for a legal walk that is on GOAL at its DONE, else 0. Squares may be visited more than once.
 
-        Anything but moves and one final DONE is unparsable, a walk cut before DONE too. Differs from the paper's
-        released code, which stops at the first visit of GOAL: here a walk that leaves GOAL again is wrong.
+        Unparsable: anything but moves and one final DONE, such as a walk that is cut before DONE. Differs from the
+        paper's released code, which stops at the first visit of GOAL: here a walk that leaves GOAL again is wrong.
         """
         return [binary(self._judge(problem.answer, text)) for problem, text in answers]
 
@@ -160,12 +160,12 @@ class Maze(Procedural[str]):
         *moves, end = text.split() or [""]
         if end != self.end_word or not all(move in self._offset for move in moves):
             return "unparsable"
-        here = grid.index("S")
+        square = grid.index("S")
         for move in moves:
-            here += self._offset[move]
-            if grid[here] == "#":
+            square += self._offset[move]
+            if grid[square] == "#":
                 return "wrong"
-        return "correct" if grid[here] == "G" else "wrong"
+        return "correct" if grid[square] == "G" else "wrong"
 
 
 def _key(seed: int, stream: str, index: int, attempt: int) -> bytes:
@@ -173,17 +173,17 @@ def _key(seed: int, stream: str, index: int, attempt: int) -> bytes:
 
 
 def held_out(grid: str) -> bool:
-    """Whether a maze belongs to the test side: one in eight, decided by the maze alone."""
+    """Whether a maze belongs to the held-out side: true of one in eight, a function of the maze alone."""
     return hashlib.blake2b(grid.encode(), digest_size=8).digest()[0] % TEST_SHARE == 0
 
 
 def num_open(size: int) -> int:
-    """Open squares of a maze: n cells and the n - 1 passages of their spanning tree."""
+    """Number of open squares of a maze without loops: n cells and the n - 1 passages of their spanning tree."""
     return 2 * ((size - 1) // 2) ** 2 - 1
 
 
 def num_closed(size: int) -> int:
-    """Walls between neighbouring cells that a spanning tree leaves closed."""
+    """Number of walls between neighbouring cells that a spanning tree leaves closed."""
     n = (size - 1) // 2
     return 2 * n * (n - 1) - (n**2 - 1)
 
@@ -191,8 +191,8 @@ def num_closed(size: int) -> int:
 def num_mazes(size: int, loops: int = 0) -> float:
     """How many mazes of a size exist: spanning trees of the grid of cells (Kirchhoff) x ordered pairs of squares.
 
-    With loops at least so many: each tree can be opened in C(closed, loops) ways, and no maze holds more trees than
-    C(passages, loops).
+    With loops the result is a lower bound: C(closed, loops) sets of walls can be opened in each tree, and no maze
+    contains more than C(passages, loops) trees.
     """
     n = (size - 1) // 2
     eigenvalues = [
@@ -220,14 +220,14 @@ def _neighbours(size: int) -> dict[int, tuple[tuple[int, int], ...]]:
 
 
 def carve(size: int, key: bytes, *, loops: int = 0) -> str:
-    """A maze by randomized Prim's algorithm: open a random wall between the maze and a cell outside it, until none is.
+    """A maze by randomized Prim's algorithm: open random walls between it and cells outside it until no cell is left.
 
-    key: names the maze; its SHAKE-128 stream gives one 32-bit word to each choice (bias below 1e-7).
-    loops: further walls between cells that are opened, any with the same chance.
+    key: identifies the maze; its SHAKE-128 stream has one 32-bit word for each choice (bias below 1e-7).
+    loops: number of further walls between cells to open, all equally likely.
     """
     neighbours = _neighbours(size)
     cells = list(neighbours)
-    # a wall enters the frontier once: fewer than 2 walls a cell, then cell, start, goal
+    # A wall enters the frontier once: fewer than 2 words per cell, then one each for the first cell, start and goal.
     num_words = 2 * len(cells) + 3 + loops
     word = iter(struct.unpack(f"<{num_words}I", hashlib.shake_128(b"%d " % size + key).digest(4 * num_words)))
     grid = bytearray([WALL]) * (size * size)
@@ -267,7 +267,7 @@ def solve(grid: str, size: int) -> list[str]:
     queue = deque([goal])
     while start not in towards:
         square = queue.popleft()
-        for move, offset in zip(MOVES, (size, -size, 1, -1), strict=True):  # undone moves: we walk backwards
+        for move, offset in zip(MOVES, (size, -size, 1, -1), strict=True):  # moves are undone: the search is backwards
             before = square + offset
             if grid[before] != "#" and before not in towards:
                 towards[before] = (square, move)
@@ -281,18 +281,18 @@ def solve(grid: str, size: int) -> list[str]:
 
 
 def stroll(grid: str, size: int, key: bytes) -> list[str]:
-    """The moves of a random walk from START to GOAL whose detours are erased as they close (Lawler 1980): every path
-    without a repeated square has a chance."""
+    """The moves of a loop-erased random walk from START to GOAL (Lawler 1980): a detour is erased when it returns to a
+    square. Every path without a repeated square has a positive probability."""
     dice = Dice(key.decode())
     offsets: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
     squares, moves = [grid.index("S")], list[str]()
     while grid[squares[-1]] != "G":
         move = dice.choose([m for m, offset in offsets.items() if grid[squares[-1] + offset] != "#"])
-        here = squares[-1] + offsets[move]
-        if here in squares:
-            place = squares.index(here)
+        square = squares[-1] + offsets[move]
+        if square in squares:
+            place = squares.index(square)
             del squares[place + 1 :], moves[place:]
         else:
-            squares.append(here)
+            squares.append(square)
             moves.append(move)
     return moves

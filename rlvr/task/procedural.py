@@ -1,4 +1,4 @@
-"""Problems that are made on the fly: an endless training stream, and held-out sets that it never meets."""
+"""Problems that are generated: an endless training stream, and held-out sets that have no item in common with it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any, Generic, TypeVar
 
 from rlvr.records import Problem, Split
 
-PATIENCE = 10_000  # draws without anything new
-Item = TypeVar("Item")  # what a problem is made from: hashable
+PATIENCE = 10_000  # draws without a new item before an error is raised
+Item = TypeVar("Item")  # what a problem is generated from: hashable
 Option = TypeVar("Option")
 
 
 class Dice:
-    """Random numbers that are a function of a name, in every process and in every version of Python.
+    """Random numbers that are a function of a name, the same in every process and every version of Python.
 
-    Of Python's generator only `random()` is promised to stay as it is (documentation of the module `random`).
+    Only `random()` of Python's generator is used: the documentation of the module `random` guarantees that its
+    sequence does not change between versions.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,11 +30,11 @@ class Dice:
         return self._generator.random()
 
     def below(self, limit: int) -> int:
-        """A number of 0 to limit − 1."""
+        """An integer from 0 to limit − 1."""
         return int(self.share() * limit)
 
     def choose(self, options: Sequence[Option], weights: Sequence[float] | None = None) -> Option:
-        """One of them, each as likely as its weight says."""
+        """One of the options, with a probability proportional to its weight; without weights all are equally likely."""
         if weights is None:
             return options[self.below(len(options))]
         point = self.share() * sum(weights)
@@ -44,24 +45,24 @@ class Dice:
         return next(option for option, weight in zip(reversed(options), reversed(weights), strict=True) if weight)
 
     def sample(self, options: Sequence[Option], count: int) -> list[Option]:
-        """So many different ones, in the order they were drawn."""
+        """`count` of the options, drawn without replacement, in the order of the draws."""
         left = list(options)
         return [left.pop(self.below(len(left))) for _ in range(count)]
 
 
 class Procedural(Generic[Item]):
-    """The splits of a task whose problems are drawn, not read.
+    """The splits of a task whose problems are drawn at random, not read from data.
 
-    A subclass gives `draws`, `held_out` and `posed`. `held_out` looks at the item alone: whatever the seed, the stream
-    or the index, an item is on one side for good. Training problems and demonstrations are drawn from one side; `test`
-    and `validation` from the other, without an item in common.
+    A subclass implements `draws`, `held_out` and `posed`. `held_out` depends on the item alone: an item is on the same
+    side whatever the seed, the stream or the index. Training problems and demonstrations are drawn from one side;
+    `test` and `validation` from the other, without an item in common.
 
-    test_problems, validation_problems: sizes of the held-out sets; validation None: as many as test, fewer where few
-        are left.
-    train_problems: a fixed training set of so many distinct problems, the first of the endless stream, so that a
-        smaller set is part of a larger one; None: the stream itself.
-    mistakes: share of the demonstrations that answer another problem than they ask: a base policy that has learned
-        them is right 1 − mistakes of the time at most.
+    test_problems, validation_problems: sizes of the held-out sets; validation None: as many as test, or as many as are
+        left if those are fewer.
+    train_problems: size of a fixed training set of distinct problems, the first of the endless stream, so that a
+        smaller set is part of a larger one; None: the endless stream.
+    mistakes: share of the demonstrations whose answer belongs to another problem: a base policy that has learned from
+        them is right in at most 1 − mistakes of its responses.
     """
 
     source: str
@@ -79,21 +80,21 @@ class Procedural(Generic[Item]):
         kind: str,
         remedy: str = "",
     ) -> None:
-        """num_items: how many there are, share: of them on the held-out side; kind, remedy: words for messages.
+        """num_items: how many items exist. share: part of them on the held-out side. kind, remedy: words for messages.
 
-        Raises ValueError for sets of more than `fill` of a side: the draws that fill them would become slow, the sooner
-        the less alike the chances of items are.
+        Raises ValueError for sets of more than `fill` of a side: filling them by random draws would become slow, the
+        more so the more the probabilities of items differ.
         """
-        most, most_train = (int(min(num_items * of * fill, 1e6)) for of in (share, 1 - share))
+        most, most_train = (int(min(num_items * side * fill, 1e6)) for side in (share, 1 - share))
         if not 1 <= test_problems <= most:
             raise ValueError(
                 f"task.test_problems={test_problems}: 1 to {most} {kind} can be held out. "
                 f"Pass task.test_problems={min(most, max(1, test_problems))}{remedy}."
             )
-        rest = most - test_problems
-        if validation_problems is not None and not 0 <= validation_problems <= rest:
+        most_validation = most - test_problems
+        if validation_problems is not None and not 0 <= validation_problems <= most_validation:
             raise ValueError(
-                f"task.validation_problems={validation_problems}: 0 to {rest} {kind} can be held out beside "
+                f"task.validation_problems={validation_problems}: 0 to {most_validation} {kind} can be held out beside "
                 f"task.test_problems={test_problems}. Pass a number of these, or null."
             )
         if train_problems is not None and not 1 <= train_problems <= most_train:
@@ -104,7 +105,7 @@ class Procedural(Generic[Item]):
         if not 0 <= mistakes < 1:
             raise ValueError(f"task.mistakes={mistakes}: a share of the demonstrations, from 0 to less than 1.")
         if validation_problems is None:
-            validation_problems = min(test_problems, rest)
+            validation_problems = min(test_problems, most_validation)
         self._sizes: dict[Split, int | None] = {
             "train": train_problems,
             "validation": validation_problems,
@@ -113,18 +114,18 @@ class Procedural(Generic[Item]):
         self.mistakes = mistakes
         self._sets: dict[Split, list[Item]] = {}
 
-    # --- what a subclass gives
+    # --- implemented by a subclass
 
     def draws(self, stream: str, index: int) -> Iterator[Item]:
-        """Endless items of one place of a stream: a pure function of the task's knobs, `stream` and `index`."""
+        """Endless candidates for item `index` of a stream: a pure function of the task's knobs and the arguments."""
         raise NotImplementedError
 
     def held_out(self, item: Item) -> bool:
-        """Whether an item belongs to the held-out side: decided by the item alone."""
+        """Whether an item belongs to the held-out side: a function of the item alone."""
         raise NotImplementedError
 
     def posed(self, item: Item) -> tuple[str, Any]:
-        """(prompt, answer) of a problem."""
+        """(prompt, answer) of the problem for an item."""
         raise NotImplementedError
 
     def source_of(self, item: Item) -> str:
@@ -132,21 +133,21 @@ class Procedural(Generic[Item]):
         return self.source
 
     def held_out_streams(self, split: Split) -> Sequence[str]:
-        """The streams of a held-out split: from each come as many items as the split's size says."""
+        """The streams of a held-out split. The split has `test_problems` or `validation_problems` items of each."""
         return (split,)
 
-    # --- what a task has
+    # --- the interface of a task
 
     def size(self, split: Split) -> int | None:
         size = self._sizes[split]
         return size if split == "train" or size is None else size * len(self.held_out_streams(split))
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Raises IndexError beyond a split's end."""
+        """Problem `index` of a split. Raises IndexError for an index outside the split."""
         size = self.size(split)
         if index < 0 or (size is not None and index >= size):
             raise IndexError(f"{self.source} has no {split} problem {index}")
-        item = self._first("train", index) if size is None else self._set(split)[index]
+        item = self._training_item("train", index) if size is None else self._fixed_set(split)[index]
         prompt, answer = self.posed(item)
         source = self.source_of(item)
         return Problem(f"{source}-{split}-{index}", prompt, answer, source)
@@ -157,45 +158,51 @@ class Procedural(Generic[Item]):
     # --- items
 
     def demonstrated(self, index: int) -> tuple[Item, Item]:
-        """(item that is asked, item that is answered) of a demonstration: the same one but for `mistakes`."""
-        asked = self._first("demonstration", index)
+        """(item of the prompt, item of the answer) of a demonstration: the same item, except in a mistake."""
+        item = self._training_item("demonstration", index)
         if Dice(f"mistake {index}").share() < self.mistakes:
-            return asked, self._first("mistake", index)
-        return asked, asked
+            return item, self._training_item("mistake", index)
+        return item, item
 
     def stream(self, name: str) -> Iterator[Item]:
-        """Held-out items, from which the set of this name takes the first distinct ones."""
+        """Endless held-out items, repetitions included; the set of this name takes the first distinct ones."""
         return (next(filter(self.held_out, self.draws(name, index))) for index in count())
 
-    def _first(self, stream: str, index: int) -> Item:
-        """The first draw that may be trained on."""
+    def _training_item(self, stream: str, index: int) -> Item:
+        """The first draw that is not on the held-out side."""
         for item in islice(self.draws(stream, index), PATIENCE):
             if not self.held_out(item):
                 return item
         raise ValueError(f"{PATIENCE} draws of {self.source} gave no training problem. Allow for more problems.")
 
-    def _set(self, split: Split) -> list[Item]:
+    def _fixed_set(self, split: Split) -> list[Item]:
+        """The items of a split of fixed size, drawn at the first call."""
         if split not in self._sets:
-            taken = set(self._set("test")) if split == "validation" else set[Item]()
+            taken = set(self._fixed_set("test")) if split == "validation" else set[Item]()
             streams = [self.stream(name) for name in self.held_out_streams(split)]
             if split == "train":
-                streams = [(self._first("train", index) for index in count())]
-            self._sets[split] = [item for items in streams for item in _new(items, taken, self._sizes[split] or 0)]
+                streams = [(self._training_item("train", index) for index in count())]
+            num_wanted = self._sizes[split] or 0
+            self._sets[split] = [item for stream in streams for item in _take_new(stream, taken, num_wanted)]
         return self._sets[split]
 
 
-def _new(items: Iterator[Item], taken: set[Item], wanted: int) -> list[Item]:
-    """The first so many that are not taken yet; they are now. ValueError if there are not as many."""
+def _take_new(stream: Iterator[Item], taken: set[Item], num_wanted: int) -> list[Item]:
+    """The first `num_wanted` distinct items that are not in `taken`, to which they are added.
+
+    Raises ValueError after PATIENCE draws in a row without a new item.
+    """
     kept: list[Item] = []
-    idle = 0
-    while len(kept) < wanted:
-        item = next(items)
-        idle = idle + 1 if item in taken else 0
-        if idle == PATIENCE:
+    num_repeated = 0
+    while len(kept) < num_wanted:
+        item = next(stream)
+        num_repeated = num_repeated + 1 if item in taken else 0
+        if num_repeated == PATIENCE:
             raise ValueError(
-                f"only {len(kept)} of {wanted} different problems came up: ask for fewer, or allow for more problems."
+                f"only {len(kept)} of {num_wanted} different problems came up: ask for fewer, or allow for more "
+                "problems."
             )
-        if not idle:
+        if not num_repeated:
             taken.add(item)
             kept.append(item)
     return kept

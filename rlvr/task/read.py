@@ -19,23 +19,24 @@ from rlvr.records import NotAtHand
 
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
-BRIEF_S = 3.0  # of waiting for a hub's first answer in a dry run
+BRIEF_S = 3.0  # timeout of the hub's first response in a dry run
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with the place each came from, for messages, and a short name of the whole."""
+    """The rows of a data set, each with its place (for messages), and a short name of the data set."""
 
     name: str
     rows: list[tuple[str, Row]]  # (place, row)
 
 
 def read(where: str, split: str) -> Table:
-    """The rows at `where`: a file, or `organisation/name`, `organisation/name/config`, each with an optional `:split`.
+    """The rows of a file or a hub data set: `organisation/name[/config][:split]`.
 
-    split: which split of a hub data set is meant if none is given. Relative paths start at the current directory.
-    Raises ValueError: no such file, not a known format, a corrupt line (with its number), no rows.
+    split: the split of a hub data set if `where` has none. Relative paths start at the current directory.
+    Raises ValueError: no such file, unknown format, corrupt line (with its number), no rows. Raises NotAtHand for a hub
+    data set that cannot be read.
     """
     path = Path(where).expanduser()
     reader = next((reader for suffix, reader in READERS.items() if path.name.endswith(suffix)), None)
@@ -53,10 +54,10 @@ def read(where: str, split: str) -> Table:
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
-    opened = gzip.open if path.suffix == ".gz" else open
+    open_file = gzip.open if path.suffix == ".gz" else open
     number = 0
     try:
-        with opened(path, "rb") as file:
+        with open_file(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield f"{path}:{number}", _object(line)
@@ -91,13 +92,14 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
 
 
 class BriefHub:
-    """The hub of a dry run: asked once whether it answers. If not, only its cache is read, and nothing is waited for.
+    """The Hugging Face hub in a dry run. If it is not reachable, only its cache is read, without waiting.
 
-    Its clients ask again for half a minute for each data set, which is right for a launch.
+    The hub's client library retries for half a minute for each data set, which suits a launch but not a dry run.
     """
 
     @functools.cached_property
     def answers(self) -> bool:
+        """Whether the hub is reachable; tested once."""
         from huggingface_hub import constants, get_session
         from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage] - its HTTP client's
 
@@ -109,7 +111,7 @@ class BriefHub:
 
     @contextlib.contextmanager
     def asked(self) -> Generator[None, None, None]:
-        """Data sets are read so in here."""
+        """A context in which `read` uses this hub: from its cache only if it is not reachable."""
         token = _brief.set(self)
         try:
             yield
@@ -122,7 +124,7 @@ _brief: ContextVar[BriefHub | None] = ContextVar("brief hub", default=None)
 
 @contextlib.contextmanager
 def _offline() -> Generator[None, None, None]:
-    """What HF_HUB_OFFLINE=1 sets; the libraries read the variable when they are imported."""
+    """Sets what HF_HUB_OFFLINE=1 sets: the libraries read that variable only when they are imported."""
     from datasets import config  # type: ignore[import-not-found]
     from huggingface_hub import constants
 
@@ -146,26 +148,26 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
             "To read a data set from the Hugging Face hub: pip install 'rlvr[hub]'"
         ) from None
     brief = _brief.get()
-    away = brief is not None and not brief.answers
+    unreachable = brief is not None and not brief.answers
     try:
-        with _offline() if away else contextlib.nullcontext():
+        with _offline() if unreachable else contextlib.nullcontext():
             rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
     except (ValueError, OSError) as error:  # unknown data set, config or split; no network
         reason = " ".join(str(error).split())
-        if away and isinstance(error, ConnectionError):
+        if unreachable and isinstance(error, ConnectionError):
             reason = "it does not answer, and its cache on this machine has no such data"
         raise NotAtHand(f"{where} cannot be read from the hub: {reason}") from None
     return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
 
 def _name(path: Path) -> str:
-    """The file's name without suffixes, or its folder's where the file is named for a split (gsm8k/test.jsonl.gz)."""
+    """The file's name without suffixes, or its folder's name if the file has a split's name (gsm8k/test.jsonl.gz)."""
     stem = path.name.split(".")[0]
     return path.absolute().parent.name if stem in SPLITS else stem
 
 
 def _nearby(path: Path) -> str:
-    """What there is where the path stops existing."""
+    """For a message: a similar name, or the content, of the deepest folder of the path that exists."""
     absolute = path.absolute()
     parent = next(p for p in absolute.parents if p.is_dir())
     missing = absolute.relative_to(parent).parts[0]
@@ -176,22 +178,24 @@ def _nearby(path: Path) -> str:
 
 
 def _readable(path: Path) -> str:
-    """What could be passed in the place of a path: a file of a directory, or what a table in another format becomes."""
+    """For a message, what to pass instead of a path: a file of that directory, or a converted table."""
     if path.is_dir():
         names = sorted(p.name for p in path.iterdir() if p.is_file() and p.name.endswith(tuple(READERS)))
         return f", such as {', '.join(names[:8])}." if names else ", of which this directory holds none."
-    how = {  # dtype: 03 and 1.50 stay as they are written
+    reader = {  # dtype: 03 and 1.50 stay as they are written
         ".csv": "read_csv({!r}, dtype=str)",
         ".tsv": "read_csv({!r}, sep='\\t', dtype=str)",
         ".json": "read_json({!r}, dtype=False)",
     }.get(path.suffix)
-    if how is None:
+    if reader is None:
         return "."
-    table, becomes = how.format(str(path)), str(path.with_suffix(".jsonl"))
-    code = f"import pandas; pandas.{table}.to_json({becomes!r}, orient='records', lines=True)"
+    table, target = reader.format(str(path)), str(path.with_suffix(".jsonl"))
+    code = f"import pandas; pandas.{table}.to_json({target!r}, orient='records', lines=True)"
     return f'. Convert it: python -c "{code}".'
 
 
 def _listed(folder: Path, most: int = 8) -> str:
     names = sorted(p.name + "/" * p.is_dir() for p in folder.iterdir() if not p.name.startswith("."))
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
+    if not names:
+        return "nothing"
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,9 +1,9 @@
-"""Several skills, of which one is trained: what becomes of the others, and of longer inputs?
+"""Several skills, of which one is trained: how do the accuracy on the others and on longer inputs change?
 
 The prompt names the skill: `sort 7 1 3 :` has the answer `1 3 7 end`, `reverse 7 1 3 :` the answer `3 1 7 end`.
-Demonstrations teach all skills alike; reinforcement learning sees one of them, and short inputs only. The held-out
-splits have a benchmark for each skill, on short and on longer inputs, so that what is kept can be told from what is
-learned.
+Demonstrations teach all skills equally; reinforcement learning trains one of them, on short inputs only. The held-out
+splits have a benchmark for each skill, on short and on longer inputs, so that skills that were kept and skills that
+were learned are measured separately.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ SKILLS = {
     "fall": lambda digits: sorted(digits, reverse=True),
 }
 DIGITS = tuple(map(str, range(10)))
-HELD_OUT = 8  # one input in so many
+HELD_OUT = 8  # one input in HELD_OUT is held out
 Input = tuple[str, tuple[int, ...]]  # skill, digits
 
 
 class Skills(Procedural[Input]):
-    """Strings of digits, to be answered as the skill says.
+    """Strings of digits, to which a skill is to be applied.
 
-    skills: those that demonstrations teach, of `SKILLS`. trained: the one that training problems ask for.
+    skills: the skills that demonstrations teach, from `SKILLS`. trained: the skill of all training problems.
     shortest, longest: digits of training problems. taught: the most digits of a demonstration. beyond: the most digits
     of the benchmarks of longer inputs, which begin at longest + 1; their names end in `_long`.
-    test_problems, validation_problems: of each benchmark. seed: which inputs; not the seed of a run. A hash of the
-    input gives one in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    test_problems, validation_problems: number of problems of each benchmark. seed: selects the inputs; it is not the
+    seed of a run. A hash of the input assigns one in eight to the held-out side. The other knobs:
+    `rlvr.task.procedural.Procedural`.
     """
 
     name = "skills"
@@ -115,12 +116,12 @@ class Skills(Procedural[Input]):
         return problem.answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, right response) `index` of a stream of its own, each skill in turn."""
-        asked, answered = self.demonstrated(index)
-        return self.posed(asked)[0], self._answer(answered)
+        """(prompt, right response) `index` of a separate stream, each skill in turn."""
+        shown, answered = self.demonstrated(index)
+        return self.posed(shown)[0], self._answer(answered)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 for the right digits in order. Unparsable: anything but digits and one end."""
+        """1 for the right digits in order, else 0. Unparsable: anything but digits and one end word."""
         return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Problems from the rows of one or several data sets: which column is which, names of benchmarks, distinct ids."""
+"""Problems from the rows of one or several data sets: finds the columns, names benchmarks, makes ids distinct."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Sources = str | Sequence[str] | Mapping[str, str]
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a task reads: what the user named it, or else the first of its usual names that is there."""
+    """A column that a task reads: the one that the user names, or else the first of the usual names that exists."""
 
-    knob: str  # of the task: names the column
-    wanted: str | None
+    knob: str  # the task's knob that names the column
+    wanted: str | None  # the name that the user gives
     usual: Sequence[str]
     optional: bool = False
 
     def find(self, columns: Row, where: str) -> str | None:
-        """Its name in this data set; None for an optional one, which every row is asked for.
+        """The column's name in a data set; None for an optional column, which `cell` looks for in each row.
 
-        ValueError if it must be there and is not.
+        columns: the first row. Raises ValueError if a column that is not optional does not exist.
         """
         if self.optional and not self.wanted:
             return None
@@ -44,26 +44,27 @@ class Column:
         raise ValueError(f"{where} has no column {looked_for}. It has: {', '.join(columns)}. Pass task.{self.knob}=...")
 
     def cell(self, row: Row, name: str | None, place: str) -> Cell:
-        """Its value in a row, in the column that `find` found."""
+        """The value in a row. name: what `find` returned for the data set."""
         if name is None:
             name = next((usual for usual in self.usual if _get(row, usual) is not None), self.usual[0])
         return Cell(_get(row, name), place, name)
 
 
 class Cell(NamedTuple):
-    """One value, and where it stands."""
+    """One value, and the place it comes from."""
 
     value: Any
-    place: str
+    place: str  # file and line, or data set and row
     column: str
 
     def refuse(self, expected: str) -> ValueError:
+        """An exception for the caller to raise, with the place, the value and what is expected instead."""
         shown = repr(self.value)
         shown = shown if len(shown) < 200 else f"{shown[:200]}…"
         return ValueError(f"{self.place}: {self.column} is {shown}, expected {expected}.")
 
     def prompt(self) -> str:
-        """A text, or a chat of one message whose content is the text."""
+        """The text of the cell, which holds a text or a chat of one message. Raises ValueError for anything else."""
         value = self.value
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
             value = value[0].get("content")
@@ -78,7 +79,7 @@ class Cell(NamedTuple):
 
 
 class Posed(NamedTuple):
-    """A problem, and its text as the data have it: without template."""
+    """A problem, and its text as it is in the data: without the template."""
 
     text: str
     problem: Problem
@@ -86,12 +87,13 @@ class Posed(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of the training data are learned from.
+    """Which rows of the training data are used for training.
 
-    validation: the share that is held out of it, decided by a hash of each problem's text, white space aside: the same
-        problem is on the same side in every file, order and template. Problems of the test data are not among them.
-    train_problems: a fixed training set of so many different problems, again by hash: a smaller set is part of a larger
-        one. None: all. limit: what becomes of long prompts.
+    validation: share of the training data that is held out, decided by a hash of each problem's text without regard to
+        white space: a problem is on the same side in every file, order and template. Problems that are also in the test
+        data are never in the validation split.
+    train_problems: number of different problems of a fixed training set, again chosen by a hash, so that a smaller set
+        is part of a larger one. None: all. limit: what happens to long prompts.
     """
 
     validation: float = 0.0
@@ -105,11 +107,12 @@ class Selection:
             raise ValueError(f"task.train_problems={self.train_problems} must be 1 or more, or null for all.")
 
     def splits(self, train: Sequence[Posed], test: Sequence[Posed]) -> dict[Split, list[Problem]]:
+        """The three splits. Raises ValueError if a knob leaves nothing in a split, or for long prompts."""
         self.limit.check_test([posed.problem for posed in test])
         dropped = self.limit.too_long([posed.problem for posed in train])
         usable = [posed for posed in train if posed.problem.id not in dropped]
-        known = {posed.text for posed in test}
-        held_out = [p.text not in known and _share("validation", p.text) < self.validation for p in usable]
+        test_texts = {posed.text for posed in test}
+        held_out = [p.text not in test_texts and _share("validation", p.text) < self.validation for p in usable]
         if self.validation and not 0 < sum(held_out) < len(usable):
             raise ValueError(
                 f"task.validation={self.validation} of {len(usable)} training problems is {sum(held_out)}, and both "
@@ -123,7 +126,7 @@ class Selection:
         }
 
     def _fixed(self, learned: Sequence[Posed]) -> Sequence[Posed]:
-        """`train_problems` of them, in their order; all if it is None."""
+        """`train_problems` of the problems in their order, or all if it is None."""
         if self.train_problems is None:
             return learned
         first = {posed.problem.prompt: place for place, posed in reversed(list(enumerate(learned)))}
@@ -137,7 +140,7 @@ class Selection:
 
 
 def _share(purpose: str, text: str) -> float:
-    """A number in [0, 1) that the text alone decides."""
+    """A number in [0, 1), a hash of purpose and text."""
     digest = hashlib.blake2b(f"{purpose} {text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
 
@@ -145,11 +148,11 @@ def _share(purpose: str, text: str) -> float:
 def problems(
     train: Sources, test: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]], selection: Selection
 ) -> dict[Split, list[Problem]]:
-    """A problem of every row of the data: `make` takes the cells of `columns` and returns (prompt, answer).
+    """One problem for each row of the data. make: takes the cells of `columns` and returns (prompt, answer).
 
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
-        Without a mapping a row's `source` names its benchmark, or else its file or folder does.
-    columns: the first holds the problem's text.
+        Without a mapping the benchmark is a row's `source`, or else the name of its file or folder.
+    columns: the first one contains the problem's text.
     """
     return selection.splits(_rows("train", train, columns, make), _rows("test", test, columns, make))
 
@@ -157,11 +160,11 @@ def problems(
 def _rows(
     split: Split, sources: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]
 ) -> list[Posed]:
-    places = {sources: ""} if isinstance(sources, str) else _named(sources or ())
-    if not places or not all(places):
+    benchmarks = {sources: ""} if isinstance(sources, str) else _benchmarks(sources or ())
+    if not benchmarks or not all(benchmarks):
         raise ValueError(f"task.{split} is empty: pass task.{split}=PATH or task.{split}=organisation/name.")
-    found: list[Posed] = []
-    for where, benchmark in places.items():
+    rows: list[Posed] = []
+    for where, benchmark in benchmarks.items():
         table = read(where, split)
         names = [column.find(table.rows[0][1], where) for column in columns]
         for number, (place, row) in enumerate(table.rows):
@@ -169,8 +172,8 @@ def _rows(
             prompt, answer = make(*cells)
             label = str(row.get(ID_FIELD, f"{benchmark or table.name}-{number}"))
             problem = Problem(label, prompt, answer, _source(row, benchmark, table))
-            found.append(Posed(" ".join(str(cells[0].value).split()), problem))
-    return _distinct(found)
+            rows.append(Posed(" ".join(str(cells[0].value).split()), problem))
+    return _with_distinct_ids(rows)
 
 
 def check_template(template: str) -> None:
@@ -178,42 +181,46 @@ def check_template(template: str) -> None:
         raise ValueError(f"task.template={template!r} must contain {{problem}}, where the problem goes.")
 
 
-def _named(sources: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """{where: name or ""}. Raises ValueError if one file stands there twice: its problems would count twice."""
-    pairs = [(w, n) for n, w in sources.items()] if isinstance(sources, Mapping) else [(w, "") for w in sources]
-    if twice := [where for where, num in Counter(where for where, _ in pairs).items() if num > 1]:
-        raise ValueError(f"{twice[0]} stands twice in task.train or task.test: name it once.")
+def _benchmarks(sources: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """{path or hub name: benchmark or ""}. Raises ValueError for a repeated path: its problems would count twice."""
+    if isinstance(sources, Mapping):
+        pairs = [(where, benchmark) for benchmark, where in sources.items()]
+    else:
+        pairs = [(where, "") for where in sources]
+    repeated = [where for where, number in Counter(where for where, _ in pairs).items() if number > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]} appears twice in task.train or task.test: name it once.")
     return dict(pairs)
 
 
 def _get(row: Row, name: str) -> Any:
-    """row[name], or row["a"]["b"] for "a.b", where row["a"] may be JSON text; None if it is not there."""
+    """row[name], or row["a"]["b"] for "a.b", where row["a"] may be JSON text; None if the row has no such value."""
     value: Any = row.get(name)
     if value is None and "." in name:
-        head, rest = name.split(".", 1)
-        inner = row.get(head)
+        outer_name, inner_name = name.split(".", 1)
+        inner = row.get(outer_name)
         if isinstance(inner, str) and inner.startswith("{"):
-            with contextlib.suppress(ValueError):  # some other text
+            with contextlib.suppress(ValueError):  # a text that is not JSON
                 inner = json.loads(inner)
-        value = _get(inner, rest) if isinstance(inner, dict) else None
+        value = _get(inner, inner_name) if isinstance(inner, dict) else None
     return value
 
 
 def _source(row: Row, name: str, table: Table) -> str:
-    """The benchmark's name, in characters that a metric's name may have; a slash would divide it."""
+    """The benchmark's name, in characters that are allowed in part of a metric's name (a slash separates parts)."""
     return re.sub(r"[^\w.-]+", "-", name or str(row.get(SOURCE_FIELD) or table.name))
 
 
-def _distinct(rows: list[Posed]) -> list[Posed]:
-    """The same problems; the second of an id becomes id#2, and so on: noise and tables are keyed by it."""
+def _with_distinct_ids(rows: list[Posed]) -> list[Posed]:
+    """The same problems, the second with an id renamed to id#2, and so on: noise and tables are keyed by ids."""
     taken: set[str] = set()
-    seen: Counter[str] = Counter()
+    num_repeated: Counter[str] = Counter()
     result: list[Posed] = []
     for text, problem in rows:
         label = problem.id
         while label in taken:
-            seen[problem.id] += 1
-            label = f"{problem.id}#{seen[problem.id] + 1}"
+            num_repeated[problem.id] += 1
+            label = f"{problem.id}#{num_repeated[problem.id] + 1}"
         taken.add(label)
         result.append(Posed(text, replace(problem, id=label)))
     return result

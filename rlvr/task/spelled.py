@@ -1,7 +1,7 @@
 """Questions and short answers of any data set, spelled in characters and judged by equal text.
 
-A closed vocabulary: a policy of a few hundred thousand parameters can be taught from the training rows and trained on a
-laptop, where `rlvr.task.math` and `rlvr.task.choice` want a language model.
+The vocabulary is closed: a policy of a few hundred thousand parameters can be taught from the training rows and trained
+on a laptop, whereas `rlvr.task.math` and `rlvr.task.choice` require a language model.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ REMEDY = "For other texts take a language model: task=math or task=choice, with 
 class Spelled(Loaded):
     """Problems of a training set and of one or several benchmarks.
 
-    train, test: see `rlvr.task.sources.problems`. prompt_field, answer_field: columns; None finds the usual names.
-    mistakes: share of the demonstrations that are answered with the answer of another training problem.
-    max_tokens: default limit of a response: a character is a token, and so is the end word.
+    train, test: see `rlvr.task.sources.problems`. prompt_field, answer_field: columns; None: the first of the usual
+        names that exists.
+    mistakes: share of the demonstrations that have the answer of a training problem drawn at random.
+    max_tokens: default limit of a response. Each character is a token, and so is the end word.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
     """
 
@@ -72,7 +73,7 @@ class Spelled(Loaded):
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
         if not self._taught:
-            raise ValueError("Every problem of task.train stands in task.test too: nothing is left to learn from.")
+            raise ValueError("Every problem of task.train is also in task.test: nothing is left to learn from.")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,19 +86,19 @@ class Spelled(Loaded):
         return f"{spell(problem.answer, REMEDY)} {END_WORD}"
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, response) of a training problem drawn by lot, never a held-out one."""
+        """(prompt, response) of a training problem drawn at random, never a held-out one."""
         dice = Dice(f"demonstration {index}")
-        asked = dice.choose(self._taught)
-        answered = dice.choose(self._taught) if dice.share() < self._mistakes else asked
-        return asked.prompt, self.solution(answered)
+        shown = dice.choose(self._taught)
+        answered = dice.choose(self._taught) if dice.share() < self._mistakes else shown
+        return shown.prompt, self.solution(answered)
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The text of a response, white space aside; None: it has no end."""
+        """The text of a response, white space normalised; None if it has no end word or is not spelled."""
         text = read_response(response)
         return None if text is None else " ".join(text.split())
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 where the response is the right answer, white space aside, else 0. Unparsable: it has no end."""
+        """1 if the response is the right answer, white space aside, else 0. Unparsable: no end word, or not spelled."""
         return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, response: str) -> Outcome:
@@ -108,7 +109,7 @@ class Spelled(Loaded):
 
 
 def _text(cell: Cell) -> str:
-    """An answer as it is compared: a text or a number, white space aside."""
+    """The answer in the form that is compared: a text or a number as text, white space normalised."""
     value = cell.value
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         raise cell.refuse("a text or a number")

@@ -1,4 +1,4 @@
-"""Text to SQL: a query earns 1 if it returns what the benchmark's own query returns on the same SQLite database."""
+"""Text to SQL: a query earns 1 if it returns what the benchmark's right query returns on the same SQLite database."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ QUESTION_FIELDS = ("question", "prompt", "problem")
 GOLD_FIELDS = ("gold_sql", "SQL", "sql", "query", "reward_model.ground_truth")
 MATCHES = ("set", "table")
 EMPTY_GOLD = ("refuse", "drop", "keep")
-CHECK_S = 20.0  # of all right queries
-AT_ONCE = 16  # right queries between two looks at the clock
+CHECK_S = 20.0  # seconds for the check of all right queries when the data are loaded
+AT_ONCE = 16  # right queries that are run between two checks of the time
 
 
 class Sql(Verified):
@@ -38,16 +38,18 @@ class Sql(Verified):
     train, test: see `rlvr.task.sources.problems`. databases: the folder with NAME.sqlite or NAME/NAME.sqlite, or a list
         of such folders.
     template: the prompt, with {question}, {schema} (the CREATE statements) and {evidence} (the benchmark's hint or "").
-    match: "set", the rows as a set (BIRD); "table", the rows as a bag, or in order where the right query orders them,
-        with the columns in any order (Spider). By benchmark, as test: others, and training, are judged by "set".
-    empty_gold: what becomes of training problems whose right query returns no row, or nulls alone, so that many a query
-        is right: "refuse" the data, "drop" these problems, or "keep" them. To refuse, right queries run for
-        `CHECK_S` seconds at most when the data are loaded; what was not reached then is judged an error when it comes.
-        To drop, all of them run. Test problems are kept: benchmarks count them.
-    Queries run in a sandbox (`rlvr.task.verify.sandbox`) that shows the databases and none of this machine's data.
+    match: how results are compared. "set": the rows as a set (BIRD); "table": the rows as a bag, or in order if the
+        right query orders them, with the columns in any order (Spider). Or {benchmark of `test`: "set" or "table"};
+        other benchmarks and training problems are then compared by "set".
+    empty_gold: what happens to training problems whose right query returns no row, or only nulls, as many wrong queries
+        do: "refuse" the data, "drop" these problems, or "keep" them. With "refuse" the right queries run for at most
+        `CHECK_S` seconds when the data are loaded; answers to the problems that were not reached are judged `error` if
+        their right query returns nothing. With "drop" all right queries run. Test problems are always kept: benchmarks
+        count them.
+    Queries run in a sandbox (`rlvr.task.verify.sandbox`) in which the databases are the only data of this machine.
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
-    query_s, max_rows: seconds and rows of one query.
+    query_s, max_rows: limits of one query, in seconds and rows.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
     max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
@@ -79,9 +81,9 @@ class Sql(Verified):
         empty_gold: str = "refuse",
     ) -> None:
         by_benchmark = {} if isinstance(match, str) else dict(match)
-        for each in [match] if isinstance(match, str) else by_benchmark.values():
-            if each not in MATCHES:
-                raise ValueError(f"task.match={each} must be {' or '.join(MATCHES)}.")
+        for rule in [match] if isinstance(match, str) else by_benchmark.values():
+            if rule not in MATCHES:
+                raise ValueError(f"task.match={rule} must be {' or '.join(MATCHES)}.")
         if empty_gold not in EMPTY_GOLD:
             raise ValueError(f"task.empty_gold={empty_gold} must be {', '.join(EMPTY_GOLD)}.")
         if query_s <= 0 or max_rows < 1:
@@ -98,13 +100,14 @@ class Sql(Verified):
         limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         splits = problems(train, test, columns, partial(_problem, template, folders), selection)
-        if unknown := by_benchmark.keys() - (known := {problem.source for problem in splits["test"]}):
+        known = {problem.source for problem in splits["test"]}
+        if unknown := by_benchmark.keys() - known:
             raise ValueError(
                 f"task.match names {', '.join(sorted(unknown))}; task.test has {', '.join(sorted(known))}."
             )
         self._match = by_benchmark
-        usual = match if isinstance(match, str) else "set"
-        self._limits: dict[str, Any] = {"match": usual, "query_s": query_s, "max_rows": max_rows}
+        default = match if isinstance(match, str) else "set"
+        self._limits: dict[str, Any] = {"match": default, "query_s": query_s, "max_rows": max_rows}
         files = {Path(problem.answer["database"]) for rows in splits.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
@@ -118,9 +121,12 @@ class Sql(Verified):
             self._check_right_queries(drop=empty_gold == "drop")
 
     def _check_right_queries(self, *, drop: bool) -> None:
-        """Drop the training problems whose right query returns nothing, or raise ValueError for the first of them."""
-        learned: dict[Split, list[Problem]] = {s: list(self._problems[s]) for s in ("train", "validation")}
-        empty = self._empty([p for rows in learned.values() for p in rows], whole=drop)
+        """Drop the training problems whose right query returns nothing, or raise ValueError for the first of them.
+
+        "Training problems" are those of the splits train and validation: both are rows of task.train.
+        """
+        training: dict[Split, list[Problem]] = {s: list(self._problems[s]) for s in ("train", "validation")}
+        empty = self._problems_with_empty_result([p for rows in training.values() for p in rows], check_all=drop)
         if not empty:
             return
         if not drop:
@@ -129,26 +135,30 @@ class Sql(Verified):
                 f"{empty[0].answer['gold']!r}. Pass task.empty_gold=drop to train without such problems (all right "
                 "queries are then run first), or keep."
             )
-        names = {problem.id for problem in empty}
-        kept = {split: [p for p in rows if p.id not in names] for split, rows in learned.items()}
+        dropped = {problem.id for problem in empty}
+        kept = {split: [p for p in rows if p.id not in dropped] for split, rows in training.items()}
         if not kept["train"]:
             raise ValueError("All right queries of task.train return nothing: nothing is left to learn from.")
-        log.warning("%d right queries of task.train return nothing: these problems are dropped.", len(names))
+        log.warning("%d right queries of task.train return nothing: these problems are dropped.", len(dropped))
         self._problems = {**self._problems, **kept}
 
-    def _empty(self, problems: Sequence[Problem], *, whole: bool) -> list[Problem]:
-        """Those whose right query returns nothing; unless `whole`, only what is seen of them in `CHECK_S` seconds."""
-        limits = self._limits if whole else {**self._limits, "query_s": min(self._limits["query_s"], 1.0)}
+    def _problems_with_empty_result(self, problems: Sequence[Problem], *, check_all: bool) -> list[Problem]:
+        """The problems whose right query returns nothing.
+
+        Without `check_all` each query has at most one second, and the check ends after `CHECK_S` seconds or after the
+        first chunk of AT_ONCE queries with such a problem.
+        """
+        limits = self._limits if check_all else {**self._limits, "query_s": min(self._limits["query_s"], 1.0)}
         end, empty = time.monotonic() + CHECK_S, list[Problem]()
         try:
             for first in range(0, len(problems), AT_ONCE):
-                part = problems[first : first + AT_ONCE]
-                replies = self._pool.ask([{**p.answer, **limits} for p in part])
-                empty += [p for p, reply in zip(part, replies, strict=True) if reply["outcome"] == "nothing"]
-                if not whole and (empty or time.monotonic() > end):
+                chunk = problems[first : first + AT_ONCE]
+                replies = self._pool.ask([{**p.answer, **limits} for p in chunk])
+                empty += [p for p, reply in zip(chunk, replies, strict=True) if reply["outcome"] == "nothing"]
+                if not check_all and (empty or time.monotonic() > end):
                     break
         finally:
-            self._pool.close()  # what judges comes when it is needed
+            self._pool.close()  # its processes start again when answers are to be judged
         return empty
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
@@ -156,12 +166,12 @@ class Sql(Verified):
         queries = [last_block(text, ("sql", "sqlite")) for _, text in answers]
         return self.judge(
             [
-                None if query is None else {**problem.answer, "query": query, **self._limits, **self._matching(problem)}
+                None if query is None else {**problem.answer, "query": query, **self._limits, **self._match_of(problem)}
                 for (problem, _), query in zip(answers, queries, strict=True)
             ]
         )
 
-    def _matching(self, problem: Problem) -> dict[str, str]:
+    def _match_of(self, problem: Problem) -> dict[str, str]:
         return {"match": self._match[problem.source]} if problem.source in self._match else {}
 
 
@@ -169,12 +179,12 @@ def _problem(
     template: str, folders: Sequence[Path], question: Cell, gold: Cell, database: Cell, evidence: Cell
 ) -> tuple[str, dict[str, str]]:
     """(prompt, answer) of one row."""
-    file = _find(database, folders)
-    filled = template.replace("{schema}", schema(file)).replace("{evidence}", str(evidence.value or ""))
-    return filled.replace("{question}", question.text()), {"database": str(file), "gold": gold.text()}
+    file = _database_file(database, folders)
+    prompt = template.replace("{schema}", schema(file)).replace("{evidence}", str(evidence.value or ""))
+    return prompt.replace("{question}", question.text()), {"database": str(file), "gold": gold.text()}
 
 
-def _find(cell: Cell, folders: Sequence[Path]) -> Path:
+def _database_file(cell: Cell, folders: Sequence[Path]) -> Path:
     name = cell.text()
     if Path(name).name != name:
         raise cell.refuse("the name of a database, not a path")
@@ -182,13 +192,13 @@ def _find(cell: Cell, folders: Sequence[Path]) -> Path:
         for file in (folder / f"{name}.sqlite", folder / name / f"{name}.sqlite"):
             if file.is_file():
                 return file.absolute()
-    where = ", ".join(map(str, folders))
-    raise cell.refuse(f"a database in {where}: {name}.sqlite or {name}/{name}.sqlite. Pass task.databases=FOLDER")
+    searched = ", ".join(map(str, folders))
+    raise cell.refuse(f"a database in {searched}: {name}.sqlite or {name}/{name}.sqlite. Pass task.databases=FOLDER")
 
 
 @cache
 def schema(database: Path) -> str:
-    """The statements that created the tables, as the file keeps them. ValueError if it is no SQLite database."""
+    """The CREATE statements of the tables, as stored in the file. ValueError if it is no SQLite database."""
     try:
         connection = sqlite3.connect(f"{database.as_uri()}?mode=ro&immutable=1", uri=True)
         try:

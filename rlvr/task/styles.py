@@ -1,13 +1,13 @@
-"""Sort digits, and say so in any of five equally right styles: how many does training keep? (After the five-styles
-experiment of DPH-RL, arXiv 2509.07430.)
+"""Sort digits and write them in any of five styles, all of them right: how many styles does training keep? (After the
+five-styles experiment of DPH-RL, arXiv 2509.07430.)
 
 The prompt `sort 7 1 3 :` has five right responses. The first word names the style:
 
     plain 1 3 7 end          spelled one three seven end          listed 1 , 3 , 7 end
     boxed [ 1 3 7 ] end      falling 7 3 1 end
 
-Demonstrations use each style one time in five, whatever the digits; the reward asks for the right digits in any one
-style. A policy that answers in one style only is as accurate as one that knows five.
+Demonstrations use each style one time in five, whatever the digits; the reward requires the right digits in any one
+style. A policy that answers in one style only is as accurate as one that uses all five.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rlvr.task.procedural import Procedural
 STYLES = ("plain", "spelled", "listed", "boxed", "falling")
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = tuple(map(str, range(10)))
-TEST_SHARE = 8  # one string of digits in so many is held out
+TEST_SHARE = 8  # one string of digits in TEST_SHARE is held out
 
 
 def written(style: str, digits: Sequence[int]) -> str:
-    """The right response in a style, without the end word."""
+    """The right response in one style, without the end word."""
     rising = sorted(digits)
     plain = " ".join(map(str, rising))
     words = {
@@ -43,10 +43,10 @@ def written(style: str, digits: Sequence[int]) -> str:
 
 
 class Styles(Procedural[tuple[int, ...]]):
-    """Strings of `shortest` to `longest` digits: an endless train stream and distinct held-out ones.
+    """Strings of `shortest` to `longest` digits: an endless training stream and distinct held-out strings.
 
-    seed: which strings; not the seed of a run, so that all runs meet the same problems in the same order. A hash of the
-    string gives one in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    seed: selects the strings. It is not the seed of a run: all runs have the same problems in the same order. A hash of
+    the string assigns one in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
     """
 
     name = "styles"
@@ -79,14 +79,14 @@ class Styles(Procedural[tuple[int, ...]]):
             kind=f"strings of {shortest} to {longest} digits",
         )
         self.shortest, self.longest, self.seed = shortest, longest, seed
-        self.max_tokens = 2 * longest + 1  # the longest is `listed`: a style, digits and commas, the end
+        self.max_tokens = 2 * longest + 1  # the longest style is `listed`: its name, digits, commas, the end word
 
     def draws(self, stream: str, index: int) -> Iterator[tuple[int, ...]]:
         for attempt in count():
             key = struct.pack("<qqq", self.seed, index, attempt) + stream.encode()
-            length, *rest = hashlib.shake_128(key).digest(8 + 4 * self.longest)[7:]
-            wanted = self.shortest + length % (self.longest - self.shortest + 1)
-            yield tuple(rest[4 * i] % 10 for i in range(wanted))
+            length_byte, *digit_bytes = hashlib.shake_128(key).digest(8 + 4 * self.longest)[7:]
+            length = self.shortest + length_byte % (self.longest - self.shortest + 1)
+            yield tuple(digit_bytes[4 * i] % 10 for i in range(length))
 
     def held_out(self, item: tuple[int, ...]) -> bool:
         return held_out(item)
@@ -95,16 +95,16 @@ class Styles(Procedural[tuple[int, ...]]):
         return prompt(item), list(item)
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, right response) `index` of a stream of its own, each style in turn, never a held-out string."""
+        """(prompt, right response) `index` of a separate stream, each style in turn, never a held-out string."""
         digits, _ = self.demonstrated(index)
         return prompt(digits), f"{written(STYLES[index % len(STYLES)], digits)} {self.end_word}"
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """The style: a problem has one right answer in each."""
+        """The style of a right response: a problem has one right answer per style. None for other responses."""
         return response.partition(" ")[0] if self._judged(problem, response).correct else None
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """1 for the right digits, complete and in any style. Unparsable: no style at the front, or no end."""
+        """1 for all of the right digits, in any style. Unparsable: no style at the start, or no end word."""
         return [self._judged(problem, text) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Reward:
@@ -121,5 +121,5 @@ def prompt(digits: Sequence[int]) -> str:
 
 
 def held_out(digits: Sequence[int]) -> bool:
-    """Whether a string of digits belongs to the test side: a property of the string alone."""
+    """Whether a string of digits belongs to the held-out side: a function of the string alone."""
     return hashlib.sha256(bytes(digits)).digest()[0] % TEST_SHARE == 0

@@ -1,4 +1,4 @@
-"""What tasks share whose problems are rows of data, and those whose answers are judged in processes of their own."""
+"""Base classes of tasks whose problems are rows of data, and of those whose answers are judged in child processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvr.task.verify.pool import Pool
 
 
 class Loaded:
-    """All splits in memory."""
+    """A task with all splits in memory."""
 
     def __init__(self, problems: Mapping[Split, Sequence[Problem]]) -> None:
         self._problems = problems
@@ -26,22 +26,20 @@ class Loaded:
 
 
 class Verified(Loaded):
-    """All splits in memory, and the pool that judges."""
+    """A task with all splits in memory and a pool of processes that judge answers."""
 
     def __init__(self, problems: Mapping[Split, Sequence[Problem]], pool: Pool) -> None:
         super().__init__(problems)
         self._pool = pool
 
     def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
-        """1 where the pool finds an answer correct, else 0, with the reason; None: there is no answer to judge."""
-        outcomes = [reply["outcome"] for reply in self.replies(requests)]
-        return [binary(outcome) for outcome in outcomes]
+        """1 for each answer that the pool judges correct, else 0, with the outcome. None: no answer, `unparsable`."""
+        return [binary(reply["outcome"]) for reply in self.replies(requests)]
 
     def replies(self, requests: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
-        """What the pool says of each request, in order; None: there is no answer to judge, which is unparsable."""
-        asked = self._pool.ask([request for request in requests if request is not None])
-        judged = iter(asked)
-        return [{"outcome": "unparsable"} if request is None else next(judged) for request in requests]
+        """The pool's reply to each request, in order. None: no answer, with the outcome `unparsable`."""
+        replies = iter(self._pool.ask([request for request in requests if request is not None]))
+        return [{"outcome": "unparsable"} if request is None else next(replies) for request in requests]
 
     def close(self) -> None:
         self._pool.close()

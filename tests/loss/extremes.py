@@ -28,8 +28,8 @@ def check(loss: Loss, *, make: Callable[[Batch, Policy], tuple[Batch, Policy]] =
 
 
 def finite(loss: Loss, batch: Batch, policy: Policy) -> None:
-    every = torch.arange(len(batch.tokens))
-    terms = loss(policy, prepared(loss, policy, batch, every))
+    rows = torch.arange(len(batch.tokens))
+    terms = loss(policy, prepared(loss, policy, batch, rows))
     total = torch.where(batch.mask if terms.loss.dim() == 2 else batch.mask.any(1), terms.loss, 0.0).sum()
     assert terms.loss.isfinite().all()
     leaves = [x for x in (policy.logp, policy.value, policy.log_z) if x is not None and x.requires_grad]

@@ -45,8 +45,8 @@ def prepared(loss: Loss, policy: Policy, batch: Batch, order: Tensor) -> Batch:
     if before is None:
         return batch
     with torch.no_grad():
-        found = before(rows_of(policy, order), take(batch, order))
-    return replace(batch, extra=torch.zeros_like(found).index_copy(0, order, found))
+        statistics = before(rows_of(policy, order), take(batch, order))
+    return replace(batch, extra=torch.zeros_like(statistics).index_copy(0, order, statistics))
 
 
 def rows_of(policy: Policy, rows: Tensor) -> Policy:

@@ -23,7 +23,7 @@ def noise(batch: Batch) -> torch.Tensor:
     return torch.where(batch.mask, (batch.logp_old.double() * 7919).frac().abs(), 0.5)
 
 
-def made(*, padding: float) -> tuple[Batch, Policy]:
+def make_case(*, padding: float) -> tuple[Batch, Policy]:
     batch, policy = invariance.usual(padding=padding)
     return replace(batch, noise=noise(batch)), policy
 
@@ -58,20 +58,20 @@ def line() -> tuple[Batch, Policy]:
 )
 def test_choice_by_hand(fraction: float, low: float, high: float, chosen: list[int]) -> None:
     batch, policy = line()
-    found = dropped(policy, batch, fraction=fraction, low=low, high=high, clip_low=1.0, clip_high=1.0)
-    assert found.flatten().nonzero().flatten().tolist() == chosen
+    is_dropped = dropped(policy, batch, fraction=fraction, low=low, high=high, clip_low=1.0, clip_high=1.0)
+    assert is_dropped.flatten().nonzero().flatten().tolist() == chosen
 
 
 def test_a_clipped_token_is_never_chosen() -> None:
     """The fourth token, A = −2 and r = ½ < 1 − 0.2, has no gradient to lose: the next in noise is the second."""
     batch, policy = line()
     batch = replace(batch, logp_old=batch.logp_old + torch.tensor([0, 0, 0, 2.0, 0]).log1p()[:, None])
-    found = dropped(policy, batch, fraction=0.2, low=1.0, high=5.0, clip_low=0.2, clip_high=0.2)
-    assert found.flatten().nonzero().flatten().tolist() == [1]
+    is_dropped = dropped(policy, batch, fraction=0.2, low=1.0, high=5.0, clip_low=0.2, clip_high=0.2)
+    assert is_dropped.flatten().nonzero().flatten().tolist() == [1]
 
 
 def test_dropped_tokens_are_zero_without_gradient_and_the_rest_is_the_surrogate() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     gone = dropped(policy, batch, **KNOBS)
     assert int(gone.sum()) == 3  # ⌊16·0.2⌋
     terms = CLIP_COV(policy, replace(batch, extra=gone))
@@ -84,7 +84,7 @@ def test_dropped_tokens_are_zero_without_gradient_and_the_rest_is_the_surrogate(
 
 
 def test_agrees_with_a_plain_loop() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     assert batch.noise is not None
     tokens = [(b, t) for b in range(6) for t in range(4) if batch.mask[b, t]]
     A = [float(batch.advantage[b]) for b, _ in tokens]
@@ -97,7 +97,7 @@ def test_agrees_with_a_plain_loop() -> None:
 
 
 def test_invariances() -> None:
-    invariance.check(CLIP_COV, make=made)
+    invariance.check(CLIP_COV, make=make_case)
 
 
 def test_gradients_are_finite() -> None:
@@ -106,6 +106,6 @@ def test_gradients_are_finite() -> None:
 
 @pytest.mark.parametrize("knobs", [{"fraction": 0.0}, {"low": 2.0}])
 def test_impossible_choices_are_errors(knobs: dict[str, float]) -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     with pytest.raises(ValueError, match=r"loss\.fraction=.* loss\.low=.* less than loss\.high=1"):
         dropped(policy, batch, **{**KNOBS, **knobs})

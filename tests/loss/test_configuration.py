@@ -54,7 +54,7 @@ def test_no_gradient_is_infinite_at_the_extremes(name: str) -> None:
         full = replace(batch, **cut, kind=torch.arange(B) % 2, noise=value.sigmoid(), value_old=value, returns=-value)
         assert policy.entropy is not None
         heads = {"value": value.clone(), "log_z": torch.linspace(-25, 25, B).to(value.dtype)}
-        heads = {head: said.requires_grad_() for head, said in heads.items() if head in needed(loss)}
+        heads = {head: output.requires_grad_() for head, output in heads.items() if head in needed(loss)}
         return full, Policy(policy.logp.detach()[:, :T].requires_grad_(), policy.entropy[:, :T], **heads)
 
     extremes.check(loss, make=with_everything)

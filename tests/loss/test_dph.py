@@ -53,8 +53,8 @@ def loss_of(name: str, coef: float = 0.3) -> Loss:
 
 def two_streams(**knobs: Any) -> Batch:
     """Group 0 explores, group 1 rehearses."""
-    made = make_batch(dtype=torch.float64, **knobs)
-    return replace(made, kind=made.group.clamp(max=1))
+    batch = make_batch(dtype=torch.float64, **knobs)
+    return replace(batch, kind=batch.group.clamp(max=1))
 
 
 def gradient(terms: Terms, policy: Policy) -> Tensor:
@@ -81,8 +81,8 @@ def test_rehearsed_tokens_cost_what_the_paper_writes(name: str) -> None:
 
 def test_numbers_worked_by_hand() -> None:
     """u = 2: forward 2 − 1 − 0.693147; js 2·0.693147 − 3·ln 1.5 = 1.386294 − 1.216395; α = ½: −4(1.414214 − 1.5)."""
-    found = {name: rehearsed(name, [math.log(2)])[0].loss.item() / 0.3 for name in ("forward_kl", "js", "alpha=0.5")}
-    assert found == pytest.approx({"forward_kl": 0.306853, "js": 0.169899, "alpha=0.5": 0.343146}, abs=1e-6)
+    values = {name: rehearsed(name, [math.log(2)])[0].loss.item() / 0.3 for name in ("forward_kl", "js", "alpha=0.5")}
+    assert values == pytest.approx({"forward_kl": 0.306853, "js": 0.169899, "alpha=0.5": 0.343146}, abs=1e-6)
 
 
 @given(
@@ -168,8 +168,8 @@ def test_the_explored_half_of_js_has_the_gradient_of_its_expectation() -> None:
         kind=torch.zeros(4, dtype=torch.int64),
     )
     terms = dph.js_definition(Policy(logp[:, None]), batch, **CLIP, coef=1.0)
-    (found,) = torch.autograd.grad((logp.detach().exp() * terms.loss[:, 0]).sum(), logits)
-    torch.testing.assert_close(found, expected)
+    (slope,) = torch.autograd.grad((logp.detach().exp() * terms.loss[:, 0]).sum(), logits)
+    torch.testing.assert_close(slope, expected)
     penalty = terms.metrics["explore_penalty"][:, 0] @ logp.detach().exp()
     torch.testing.assert_close(penalty, divergence.detach())
 
@@ -240,8 +240,8 @@ def test_streams_averaged_apart_balance_the_halves_of_js_as_the_papers_coefficie
     batch = replace(batch, kind=(batch.group == 3).long())
     policy = make_policy(batch)
     terms = dph.js_definition(policy, batch, **CLIP, coef=1.0)
-    each = counts_of_streams(batch.mask, batch.kind)
-    ours = aggregate_streams(terms.loss, batch.mask, batch.kind, "token-mean", counts=each, max_tokens=3)
+    counts = counts_of_streams(batch.mask, batch.kind)
+    ours = aggregate_streams(terms.loss, batch.mask, batch.kind, "token-mean", counts=counts, max_tokens=3)
     gamma = 2 / 6
     papers = (gamma * terms.loss[:6].sum() + terms.loss[6:].sum()) / (8 * 3)
     torch.testing.assert_close(papers, ours * 2 / 8)

@@ -23,7 +23,7 @@ def with_log_z(batch: Batch, policy: Policy) -> tuple[Batch, Policy]:
     return batch, Policy(policy.logp, log_z=log_z.requires_grad_())
 
 
-def made(*, padding: float) -> tuple[Batch, Policy]:
+def make_case(*, padding: float) -> tuple[Batch, Policy]:
     return with_log_z(*invariance.usual(padding=padding))
 
 
@@ -56,7 +56,7 @@ def test_numbers_worked_by_hand(weight: str, w: float) -> None:
 
 @pytest.mark.parametrize("weight", ["clip", "cap", "none"])
 def test_agrees_with_a_plain_loop(weight: str) -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     assert policy.log_z is not None
     assert batch.logp_ref is not None
     loss = flowrl(policy, batch, **{**KNOBS, "weight": weight}).loss
@@ -92,7 +92,7 @@ def test_the_tilted_reference_is_the_optimum() -> None:
 
 
 def test_gradient_agrees_with_differences() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     none = partial(flowrl, **{**KNOBS, "weight": "none"})  # other weights depend on logp and are held fixed
     assert policy.log_z is not None
     assert torch.autograd.gradcheck(lambda p, z: none(Policy(p, log_z=z), batch).loss, (policy.logp, policy.log_z))
@@ -100,7 +100,7 @@ def test_gradient_agrees_with_differences() -> None:
 
 @pytest.mark.parametrize("weight", ["clip", "cap", "none"])
 def test_invariances(weight: str) -> None:
-    invariance.check(partial(flowrl, **{**KNOBS, "weight": weight}), make=made)
+    invariance.check(partial(flowrl, **{**KNOBS, "weight": weight}), make=make_case)
 
 
 @pytest.mark.parametrize("weight", ["clip", "cap", "none"])
@@ -109,7 +109,7 @@ def test_gradients_are_finite(weight: str) -> None:
 
 
 def test_bad_knobs_and_advantages_are_errors() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     with pytest.raises(ValueError, match="must be positive, for example beta=15"):
         flowrl(policy, batch, **{**KNOBS, "beta": 0.0})
     with pytest.raises(ValueError, match="Pass one of: clip, cap, none"):

@@ -133,15 +133,15 @@ def test_rows_without_tokens_row_order_and_the_split_by_groups_change_nothing(na
         )
         return value, torch.autograd.grad(value, policy.logp)[0]
 
-    whole, slope = reduced(batch, policy)
+    total, slope = reduced(batch, policy)
     assert slope.isfinite().all()
     halves = [reduced(batch.select(torch.tensor([g])), Policy(policy.logp[4 * g : 4 * g + 4])) for g in (0, 1)]
-    torch.testing.assert_close(halves[0][0] + halves[1][0], whole)
+    torch.testing.assert_close(halves[0][0] + halves[1][0], total)
     torch.testing.assert_close(torch.cat([h[1] for h in halves]), slope)
     order = torch.tensor([3, 2, 0, 1, 4, 7, 6, 5])
     moved = Batch(**{k: v if v is None or k.startswith("prompt") else v[order] for k, v in vars(batch).items()})
     value, shuffled = reduced(moved, Policy(policy.logp.detach()[order].requires_grad_()))
-    torch.testing.assert_close(value, whole)
+    torch.testing.assert_close(value, total)
     torch.testing.assert_close(shuffled, slope[order])
     kept = torch.tensor([0, 1, 3, 4, 5, 6, 7])  # without the row that has no tokens
     without = Batch(**{k: v if v is None or k.startswith("prompt") else v[kept] for k, v in vars(batch).items()})

@@ -31,7 +31,7 @@ def with_values(batch: Batch, policy: Policy, *, padding: float = 0.0) -> tuple[
     return batch, Policy(policy.logp, value=fill(1.3).requires_grad_())
 
 
-def made(*, padding: float) -> tuple[Batch, Policy]:
+def make_case(*, padding: float) -> tuple[Batch, Policy]:
     return with_values(*invariance.usual(padding=padding), padding=padding)
 
 
@@ -65,7 +65,7 @@ def test_value_loss_by_hand() -> None:
 
 
 def test_agrees_with_a_plain_loop() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     assert policy.value is not None
     assert batch.value_old is not None
     assert batch.returns is not None
@@ -79,13 +79,13 @@ def test_agrees_with_a_plain_loop() -> None:
 
 
 def test_gradient_agrees_with_differences() -> None:
-    batch, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     assert policy.value is not None
     assert torch.autograd.gradcheck(lambda p, v: PPO(Policy(p, value=v), batch).loss, (policy.logp, policy.value))
 
 
 def test_invariances() -> None:
-    invariance.check(PPO, make=made)
+    invariance.check(PPO, make=make_case)
 
 
 def test_gradients_are_finite() -> None:
@@ -93,7 +93,7 @@ def test_gradients_are_finite() -> None:
 
 
 def test_padding_does_not_reach_the_value() -> None:
-    batch, policy = made(padding=math.nan)
+    batch, policy = make_case(padding=math.nan)
     loss = torch.where(batch.mask, PPO(policy, batch).loss, 0.0).sum()
     assert policy.value is not None
     assert torch.autograd.grad(loss, policy.value)[0].isfinite().all()
@@ -103,6 +103,6 @@ def test_errors_name_the_fix() -> None:
     batch = make_batch()
     with pytest.raises(ValueError, match="pass advantage=gae"):
         PPO(make_policy(batch, value=batch.logp_old), batch)
-    whole, policy = made(padding=0.0)
+    batch, policy = make_case(padding=0.0)
     with pytest.raises(ValueError, match=r"loss\.value_clip=0 must be positive, or null"):
-        ppo(policy, whole, **KNOBS, value_coefficient=1.0, value_clip=0)
+        ppo(policy, batch, **KNOBS, value_coefficient=1.0, value_clip=0)

@@ -158,8 +158,8 @@ def test_the_other_forms_of_maxrl_have_order_g(p: float, G: int) -> None:
     ],
 )
 def test_the_other_forms_of_maxrl_by_hand(advantage: Advantage, by_hand: list[float]) -> None:
-    found = advantage(torch.tensor(REWARD), torch.tensor(GROUP))
-    assert found.tolist() == pytest.approx(by_hand)
+    result = advantage(torch.tensor(REWARD), torch.tensor(GROUP))
+    assert result.tolist() == pytest.approx(by_hand)
     with pytest.raises(ValueError, match="takes rewards 0 and 1 only"):
         advantage(torch.tensor([0.5, 1.0]), torch.tensor([0, 0]))
 

@@ -54,8 +54,8 @@ def one_value(log_ratio: Tensor, a: Tensor, *, scale: float = 1.0) -> Tensor:
 @pytest.mark.parametrize("divergence", [one_value, partial(one_value, scale=2.0)])
 @pytest.mark.parametrize("rows", [1, 2, 3])  # a tensor of two rows would unpack
 def test_a_divergence_that_returns_one_value_is_named(divergence: Any, rows: int) -> None:
-    said = r"the divergence .*test_batch\.one_value returned Tensor, not two tensors: the value .* its derivative"
-    with pytest.raises(ValueError, match=said):
+    message = r"the divergence .*test_batch\.one_value returned Tensor, not two tensors: the value .* its derivative"
+    with pytest.raises(ValueError, match=message):
         value_and_derivative(divergence, torch.zeros(rows), torch.ones(rows))
 
 

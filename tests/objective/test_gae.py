@@ -62,12 +62,12 @@ def test_without_discount_returns_are_the_reward() -> None:
 def test_whitening_adds_its_constant_to_the_variance() -> None:
     """Advantages ±1e-4: variance 2e-8 (unbiased, of two), so that they become ±1e-4/√(2e-8 + 1e-8)."""
     value = torch.tensor([[-1e-4], [1e-4]], dtype=torch.float64)
-    found, _ = gae(torch.zeros(2), torch.zeros(2), value < 1, value, gamma=1, lam=1, whiten=True)
-    assert found.flatten().tolist() == pytest.approx([1e-4 / 3e-8**0.5, -1e-4 / 3e-8**0.5], rel=1e-6)
+    advantage, _ = gae(torch.zeros(2), torch.zeros(2), value < 1, value, gamma=1, lam=1, whiten=True)
+    assert advantage.flatten().tolist() == pytest.approx([1e-4 / 3e-8**0.5, -1e-4 / 3e-8**0.5], rel=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 4])
 def test_whitening_what_does_not_differ_gives_zero(tokens: int) -> None:
     mask = torch.arange(4)[None] < tokens
-    found, _ = gae(torch.ones(1), torch.zeros(1), mask, torch.zeros(1, 4), gamma=1, lam=1, whiten=True)
-    assert not found.any()
+    advantage, _ = gae(torch.ones(1), torch.zeros(1), mask, torch.zeros(1, 4), gamma=1, lam=1, whiten=True)
+    assert not advantage.any()

@@ -31,7 +31,7 @@ def test_parts_of_the_loss_and_of_every_metric_sum_to_the_whole() -> None:
     batch = make_batch(num_groups=3)
     policy = make_policy(batch)
     counts = reduce.counts(batch.mask)[None]
-    whole, metrics = objective(kl=0.3, entropy=0.1)(policy, None, batch, counts)
+    expected, metrics = objective(kl=0.3, entropy=0.1)(policy, None, batch, counts)
     total, sums = torch.zeros(()), dict.fromkeys(metrics, 0.0)
     for group in range(3):
         rows = slice(3 * group, 3 * group + 3)
@@ -39,7 +39,7 @@ def test_parts_of_the_loss_and_of_every_metric_sum_to_the_whole() -> None:
         loss, measured = objective(kl=0.3, entropy=0.1)(part_of(policy, rows), None, part, counts)
         total = total + loss
         sums = {name: sums[name] + float(value) for name, value in measured.items()}
-    assert total.item() == pytest.approx(whole.item(), rel=1e-5)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-5)
     assert sums == pytest.approx({name: float(value) for name, value in metrics.items()}, rel=1e-5, abs=1e-7)
     assert {"policy/clip_fraction", "loss/own", "policy/entropy"} <= metrics.keys()
 

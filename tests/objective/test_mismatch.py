@@ -31,8 +31,8 @@ def apart(*ratios: float) -> Batch:
 
 def test_distance_is_over_sampled_tokens_alone() -> None:
     """d = (ln ½, 0, ln 2, unknown): mean |d| = 2 ln 2 / 3; e^d − 1 − d = ½ − 1 + ln 2, 0, 2 − 1 − ln 2: mean ½ / 3."""
-    found = measure(apart(HALF, 0.0, TWICE, math.nan), None)
-    assert found == {
+    measured = measure(apart(HALF, 0.0, TWICE, math.nan), None)
+    assert measured == {
         "mismatch/mean": pytest.approx(2 * TWICE / 3, rel=1e-5),
         "mismatch/max": pytest.approx(TWICE, rel=1e-5),
         "mismatch/kl": pytest.approx(0.5 / 3, rel=1e-5),
@@ -52,9 +52,9 @@ def test_truncation_cuts_from_above_and_masking_at_both_ends() -> None:
         weight = weigh(batch, importance, cap).weight  # type: ignore[arg-type]
         assert weight is not None
         assert weight[0].tolist() == pytest.approx(weights, rel=1e-5)
-    found = measure(weigh(batch, "truncate", 1.5), None)
-    assert found["mismatch/weight"] == pytest.approx((0.5 + 1 + 1.5 + 0.25) / 4, rel=1e-5)
-    assert found["mismatch/cut"] == 1 / 4
+    measured = measure(weigh(batch, "truncate", 1.5), None)
+    assert measured["mismatch/weight"] == pytest.approx((0.5 + 1 + 1.5 + 0.25) / 4, rel=1e-5)
+    assert measured["mismatch/cut"] == 1 / 4
     assert measure(weigh(batch, "mask", 1.5), None)["mismatch/cut"] == 3 / 4
     far = apart(-12.0, 0.0)  # a ratio of 6e-6
     assert measure(weigh(far, "mask", 2.0), None)["mismatch/cut"] == 1 / 2
@@ -135,12 +135,14 @@ def test_weights_of_responses_by_hand(importance: str, level: str, cap: float, e
     weighed = weigh(responses(), importance, cap, level)  # type: ignore[arg-type]
     assert weighed.weight is not None
     assert weighed.weight.tolist() == pytest.approx(expected, rel=1e-5)
-    found = measure(weighed, None, level)  # type: ignore[arg-type]
-    assert found["mismatch/weight"] == pytest.approx((3 * expected[0] + expected[1]) / 4, rel=1e-5)  # of known tokens
+    measured = measure(weighed, None, level)  # type: ignore[arg-type]
+    assert measured["mismatch/weight"] == pytest.approx(
+        (3 * expected[0] + expected[1]) / 4, rel=1e-5
+    )  # of known tokens
     ratios = [2.0, 0.25] if level == "sequence" else [2 ** (1 / 3), 0.25]
     cut = [abs(w - r) > 1e-3 for w, r in zip(expected, ratios, strict=True)]
-    assert found["mismatch/cut"] == pytest.approx((3 * cut[0] + cut[1]) / 4)
-    assert found["mismatch/sequence"] == pytest.approx(2 * TWICE, rel=1e-5)
+    assert measured["mismatch/cut"] == pytest.approx((3 * cut[0] + cut[1]) / 4)
+    assert measured["mismatch/sequence"] == pytest.approx(2 * TWICE, rel=1e-5)
 
 
 def test_clipping_bounds_tokens_at_both_ends() -> None:

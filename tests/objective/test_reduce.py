@@ -25,7 +25,7 @@ BY_HAND = {
 }
 
 
-def whole(terms: Tensor, mask: Tensor, mode: Mode, max_tokens: int = 5) -> Tensor:
+def aggregate_all(terms: Tensor, mask: Tensor, mode: Mode, max_tokens: int = 5) -> Tensor:
     num_tokens, num_sequences = counts(mask)
     return aggregate(terms, mask, mode, num_tokens=num_tokens, num_sequences=num_sequences, max_tokens=max_tokens)
 
@@ -36,7 +36,7 @@ def test_counts_tokens_and_non_empty_sequences() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_worked_by_hand(mode: Mode) -> None:
-    assert whole(TERMS, MASK, mode).item() == pytest.approx(BY_HAND[mode])
+    assert aggregate_all(TERMS, MASK, mode).item() == pytest.approx(BY_HAND[mode])
     assert aggregate(TERMS, MASK, mode, num_tokens=4, num_sequences=2, max_tokens=5).item() == pytest.approx(
         BY_HAND[mode]
     )
@@ -44,14 +44,14 @@ def test_numbers_worked_by_hand(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_terms_per_sequence_are_averaged_over_non_empty_sequences(mode: Mode) -> None:
-    assert whole(torch.tensor([1.0, 4.0, math.nan]), MASK, mode).item() == 2.5  # (1 + 4) / 2
+    assert aggregate_all(torch.tensor([1.0, 4.0, math.nan]), MASK, mode).item() == 2.5  # (1 + 4) / 2
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("per_token", [True, False])
 def test_gradient_ignores_padding(mode: Mode, per_token: bool) -> None:
     terms = (TERMS if per_token else torch.tensor([1.0, 4.0, math.nan])).clone().requires_grad_()
-    whole(terms, MASK, mode).backward()
+    aggregate_all(terms, MASK, mode).backward()
     assert terms.grad is not None
     assert terms.grad.isfinite().all()
     real = MASK if per_token else MASK.any(-1)
@@ -64,7 +64,7 @@ def test_gradient_ignores_padding(mode: Mode, per_token: bool) -> None:
 def test_value_and_gradient_do_not_depend_on_the_split(mode: Mode, data: st.DataObject, lengths: list[int]) -> None:
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
     terms = torch.arange(mask.numel(), dtype=torch.float64).reshape(mask.shape).sin().requires_grad_()
-    expected = whole(terms, mask, mode)
+    expected = aggregate_all(terms, mask, mode)
     (gradient,) = torch.autograd.grad(expected, terms)
 
     order = torch.tensor(data.draw(st.permutations(range(len(lengths)))))
@@ -84,21 +84,21 @@ def test_value_and_gradient_do_not_depend_on_the_split(mode: Mode, data: st.Data
 def test_value_does_not_depend_on_the_width_of_the_padding(mode: Mode, padding: int, value: float) -> None:
     terms = torch.cat([TERMS, torch.full((3, padding), value)], dim=1)
     mask = torch.cat([MASK, torch.zeros((3, padding), dtype=torch.bool)], dim=1)
-    assert whole(terms, mask, mode) == whole(TERMS, MASK, mode)
+    assert aggregate_all(terms, mask, mode) == aggregate_all(TERMS, MASK, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_without_tokens_gives_zero(mode: Mode) -> None:
     for terms in (torch.full((2, 3), math.nan), torch.full((2,), math.nan), torch.zeros(0, 3), torch.zeros(0)):
-        assert whole(terms, torch.zeros((len(terms), 3), dtype=torch.bool), mode).item() == 0
+        assert aggregate_all(terms, torch.zeros((len(terms), 3), dtype=torch.bool), mode).item() == 0
 
 
 def test_half_precision_terms_are_summed_in_float32() -> None:
     """4096 ones: bfloat16 stops counting at 256."""
     ones = torch.ones((1, 4096), dtype=torch.bfloat16)
-    assert whole(ones, ones.bool(), "seq-mean-token-sum").item() == 4096
+    assert aggregate_all(ones, ones.bool(), "seq-mean-token-sum").item() == 4096
 
 
 def test_an_unknown_mode_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'mean' is unknown.*token-mean, seq-mean-token-mean"):
-        whole(TERMS, MASK, "mean")  # type: ignore[arg-type]
+        aggregate_all(TERMS, MASK, "mean")  # type: ignore[arg-type]

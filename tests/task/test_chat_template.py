@@ -59,19 +59,19 @@ def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
 
 
 def test_where_a_model_keeps_its_template(tmp_path: Path) -> None:
-    def found() -> ChatTemplate | None:
+    def read_template() -> ChatTemplate | None:
         return ChatTemplate.of(lambda name: file if (file := tmp_path / name).is_file() else None)
 
-    assert found() is None
+    assert read_template() is None
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": None}))
-    assert found() is None
+    assert read_template() is None
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "{{ bos_token }}named"}]
     config.write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": named}))
-    (template,) = [found()]
+    template = read_template()
     assert template is not None
     assert template.prompt("") == "<s>named"
     (tmp_path / "chat_template.jinja").write_text("own {{ bos_token }}")  # goes before
-    template = found()
+    template = read_template()
     assert template is not None
     assert template.prompt("") == "own <s>"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlvr.records import Problem
-from rlvr.task.choice import Choice, named
+from rlvr.task.choice import Choice, named_choice
 from tests.support.tasks import make_task
 
 
@@ -111,11 +111,11 @@ def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
     ],
 )
 def test_what_names_a_choice(response: str, letter: str | None) -> None:
-    assert named(response, CITIES) == letter
+    assert named_choice(response, CITIES) == letter
 
 
 def test_texts_that_are_letters_are_taken_for_letters() -> None:
-    assert named("\\boxed{C}", ["C", "B", "A"]) == "C"
+    assert named_choice("\\boxed{C}", ["C", "B", "A"]) == "C"
 
 
 def test_rewards(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_sums_and_differences_are_flattened() -> None:
 
 def brute(numbers: tuple[int, ...]) -> dict[Fraction, int]:
     """Values of all ways to join a sequence of numbers, over all orders: no canonical form."""
-    found: Counter[Fraction] = Counter()
+    num_with_value: Counter[Fraction] = Counter()
 
     def values(items: tuple[Fraction, ...]) -> list[Fraction]:
         if len(items) == 1:
@@ -90,8 +90,8 @@ def brute(numbers: tuple[int, ...]) -> dict[Fraction, int]:
         return result
 
     for order in permutations(map(Fraction, numbers)):
-        found.update(values(order))
-    return found
+        num_with_value.update(values(order))
+    return num_with_value
 
 
 @settings(max_examples=30, deadline=None)

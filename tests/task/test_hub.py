@@ -149,10 +149,10 @@ def test_a_dry_run_reads_from_a_hub_that_answers(hub: dict[str, str]) -> None:
 
 def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client tries again for half a minute; a data set out of reach is played by a client that says so at once."""
-    asked = list[str]()
+    requested = list[str]()
 
     def unreachable(path: str, *_: object, **__: object) -> None:
-        asked.append(path)
+        requested.append(path)
         raise ConnectionError("no network")
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
@@ -163,7 +163,7 @@ def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeyp
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         for run in runs:
             checker.check_task(*run)
-    assert asked == ["some/sums"]
+    assert requested == ["some/sums"]
     assert list(checker.unchecked) == ["some/sums cannot be read from the hub: no network"]
     launched = Checker(REGISTRY)
     for run in runs[:2]:  # what is not a dry run is refused, again and again

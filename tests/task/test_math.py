@@ -69,9 +69,9 @@ def test_a_tolerance_is_a_number(error: object, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
-    made = make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0)
-    yield made
-    made.close()
+    task = make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0)
+    yield task
+    task.close()
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
     for test, message in cases.items():
         with pytest.raises(ValueError, match=message):
             make_math(where, [test])
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="appears twice"):
         make_math(where, [where, where])
     with pytest.raises(ValueError, match="must contain {problem}"):
         make_math(where, template="Solve this.")
@@ -371,16 +371,16 @@ def test_every_real_problem_loads_and_its_right_answer_is_right_and_another_numb
             assert len(problems) == len(gzip.decompress((DATA / f"{file}.jsonl.gz").read_bytes()).splitlines()), file
             sample = list(enumerate(problems, start=1))[:: max(1, len(problems) // 100)]
             mine = golds.judge(sample, pool)
-            assert sum(each.outcome == "correct" for each in mine) >= 0.995 * len(mine), file
+            assert sum(verdict.outcome == "correct" for verdict in mine) >= 0.995 * len(mine), file
             numbers = [p.answer for _, p in sample if p.answer.lstrip("-").isdigit()]
-            replies = pool.ask([{"gold": each, "answer": f"\\boxed{{{int(each) + 1}}}"} for each in numbers])
+            replies = pool.ask([{"gold": n, "answer": f"\\boxed{{{int(n) + 1}}}"} for n in numbers])
             assert {reply["outcome"] for reply in replies} <= {"wrong"}, file
             judged += mine
     # Of College Math, a solutions manual, one in eight has its text alone: `-1<x \leqslant 1:(-1,1]`.
-    manual = [each for each in judged if each.problem.source.startswith("college_math")]
-    others = [each for each in judged if each not in manual]
-    assert sum(each.fine for each in others) >= 0.995 * len(others)
-    assert sum(each.fine for each in manual) >= 0.8 * len(manual)
+    manual = [verdict for verdict in judged if verdict.problem.source.startswith("college_math")]
+    others = [verdict for verdict in judged if verdict not in manual]
+    assert sum(verdict.fine for verdict in others) >= 0.995 * len(others)
+    assert sum(verdict.fine for verdict in manual) >= 0.8 * len(manual)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")

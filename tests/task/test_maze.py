@@ -47,14 +47,14 @@ def open_neighbours(squares: dict[Square, str], at: Square) -> list[Square]:
 
 def distances(squares: dict[Square, str], start: Square) -> dict[Square, int]:
     """Breadth-first search."""
-    found, queue = {start: 0}, deque([start])
+    distance, queue = {start: 0}, deque([start])
     while queue:
-        here = queue.popleft()
-        for there in open_neighbours(squares, here):
-            if there not in found:
-                found[there] = found[here] + 1
-                queue.append(there)
-    return found
+        square = queue.popleft()
+        for neighbour in open_neighbours(squares, square):
+            if neighbour not in distance:
+                distance[neighbour] = distance[square] + 1
+                queue.append(neighbour)
+    return distance
 
 
 def where(squares: dict[Square, str], word: str) -> Square:
@@ -89,11 +89,11 @@ def test_demonstration_is_a_shortest_walk_and_earns_one(size: int, index: int) -
     prompt, response = task.demonstration(index)
     squares, _ = read_prompt(prompt)
     assert len(response.split()) - 1 == distances(squares, where(squares, "START"))[where(squares, "GOAL")]
-    here = where(squares, "START")
+    square = where(squares, "START")
     for move in response.split()[:-1]:
-        here = (here[0] + STEPS[move][0], here[1] + STEPS[move][1])
-        assert squares[here] != "WALL"
-    assert squares[here] == "GOAL"
+        square = (square[0] + STEPS[move][0], square[1] + STEPS[move][1])
+        assert squares[square] != "WALL"
+    assert squares[square] == "GOAL"
     assert len(response.split()) <= task.max_tokens
 
 
@@ -101,14 +101,14 @@ def test_demonstration_is_a_shortest_walk_and_earns_one(size: int, index: int) -
 @given(mazes, st.lists(st.sampled_from(list(STEPS)), max_size=30))
 def test_reward_agrees_with_a_walk_on_the_prompt(problem: Problem, moves: list[str]) -> None:
     squares, size = read_prompt(problem.prompt)
-    here, legal = where(squares, "START"), True
+    square, legal = where(squares, "START"), True
     for move in moves:
-        here = (here[0] + STEPS[move][0], here[1] + STEPS[move][1])
-        legal = legal and squares[here] != "WALL"
+        square = (square[0] + STEPS[move][0], square[1] + STEPS[move][1])
+        legal = legal and squares[square] != "WALL"
         if not legal:
             break
     (reward,) = make_maze(size, 8).reward([(problem, " ".join([*moves, "DONE"]))])
-    assert reward.correct == (legal and squares[here] == "GOAL")
+    assert reward.correct == (legal and squares[square] == "GOAL")
     assert reward.value == float(reward.correct)
     assert reward.outcome in {"correct", "wrong"}
 
@@ -309,13 +309,13 @@ def test_demonstrations_with_loops_are_walks_without_detours_that_earn_one(shape
     task = Maze(size=shape[0], loops=shape[1], test_problems=8, seed=0)
     prompt, response = task.demonstration(index)
     squares, _ = read_prompt(prompt)
-    here = where(squares, "START")
-    visited = [here]
+    square = where(squares, "START")
+    visited = [square]
     for move in response.split()[:-1]:
-        here = (here[0] + STEPS[move][0], here[1] + STEPS[move][1])
-        visited.append(here)
-        assert squares[here] != "WALL"
-    assert squares[here] == "GOAL"
+        square = (square[0] + STEPS[move][0], square[1] + STEPS[move][1])
+        visited.append(square)
+        assert squares[square] != "WALL"
+    assert squares[square] == "GOAL"
     assert len(set(visited)) == len(visited)
     assert len(response.split()) <= task.max_tokens
 
@@ -355,8 +355,8 @@ def test_every_maze_with_loops_has_its_own_name_and_number() -> None:
     assert Maze(size=9, loops=3, test_problems=8, seed=0).source == "maze_9x9_loops3"
     assert num_closed(7) == 12 - 8  # walls between 3 x 3 cells less the passages of a tree
     # 5 x 5 has one loop: its only layout has 8 open squares, 8 · 7 = 56 mazes.
-    every = {carve(5, b"%d" % i, loops=1) for i in range(4000)}
-    assert len(every) == 56 >= num_mazes(5, 1)
+    grids = {carve(5, b"%d" % i, loops=1) for i in range(4000)}
+    assert len(grids) == 56 >= num_mazes(5, 1)
     # 7 x 7 with every wall open: 21 squares.
     assert len({carve(7, b"%d" % i, loops=4) for i in range(8000)}) == 21 * 20 >= num_mazes(7, 4)
     with pytest.raises(ValueError, match=r"has 4 walls that can be opened. Pass task.loops=4 or a larger task.size"):

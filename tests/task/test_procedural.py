@@ -1,4 +1,4 @@
-"""Splits of tasks that make their problems: disjoint, stable, of the sizes that were asked for."""
+"""Splits of tasks that generate their problems: disjoint, stable, and of the sizes of the knobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_three_splits_have_nothing_in_common() -> None:
     assert len({*test, *validation}) == 100  # all that are allowed: half of 200
     assert all(item % 5 == 0 for item in test + validation)
     assert all(item % 5 for item in answers(task, "train", 3000))
-    assert all(asked % 5 and asked == answered for asked, answered in map(task.demonstrated, range(500)))
+    assert all(shown % 5 and shown == answered for shown, answered in map(task.demonstrated, range(500)))
 
 
 def test_a_larger_set_contains_the_smaller_one() -> None:
@@ -76,10 +76,10 @@ def test_a_fixed_training_set_is_finite_and_distinct() -> None:
 def test_mistakes_are_as_frequent_as_asked_and_stay_in_training() -> None:
     task = Numbers(mistakes=0.3)
     pairs = [task.demonstrated(i) for i in range(4000)]
-    wrong = [(asked, answered) for asked, answered in pairs if asked != answered]
+    wrong = [(shown, answered) for shown, answered in pairs if shown != answered]
     assert abs(len(wrong) / 4000 - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5 + 0.001  # another draw is equal once in 800
     assert all(answered % 5 for _, answered in wrong)
-    assert [asked for asked, _ in pairs] == [asked for asked, _ in map(Numbers().demonstrated, range(4000))]
+    assert [shown for shown, _ in pairs] == [shown for shown, _ in map(Numbers().demonstrated, range(4000))]
 
 
 @pytest.mark.parametrize(

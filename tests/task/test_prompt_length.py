@@ -29,9 +29,9 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def reader(model: Path, **said: Any) -> dict[str, Any]:
+def reader(model: Path, **fields: Any) -> dict[str, Any]:
     """It writes 4 tokens: prompts have 8 at most."""
-    return {"path": str(model), "max_tokens": 4, **said}
+    return {"path": str(model), "max_tokens": 4, **fields}
 
 
 def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> Math:
@@ -46,8 +46,10 @@ def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> 
 
 def test_prompts_longer_than_the_context_are_refused(tmp_path: Path, model: Path) -> None:
     assert make_math(tmp_path, [3, 8], [8], reader=reader(model)).size("train") == 2
-    told = r"1 prompts with more than 8 tokens \(the model's context without 4 of a response\), such as problem train9"
-    with pytest.raises(ValueError, match=f"{told} with 9, of task.train"):
+    description = (
+        r"1 prompts with more than 8 tokens \(the model's context without 4 of a response\), such as problem train9"
+    )
+    with pytest.raises(ValueError, match=f"{description} with 9, of task.train"):
         make_math(tmp_path, [3, 9], [8], reader=reader(model))
     with pytest.raises(ValueError, match=r"such as problem test12 with 12, of task.test: the model reads no more"):
         make_math(tmp_path, [3], [12], reader=reader(model), long_prompts="drop")
@@ -81,8 +83,8 @@ def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_tokens_of_the_chat_template_count(tmp_path: Path, model: Path) -> None:
     """Two words before a turn and one at the end: of 8 tokens a prompt has 5, after a system prompt of two words 1."""
     (model / "chat_template.jinja").write_text("{% for m in messages %}w2 w3 {{ m.content }} {% endfor %}w4")
-    for said, most in (({}, 8), ({"chat": True}, 5), ({"chat": True, "system": "w5 w5"}, 1)):
-        knobs = {"reader": reader(model, **said), "long_prompts": "drop"}
+    for fields, most in (({}, 8), ({"chat": True}, 5), ({"chat": True, "system": "w5 w5"}, 1)):
+        knobs = {"reader": reader(model, **fields), "long_prompts": "drop"}
         assert make_math(tmp_path, [most, most + 1], [1], **knobs).size("train") == 1
     with pytest.raises(ValueError, match=r"such as problem test6 with 9, of task.test: the model reads no more"):
         make_math(tmp_path, [1], [6], reader=reader(model, chat=True))

@@ -84,8 +84,8 @@ def test_different_right_answers_of_one_problem_are_counted() -> None:
     edges = re.findall(r"\((\d), (\d)\)", graph.prompt)
     assert edges
     colourings = [dict(zip("01234", colours, strict=True)) for colours in product((1, 2, 3), repeat=5)]
-    right = [each for each in colourings if all(each[a] != each[b] for a, b in edges)]
-    texts = [json.dumps(each) for each in right]
+    right = [colours for colours in colourings if all(colours[a] != colours[b] for a, b in edges)]
+    texts = [json.dumps(colours) for colours in right]
     texts += [json.dumps(dict(reversed(right[0].items())), indent=1), json.dumps(dict.fromkeys("01234", 1))]
     assert measure(task, graph, [f"<answer>{text}</answer>" for text in texts]) == {
         "avg": pytest.approx((len(right) + 1) / len(texts)),  # one colouring is written twice, the last one is wrong

@@ -31,12 +31,12 @@ def test_a_row_is_a_question_in_characters_and_its_answer(tmp_path: Path) -> Non
     problem = task.problem("train", 7)
     assert problem.prompt == "1 0 7 SPACE m o d SPACE 5"
     assert task.solution(problem) == "2 end"
-    said = ["2 end", "SPACE 2 end", "3 end", "2", "2 2 end", "end", "PAD end", ""]
-    outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in said])]
+    responses = ["2 end", "SPACE 2 end", "3 end", "2", "2 2 end", "end", "PAD end", ""]
+    outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in responses])]
     assert outcomes == ["correct", "correct", "wrong", "unparsable", "wrong", "wrong", "unparsable", "unparsable"]
-    assert [reward.value for reward in task.reward([(problem, text) for text in said[:3]])] == [1, 1, 0]
+    assert [reward.value for reward in task.reward([(problem, text) for text in responses[:3]])] == [1, 1, 0]
     assert task.answer(problem, "2 SPACE SPACE 3 end") == "2 3"
-    assert all(isinstance(task, each) for each in (AnsweringTask, SolvedTask, TaughtTask))
+    assert all(isinstance(task, protocol) for protocol in (AnsweringTask, SolvedTask, TaughtTask))
 
 
 def test_demonstrations_are_training_problems_and_mistakes_answer_another(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ REFUSED = {
     "no ASCII": ({"answer": "16°"}, {}, r"has \['°'\]. For other texts take a language model: task=math"),
     "no answer": ({"answer": [1, 2]}, {}, r"train.jsonl:1: answer is \[1, 2\], expected a text or a number"),
     "mistakes": ({"answer": 1}, {"mistakes": 1.0}, "task.mistakes=1.0: a share of the demonstrations"),
-    "nothing to learn": ({"answer": 1}, {}, "Every problem of task.train stands in task.test too"),
+    "nothing to learn": ({"answer": 1}, {}, "Every problem of task.train is also in task.test"),
 }
 
 

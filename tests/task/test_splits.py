@@ -1,4 +1,4 @@
-"""Every task has a validation split: of the size that was asked for, and with no problem of training or test."""
+"""Every task has a validation split of the configured size, without a problem of training or test."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("gold", "found", "ordered", "same"),
+    ("gold", "rows", "ordered", "same"),
     [
         ([(1, 2), (3, 4)], [(3, 4), (1, 2)], False, True),
         ([(1, 2), (3, 4)], [(3, 4), (1, 2)], True, False),
@@ -121,8 +121,8 @@ def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) ->
         ([(1,)], [(1, 1)], False, False),
     ],
 )
-def test_columns_may_be_permuted(gold: list[Any], found: list[Any], ordered: bool, same: bool) -> None:
-    assert same_table(gold, found, ordered=ordered) is same
+def test_columns_may_be_permuted(gold: list[Any], rows: list[Any], ordered: bool, same: bool) -> None:
+    assert same_table(gold, rows, ordered=ordered) is same
 
 
 def test_equal_columns_do_not_make_the_comparison_exponential() -> None:

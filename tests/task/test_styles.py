@@ -1,4 +1,4 @@
-"""Five right answers to every problem, told apart by their first word; nothing held out is ever shown."""
+"""Five right answers to every problem, distinguished by their first word; held-out problems are never demonstrated."""
 
 from __future__ import annotations
 

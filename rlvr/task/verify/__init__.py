@@ -1,3 +1,3 @@
-"""Verifiers that may hang, crash, or run what a model wrote: in processes of their own."""
+"""Verifiers that may hang, crash, or run a model's code, each in a child process."""
 
-OUT_OF_MEMORY = 77  # exit status of a verifying process (`child.py`), known to who starts it (`pool.py`)
+OUT_OF_MEMORY = 77  # exit status of a verifying process (`child.py`), which its parent (`pool.py`) recognises

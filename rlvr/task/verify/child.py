@@ -1,4 +1,4 @@
-"""The process that verifies: started by `rlvr.task.verify.pool`, one JSON object per line in, one out.
+"""The verifying process, started by `rlvr.task.verify.pool`: reads one JSON object per line, writes one for each.
 
 Run as a script: `python -P child.py ROOT MODULE MEMORY_BYTES NICE PARENT_PID`. It never imports the trainer. MODULE has
 a function `judge(request: dict) -> dict`.
@@ -6,10 +6,10 @@ a function `judge(request: dict) -> dict`.
 
 import signal
 
-# Before anything slow: SLURM sends SIGUSR1/2 to every process of a step, a terminal SIGINT to its group, and the
-# default action of each would end us. Our parent ends us with SIGKILL or by closing stdin.
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, signal.SIG_IGN)
+# Before any slow import: SLURM sends SIGUSR1/2 to every process of a step, a terminal sends SIGINT to its process
+# group, and the default action of each would end this process. The parent ends it with SIGKILL or by closing stdin.
+for ignored_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(ignored_signal, signal.SIG_IGN)
 
 import contextlib  # noqa: E402
 import ctypes  # noqa: E402
@@ -25,17 +25,17 @@ from typing import Any, BinaryIO  # noqa: E402
 
 INSTALLED = ("site-packages", "dist-packages")
 PR_SET_PDEATHSIG = 1
-KEYCTL = {"x86_64": 250, "aarch64": 219}  # number of the system call
+KEYCTL = {"x86_64": 250, "aarch64": 219}  # number of the system call keyctl
 KEYCTL_JOIN_SESSION_KEYRING = 1
-OOM_SCORE = 900  # before the trainer (0), after what runs in a sandbox (1000)
-AUTOGROUP_WAIT_S = 0.1  # between two changes of an autogroup by ordinary users of a machine: the kernel's rule
+OOM_SCORE = 900  # killed before the trainer (0), after processes in a sandbox (1000)
+AUTOGROUP_WAIT_S = 0.1  # the kernel's minimum between two changes of an autogroup by unprivileged users
 
 
-def _place(root: str) -> int:
-    """In the search path: a checkout before all other installs, installed packages behind the standard library."""
+def _search_path_index(root: str) -> int:
+    """Where `root` goes in sys.path: a checkout first, a folder of installed packages behind the standard library."""
     if Path(root).name not in INSTALLED:
         return 0
-    return next((place for place, entry in enumerate(sys.path) if Path(entry).name in INSTALLED), len(sys.path))
+    return next((i for i, entry in enumerate(sys.path) if Path(entry).name in INSTALLED), len(sys.path))
 
 
 def main() -> None:
@@ -44,20 +44,21 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return  # it died before we asked to die with it
-    # Whatever the verifier prints goes to stderr: the answers have a descriptor of their own.
+        return  # the parent ended before the call above, so that no signal would come
+    # What the verifier prints goes to stderr; replies have their own descriptor.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # where /proc is read-only: in a sandbox, which has had this done for it
+        with contextlib.suppress(OSError):  # /proc is read-only in a sandbox, which has set the score already
             Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
-        if number := KEYCTL.get(platform.machine()):  # a new session keyring: none of our keys are reached from inside
-            ctypes.CDLL(None).syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None)
+        keyctl = KEYCTL.get(platform.machine())
+        if keyctl is not None:  # a new session keyring, so that the user's keys cannot be reached from this process
+            ctypes.CDLL(None).syscall(keyctl, KEYCTL_JOIN_SESSION_KEYRING, None)
     if nice:
-        _yield_to_others(nice)
-    sys.path.insert(_place(root), root)
+        _lower_priority(nice)
+    sys.path.insert(_search_path_index(root), root)
     judge = importlib.import_module(module).judge
     out_of_memory = importlib.import_module("rlvr.task.verify").OUT_OF_MEMORY
     _send(replies, {"ready": True})
@@ -65,14 +66,15 @@ def main() -> None:
         try:
             reply = judge(json.loads(line))
         except MemoryError:
-            os._exit(out_of_memory)  # the heap is as it is: a fresh process is safer than this one
+            os._exit(out_of_memory)  # the state of the heap is unknown: a new process is safer than this one
         _send(replies, reply)
 
 
-def _yield_to_others(nice: int) -> None:
-    """Lower the priority of this process and of its session, which Linux may schedule as one against other sessions.
+def _lower_priority(nice: int) -> None:
+    """Lower the priority of this process and of its session, which Linux may schedule as a unit (autogroup, sched(7)).
 
-    What it starts inherits the first and, as long as it cannot leave the session, shares the second (sched(7)).
+    Its child processes inherit the niceness of the process and, as long as they cannot leave the session, share the
+    session's.
     """
     os.nice(nice)
     autogroup = Path("/proc/self/autogroup")
@@ -81,7 +83,7 @@ def _yield_to_others(nice: int) -> None:
             autogroup.write_text(str(nice))
         except BlockingIOError:
             time.sleep(AUTOGROUP_WAIT_S)
-        except OSError:  # there are none here: niceness of processes is all that counts
+        except OSError:  # this kernel has no autogroups: only the niceness of processes counts
             return
         else:
             return

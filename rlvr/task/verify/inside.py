@@ -1,9 +1,9 @@
-"""The script that runs inside the sandbox, in one of three roles. It starts often: few imports, and those late.
+"""The script that runs inside the sandbox, in one of three roles. It starts often: imports are few, and late.
 
-`program` runs a model's program as it stands. Where *functions* are tested there are two processes: `candidate` loads
-the program and answers calls, `tests` runs the benchmark's tests and makes the calls. Only calls and results cross, as
-plain data in JSON lines, so the program sees no test, no expected value and no verdict, and cannot forge one: whatever
-it sends is compared in the other process, whose exit status is the verdict.
+`program` runs a model's program unchanged. Where *functions* are tested there are two processes: `candidate` loads the
+program and answers calls, `tests` runs the benchmark's tests and makes the calls. Only calls and results are exchanged,
+as plain data in JSON lines: the program has no access to a test, an expected value or the verdict, and cannot forge
+one, since its results are compared in the other process, whose exit status is the verdict.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, BinaryIO
 
-# Exit status of `tests`. ENDED: the program ended before it had answered. BROKEN: the tests failed, not the program.
+# Exit status of `tests`. ENDED: the program ended before it answered a call. BROKEN: the tests are at fault.
 CORRECT, WRONG, ENDED, BROKEN = 10, 11, 12, 13
 LINE_BYTES = 64 * 2**20
 
 
 class Ended(Exception):
-    """The other process is gone, or said too much."""
+    """Raised when the other process has ended, or its line is longer than LINE_BYTES."""
 
 
 def main() -> None:
-    """ROLE PAYLOAD STARTED: a path, and a descriptor on which it says that the sandbox stands."""
+    """Arguments: ROLE, PAYLOAD (a path), STARTED (the descriptor for the report that the sandbox is set up)."""
     role, payload, started = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    os.setpgid(0, 0)  # or a signal to its process group would reach those who wait for it outside
-    with open(payload, "rb") as file:  # noqa: PTH123 - pathlib would cost more than all the rest
+    os.setpgid(0, 0)  # or a signal to its process group would reach the waiting process outside
+    with open(payload, "rb") as file:  # noqa: PTH123 - importing pathlib takes longer than everything else here
         content = file.read()
     os.write(started, b"started")
     os.close(started)
@@ -42,24 +42,26 @@ def main() -> None:
 
 
 def run(program: bytes) -> None:
-    """The program as the main one."""
+    """Run the program as the module `__main__`."""
     sys.argv[:] = ["program"]
     space = module("__main__").__dict__
     exec(compile(program, "program", "exec"), space)
 
 
 def module(name: str) -> ModuleType:
+    """A new, empty module that is registered under `name`."""
     sys.modules[name] = type(sys)(name)
     return sys.modules[name]
 
 
 def talk(role: str, request: Mapping[str, Any]) -> None:
+    """Run one of the two roles that exchange calls and results over standard input and output."""
     import random
 
     reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):  # what is printed is not a result
-        os.dup2(nothing, descriptor)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):  # printed text must not mix with results
+        os.dup2(null, descriptor)
     random.seed(0)
     sys.set_int_max_str_digits(0)
     if role == "candidate":
@@ -72,7 +74,7 @@ def talk(role: str, request: Mapping[str, Any]) -> None:
 
 
 def serve(request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None:
-    """Load the program, after the benchmark's own imports and stubs; then answer calls until there are no more."""
+    """Load the program, after the benchmark's own imports and stubs; then answer calls until the input ends."""
     program = module("program")
     failure = None
     try:
@@ -87,23 +89,25 @@ def serve(request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> Non
                 raise failure
             args, kwargs = unpack(call["args"]), unpack(call["kwargs"])
             result = find(program, call["name"])(*args, **kwargs)
-            reply = {"value": pack(result), **({} if result is not None else changed(call, args, kwargs))}
-        except BaseException as error:  # noqa: BLE001 - the same
+            reply = {"value": pack(result)}
+            if result is None:
+                reply.update(changed(call, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - as above
             reply = {"error": type(error).__name__, "message": str(error)[:200]}
         send(writer, reply)
 
 
 def changed(call: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments as a call that returned nothing left them, if it changed them: the tests have copies of their own.
+    """The arguments after a call that returned None, if it changed them; else {}. The tests have their own copies.
 
-    One that returns something changes nothing for the tests: emptying a list would else pass `f(x) == sorted(x)`.
+    Changes by a call that returns a value are ignored: otherwise emptying a list would pass `f(x) == sorted(x)`.
     """
     after = {"args": pack(args), "kwargs": pack(kwargs)}
     return {} if after == {name: call[name] for name in after} else after
 
 
 def find(program: ModuleType, name: str) -> Callable[..., Any]:
-    """A function of the program, or a method of its class Solution."""
+    """The function `name` of the program, or the method of its class Solution."""
     if hasattr(program, name):
         return getattr(program, name)
     return getattr(program.Solution(), name)
@@ -113,7 +117,10 @@ def find(program: ModuleType, name: str) -> Callable[..., Any]:
 
 
 class Tests:
-    """The benchmark's tests, and how the calls they make went."""
+    """Runs the benchmark's tests, whose calls go to the program in the other process.
+
+    num_calls: calls that were sent. unsendable: whether the arguments of a call were not plain data.
+    """
 
     def __init__(self, request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None:
         self.request, self.reader, self.writer = request, reader, writer
@@ -121,12 +128,13 @@ class Tests:
         self.unsendable = False
 
     def verdict(self) -> int:
+        """The exit status: CORRECT, WRONG, ENDED or BROKEN."""
         try:
             test = self._cases if "cases" in self.request else self._asserts
             test()
         except Ended:
             return ENDED
-        except BaseException:  # noqa: BLE001 - assertions, and whatever tests do with a result of the wrong type
+        except BaseException:  # noqa: BLE001 - assertions, and any error of tests with a result of the wrong type
             return WRONG if self.num_calls and not self.unsendable else BROKEN
         return CORRECT if self.num_calls else BROKEN
 
@@ -134,7 +142,7 @@ class Tests:
         for inputs, right in self.request["cases"]:
             result = self.call(self.request["names"][0], *inputs)
             if result is None and None not in right and inputs:
-                result = inputs[0]  # what a function that returns nothing made of its first argument
+                result = inputs[0]  # a function that returns None may have changed its first argument in place
             if normal(result) not in right:
                 raise AssertionError
 
@@ -146,6 +154,7 @@ class Tests:
         exec(compile(self.request["tests"], "tests", "exec"), space)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The result of the program's function; raises the exception that the function raised, if it is a built-in."""
         try:
             message = {"name": name, "args": pack(args), "kwargs": pack(kwargs)}
         except TypeError:
@@ -161,36 +170,39 @@ class Tests:
             known = isinstance(kind, type) and issubclass(kind, Exception)
             raise kind(str(reply.get("message"))) if known else RuntimeError
         if reply["value"] is None and "args" in reply:
-            for own, after in zip(args, unpack(reply["args"]), strict=True):
-                rewrite(own, after)
+            for before, after in zip(args, unpack(reply["args"]), strict=True):
+                rewrite(before, after)
             for key, after in unpack(reply["kwargs"]).items():
                 rewrite(kwargs.get(key), after)
         return unpack(reply["value"])
 
 
-def rewrite(own: Any, after: Any) -> None:
-    """Give a list, dict or set the contents that the program left in its copy, and those within it theirs."""
-    if type(own) is not type(after) or not isinstance(own, list | dict | set):
+def rewrite(target: Any, after: Any) -> None:
+    """Give a list, dict or set of the tests the contents of the program's copy `after`, nested containers included."""
+    if type(target) is not type(after) or not isinstance(target, list | dict | set):
         return
-    if isinstance(own, list):
-        kept = list(own)
-        own[:] = [_same(kept[i], item) if i < len(kept) else item for i, item in enumerate(after)]
-        return
-    kept = dict(own) if isinstance(own, dict) else {}
-    own.clear()
-    own.update({key: _same(kept.get(key), item) for key, item in after.items()} if isinstance(own, dict) else after)
+    if isinstance(target, list):
+        items = list(target)
+        target[:] = [_updated(items[i], item) if i < len(items) else item for i, item in enumerate(after)]
+    elif isinstance(target, dict):
+        values = dict(target)
+        target.clear()
+        target.update({key: _updated(values.get(key), value) for key, value in after.items()})
+    else:
+        target.clear()
+        target.update(after)
 
 
-def _same(own: Any, after: Any) -> Any:
-    """The tests' own object with the program's contents where both are lists, dicts or sets; else the program's."""
-    if type(own) is type(after) and isinstance(own, list | dict | set):
-        rewrite(own, after)
-        return own
+def _updated(target: Any, after: Any) -> Any:
+    """The tests' object with the contents of `after`, if both are lists, dicts or sets of one type; else `after`."""
+    if type(target) is type(after) and isinstance(target, list | dict | set):
+        rewrite(target, after)
+        return target
     return after
 
 
 def normal(value: Any) -> Any:
-    """As JSON would have it: expected outputs are JSON, which has no tuples."""
+    """The value in the types of JSON, without tuples and with text keys: expected outputs are JSON."""
     if isinstance(value, list | tuple):
         return [normal(item) for item in value]
     return {str(k): normal(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -1,10 +1,10 @@
-"""Is this the right mathematical answer? math-verify on \\boxed{...}. Imported by a verifying child process only.
+"""Judges mathematical answers: math-verify on \\boxed{...}. Imported by a verifying child process only.
 
-math-verify says whether two expressions are equal. What it does not look at is looked at here, on the text of both
-(`rlvr.task.verify.math_text`) and on their values, so that no answer is right that only restates the problem, drops
-what matters or is read as something that it does not say.
+math-verify decides whether two expressions are equal. This module also checks, on the text of both
+(`rlvr.task.verify.math_text`) and on their values, what math-verify ignores, so that no answer is right that only
+restates the problem, omits an essential part, or is parsed as something other than what is written.
 
-math-verify's own timeouts use signal.alarm, which needs the main thread and cannot interrupt one long integer
+math-verify's own timeouts use signal.alarm, which works in the main thread only and cannot interrupt one long integer
 operation: they are off here, and `rlvr.task.verify.pool` kills the process instead.
 """
 
@@ -24,32 +24,32 @@ from rlvr.task.verify import math_text
 if TYPE_CHECKING:
     from rlvr.records import Outcome
 
-# It warns once in each process that its timeouts are off, and reports every parse failure.
+# math-verify warns once in each process that its timeouts are off, and logs every parse failure.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
 
-EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; one of them a decimal number
-DIGITS = 30  # of numbers that are compared
+EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; at least one a decimal number
+DIGITS = 30  # to which numbers are evaluated before they are compared
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as math-verify reads it, and what its text says beside."""
+    """One answer as math-verify parses it, and properties of its text."""
 
     text: str
-    parsed: list[Any]  # sympy expressions, and text where that failed; nothing if there is nothing
+    parsed: list[Any]  # sympy expressions, and text where parsing failed; empty if there is no answer
     percent: bool = False
     boxed: bool = True
 
 
 def judge(request: dict[str, Any]) -> dict[str, Any]:
-    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}. "tolerance", where there is one: how far
-    a number may be from the right one.
+    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}. Optional: "tolerance", the largest
+    allowed distance from the right number.
 
     `error`: the right answer itself cannot be parsed. `unparsable`: nothing to compare in the answer, or several
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
-    factorials and the like) that the right answer does not have. Where the right answer is not mathematics, so that the
-    same text alone is right, the reply has "unreadable": true as well.
+    factorials and the like) that the right answer does not have. If the right answer is not mathematics, so that only
+    the same text is right, the reply also has "unreadable": true.
     """
     gold = _gold(request["gold"])
     reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0))}
@@ -64,18 +64,18 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
         return "correct"
     pairs = _pairs(gold, answer)
     if any(_equal(g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
-        said = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
-        asked = math_text.operators(said) - math_text.operators(gold.text)
-        return "unevaluated" if asked else "correct"
-    # What math-verify could not parse it returns as plain text, which equals equal text only.
+        last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
+        unevaluated = math_text.operators(last_side) - math_text.operators(gold.text)
+        return "unevaluated" if unevaluated else "correct"
+    # math-verify returns what it cannot parse as plain text, which is equal to the same text only.
     return "unparsable" if _text_only(answer) else "wrong"
 
 
 def _text_only(answer: Answer) -> bool:
-    return all(isinstance(each, str) for each in answer.parsed)
+    return all(isinstance(part, str) for part in answer.parsed)
 
 
-# --- reading
+# --- parsing
 
 
 @lru_cache(maxsize=4096)
@@ -84,11 +84,11 @@ def _gold(text: str) -> Answer:
 
 
 def _read(text: str) -> Answer:
-    """An answer in a box is read whole; in another text math-verify looks for one."""
+    """The answer in a text: the entire content of a box, or in a text without a box what math-verify extracts."""
     if not text.startswith("\\boxed"):
         parsed = _parse(text)
-        said = [each for each in parsed if isinstance(each, str)]
-        return Answer(said[-1] if said else "", parsed, boxed=False)
+        texts = [part for part in parsed if isinstance(part, str)]
+        return Answer(texts[-1] if texts else "", parsed, boxed=False)
     content, percent = math_text.without_percent(math_text.inside(text))
     content = math_text.plain(content)
     if math_text.adjacent_numbers(content):
@@ -96,7 +96,7 @@ def _read(text: str) -> Answer:
     return Answer(content, _boxed(math_text.bare(content)) if content.strip() else [], percent)
 
 
-# math-verify's default takes any number of a text that it cannot read for the whole: 5 of x \neq \pm 5.
+# By default math-verify takes any number in a text that it cannot parse as the answer: 5 of x \neq \pm 5.
 WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
 
 
@@ -117,7 +117,10 @@ def _parse(text: str, **options: Any) -> list[Any]:
 
 
 def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
-    """What may be equal. A percent sign that only one of them has may stand for a hundredth or be left out."""
+    """Pairs of expressions, of which one equal pair suffices.
+
+    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it.
+    """
     pairs = list(product(gold.parsed, answer.parsed))
     if gold.percent == answer.percent:
         return pairs
@@ -135,7 +138,7 @@ def _equal(gold: Any, answer: Any) -> bool:
 
 
 def _within(tolerance: float, gold: Any, answer: Any) -> bool:
-    """Are these numbers that are so close? The last digit of a decimal number is no distance."""
+    """Whether both are numbers with at most this distance, plus a relative margin of EXACT."""
     if not tolerance:
         return False
     first, second = _number(_value(gold)), _number(_value(answer))
@@ -143,18 +146,18 @@ def _within(tolerance: float, gold: Any, answer: Any) -> bool:
 
 
 def _near(gold: Any, answer: Any) -> bool:
-    """Whether numbers that math-verify calls equal are: it compares six decimals, and small numbers have none.
+    """Whether numbers that are equal for math-verify are close: it compares six decimals, too few for small numbers.
 
-    True where there is nothing to compare: other things than numbers, and than lists of them of one length.
+    True for anything but two numbers, or two lists of numbers of the same length.
     """
     gold, answer = _value(gold), _value(answer)
     if isinstance(gold, LISTS) and isinstance(answer, LISTS):
-        lists = [_entries(each) for each in (gold, answer)]
-        if len(lists[0]) != len(lists[1]) or not all(_number(e) is not None for each in lists for e in each):
+        golds, answers = _entries(gold), _entries(answer)
+        if len(golds) != len(answers) or any(_number(entry) is None for entry in golds + answers):
             return True
         if isinstance(gold, sympy.FiniteSet):
-            lists = [sorted(each, key=lambda e: _number(e).as_real_imag()) for each in lists]
-        return all(_near(g, a) for g, a in zip(*lists, strict=True))
+            golds, answers = (sorted(entries, key=_real_and_imaginary) for entries in (golds, answers))
+        return all(_near(g, a) for g, a in zip(golds, answers, strict=True))
     first, second = _number(gold), _number(answer)
     if first is None or second is None:
         return True
@@ -167,21 +170,25 @@ LISTS = (sympy.FiniteSet, sympy.Tuple, sympy.Interval)
 
 
 def _entries(expression: Any) -> list[Any]:
-    """Of a list; the two ends of an interval, which is how (1, 2) is read."""
+    """The entries of a list, or the two ends of an interval (which is what (1, 2) is parsed as)."""
     if isinstance(expression, sympy.Interval):
         return [expression.start, expression.end]
     return list(expression.args)
 
 
+def _real_and_imaginary(number: Any) -> Any:
+    return _number(number).as_real_imag()
+
+
 def _value(expression: Any) -> Any:
-    """What an equation says of its left side: 6 of x = 6."""
+    """The right side of an equation: 6 of x = 6. Any other expression unchanged."""
     while isinstance(expression, sympy.Eq):
         expression = expression.rhs
     return expression
 
 
 def _number(expression: Any) -> Any:
-    """Its value to `DIGITS` digits; None for anything but a finite number."""
+    """The value of an expression to `DIGITS` digits; None for anything but a finite number."""
     if not isinstance(expression, sympy.Expr) or not expression.is_number:
         return None
     value = expression.doit().evalf(DIGITS)
@@ -189,24 +196,24 @@ def _number(expression: Any) -> Any:
     return value if all(part.is_Number and part.is_finite for part in parts) else None
 
 
-# --- what equality does not look at
+# --- checks beyond equality
 
 
 def _consistent(gold: Answer, answer: Answer) -> bool:
-    """Whether nothing that the texts say beside their values stands against it: units, brackets, false equations."""
-    units = [math_text.unit(each.text) for each in (gold, answer)]
+    """Whether the texts do not contradict each other: in units, brackets and moduli, or by a false equation."""
+    units = [math_text.unit(text) for text in (gold.text, answer.text)]
     if None not in units and units[0] != units[1]:
         return False
     if (math_text.brackets(gold.text), math_text.brackets(answer.text)) == ("(", "{"):
         return False
-    moduli = [math_text.modulus(each.text) for each in (gold, answer)]
+    moduli = [math_text.modulus(text) for text in (gold.text, answer.text)]
     if None not in moduli and moduli[0] != moduli[1]:
         return False
     return _true_equations(math_text.bare(answer.text))
 
 
 def _true_equations(text: str) -> bool:
-    """Whether the numbers that a chain of equations sets equal are: 2 + 4 = 6 is, 5 = 6 is not, x = 6 says nothing."""
+    """Whether all numbers in a chain of equations are equal: in 2 + 4 = 6 and x = 6 they are, in 5 = 6 they are not."""
     if "=" not in text or any(sign in text for sign in (",", ";", "\\\\", "\\ne", "<", ">")):
         return True
     sides = [_boxed(side) for side in math_text.sides(text) if side.strip()]
@@ -214,4 +221,4 @@ def _true_equations(text: str) -> bool:
     return all(_near(a, b) for a, b in pairwise(numbers))
 
 
-judge({"gold": "1", "answer": "\\boxed{2}"})  # the first parse compiles the grammar: before the first clock starts
+judge({"gold": "1", "answer": "\\boxed{2}"})  # the first parse compiles the grammar: before the first time limit

@@ -1,6 +1,7 @@
-r"""Whether a right answer is whole: it says something, braces and environments are closed, commands have arguments.
+r"""Checks that a right answer is complete: it has content, closed braces and environments, and commands with arguments.
 
-Text alone, no parser: tens of thousands of right answers are looked at when data are loaded. Sentences are whole, too.
+Works on the text, without a parser: tens of thousands of right answers are checked when data are loaded. Sentences
+pass as well.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ TOKEN = re.compile(r"\\[a-zA-Z]+|\\?\S|\\\s")
 FRACTIONS = {r"\frac", r"\dfrac", r"\tfrac", r"\cfrac", r"\binom", r"\dbinom", r"\tbinom"}
 ACCENTS = {r"\overline", r"\overrightarrow", r"\vec", r"\hat", r"\bar"}
 ARGUMENTS = {"^": 1, "_": 1, r"\sqrt": 1, **dict.fromkeys(ACCENTS, 1), **dict.fromkeys(FRACTIONS, 2)}
-OPERATORS = {r"\sum", r"\prod", r"\int", r"\iint", r"\iiint", r"\oint", r"\lim"}  # what they are taken of follows
-ENDS = {"}", ")", ",", "&", "$", "^", "_", r"\\", r"\)", r"\]"}  # where an argument is missing
+OPERATORS = {r"\sum", r"\prod", r"\int", r"\iint", r"\iiint", r"\oint", r"\lim"}  # their operand follows
+ENDS = {"}", ")", ",", "&", "$", "^", "_", r"\\", r"\)", r"\]"}  # tokens that cannot begin an argument
 ENVIRONMENT = re.compile(r"\\(begin|end)(?![a-zA-Z])(?:\s*\{([^{}]*)\})?")
-# Commands that stand around or between what an answer says.
+# Commands around or between the content of an answer, which are not content themselves.
 AROUND = re.compile(
     r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname|displaystyle|left|right|[bB]igg?[lmr]?|q?quad|sqrt|[dtc]?frac"
     r"|cdot|times|div|pm|mp|[lc]?dots|leq?|geq?|neq?|lt|gt|equiv|approx|sim|to|begin|end)(?![a-zA-Z])"
 )
-SAID = re.compile(r"[^\W_]|[∞∅]|\\\{\s*\\\}")  # the empty set \{\} has no letter
+CONTENT = re.compile(r"[^\W_]|[∞∅]|\\\{\s*\\\}")  # the empty set \{\} has no letter
 
 
 def fault(text: str) -> str:
-    """What keeps a right answer from being mathematics or a sentence; "" where nothing does."""
-    if not SAID.search(AROUND.sub("", inside(text))):
+    """The defect because of which a right answer is neither mathematics nor a sentence; "" if there is none."""
+    if not CONTENT.search(AROUND.sub("", inside(text))):
         return "neither a letter nor a number"
     if not SPECIAL.search(text):
         return ""
@@ -36,14 +37,14 @@ def fault(text: str) -> str:
     closing = _closing(tokens)
     if closing is None:
         return "braces that are not balanced"
-    found = _open_environment(text)
+    defect = _open_environment(text)
     for at in range(len(tokens)):
-        found = found or _missing(tokens, closing, at)
-    return found
+        defect = defect or _missing_argument(tokens, closing, at)
+    return defect
 
 
 def _closing(tokens: Sequence[str]) -> dict[int, int] | None:
-    """Where each brace is closed, by where it is opened; None where they are not balanced."""
+    """{index of an opening brace: index of its closing brace}; None if the braces are not balanced."""
     open_at: list[int] = []
     closing: dict[int, int] = {}
     for at, token in enumerate(tokens):
@@ -57,6 +58,7 @@ def _closing(tokens: Sequence[str]) -> dict[int, int] | None:
 
 
 def _open_environment(text: str) -> str:
+    """A description of the first environment without a begin or an end; "" if there is none."""
     open_names: list[str] = []
     for side, name in ENVIRONMENT.findall(text):
         if side == "begin" and name:
@@ -66,8 +68,8 @@ def _open_environment(text: str) -> str:
     return rf"\begin{{{open_names[-1]}}} that is not closed" if open_names else ""
 
 
-def _missing(tokens: Sequence[str], closing: dict[int, int], at: int) -> str:
-    """What the token at this place needs and has not."""
+def _missing_argument(tokens: Sequence[str], closing: dict[int, int], at: int) -> str:
+    """A description of the token at index `at` if it lacks an argument; "" if it lacks none."""
     token, after = tokens[at], at + 1
     if token in OPERATORS:
         while after < len(tokens) and tokens[after] in ("^", "_"):
@@ -84,5 +86,5 @@ def _missing(tokens: Sequence[str], closing: dict[int, int], at: int) -> str:
 
 
 def _begins(tokens: Sequence[str], at: int) -> bool:
-    """Whether something begins at this place."""
+    """Whether an argument can begin at index `at`."""
     return at < len(tokens) and tokens[at] not in ENDS

@@ -1,6 +1,6 @@
-r"""What the text of a mathematical answer says beside its value: percent, units, brackets, operators. No sympy.
+r"""Reads from the text of a mathematical answer what is not part of its value: percent, units, brackets, operators.
 
-A text here is what stands between the braces of \boxed{...}, of a right answer or of a model's.
+A text in this module is the content of \boxed{...}, of a right answer or a model's. Does not import sympy.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space, as LaTeX writes it
+GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
 END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])+$")
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
@@ -35,72 +35,76 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 
 def inside(text: str) -> str:
-    r"""What the box of a text holds, without dollars around it and stops after it; the text itself if it has no box."""
+    r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
     text = text.strip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]
-    before = ""
-    while text != before:
-        before = text
+    previous = ""
+    while text != previous:
+        previous = text
         text = END.sub("", text.strip())
         for opening, closing in WRAPPERS:
-            middle = text[len(opening) : len(text) - len(closing)]
+            content = text[len(opening) : len(text) - len(closing)]
             wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
-            if wrapped and opening not in middle and closing not in middle and not middle.endswith("\\"):
-                text = middle
+            if wrapped and opening not in content and closing not in content and not content.endswith("\\"):
+                text = content
                 break
     return text
 
 
 def squeezed(text: str) -> str:
-    """Without white space, but between digits, and the braces of a short index: equal ones are equal answers, whatever
-    they mean."""
+    """The text without the braces of a short index and without white space, except between digits.
+
+    Answers with the same result are equal, whatever they mean.
+    """
     text = re.sub(rf"(?<=\d){GAP}+(?=\.?\d)", "\0", text)
     return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text)).replace("\0", " ")
 
 
 def without_percent(text: str) -> tuple[str, bool]:
     r"""(the text before a percent sign at its end, whether there was one). A list of percentages is left as it is."""
-    found = PERCENT.search(text)
-    if not found or re.search(r",\s|;|\\%.*\\%", text):
+    sign = PERCENT.search(text)
+    if not sign or re.search(r",\s|;|\\%.*\\%", text):
         return text, False
-    return text[: found.start()], True
+    return text[: sign.start()], True
 
 
 def plain(text: str) -> str:
-    r"""As the parser reads them: 10\,000 as 10000, 4.5e33 as a power of ten, 1 1/2 a mixed number, m_{\max} a name."""
+    r"""The text in a form that math-verify parses as meant: 10\,000 becomes 10000, 4.5e33 a power of ten, 1 1/2 a mixed
+    number, the index of m_{\max} part of a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
     text = LETTER.sub(r"\1{\2}", text)
-    text = REPEATING.sub(_fraction, text)
+    text = REPEATING.sub(_repeating_as_fraction, text)
     text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
-    text = THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
     return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
 
 
-def _fraction(found: re.Match[str]) -> str:
-    """0.1666... is (16 - 1)/90."""
-    before, after, repeated = found.groups()
-    nominator = int(before + after + repeated) - int(before + after or "0")
-    return rf"\frac{{{nominator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
+def _repeating_as_fraction(decimal: re.Match[str]) -> str:
+    """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90."""
+    before, after, repeated = decimal.groups()
+    numerator = int(before + after + repeated) - int(before + after or "0")
+    return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
 
 
 def bare(text: str) -> str:
-    r"""What is compared: 5 of 5 \pmod{7}; of a number alone the number, of \approx 12, €12, USD 12 or **12**."""
+    r"""The part of the text that is compared: 5 of 5 \pmod{7}, and 12 of \approx 12, €12, USD 12 or **12**."""
     text = MODULUS.sub("", text)
     amount = AMOUNT.fullmatch(text)
     return amount[1] + amount[2] if amount else text
 
 
 def modulus(text: str) -> str | None:
-    found = MODULUS.search(text)
-    return squeezed(next(each for each in found.groups() if each is not None)) if found else None
+    r"""The modulus at the end of a text: 7 of 5 \pmod{7}; None if there is none."""
+    match = MODULUS.search(text)
+    return squeezed(next(group for group in match.groups() if group is not None)) if match else None
 
 
 def sides(text: str) -> list[str]:
-    r"""Of a chain of equations, split where no brace or parenthesis is open: the k=1 of \sum_{k=1} is none."""
+    r"""The sides of a chain of equations. An = inside brackets does not count, such as that of \sum_{k=1}."""
     depth, parts = 0, [""]
     for token in re.findall(r"\\.|[<>!:]=|.", text, re.DOTALL):
         depth += token in ("(", "[", "{", r"\{")
@@ -113,9 +117,9 @@ def sides(text: str) -> list[str]:
 
 
 def adjacent_numbers(text: str) -> bool:
-    r"""Whether two numbers stand beside each other, as in `10 20`: no one answer. Parsers add or multiply them.
+    r"""Whether two numbers are next to each other, as in `10 20`: not one answer. Parsers add or multiply.
 
-    Rows of matrices and cases, whose numbers have & and \\ between them, are no such thing.
+    The numbers in rows of matrices and cases have & and \\ between them, and are not adjacent.
     """
     text = re.sub(r"\\\\", "&", text)
     text = re.sub(r"\\[dtc]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}", "F", text)
@@ -127,7 +131,7 @@ def adjacent_numbers(text: str) -> bool:
 
 
 def brackets(text: str) -> str:
-    r"""What encloses a list of several entries: "(" of a tuple or an open interval, "{" of a set, "" otherwise."""
+    r"""The opening bracket of a list of several entries: "(" (tuple, open interval) or "{" (set); else ""."""
     text = re.sub(r"\\(?:left|right|big|Big|bigl|bigr)(?![a-zA-Z])", "", text).strip()
     for opening, closing, kind in (("(", ")", "("), (r"\{", r"\}", "{")):
         if not (text.startswith(opening) and text.endswith(closing)):
@@ -163,7 +167,7 @@ OPERATORS = {
 
 
 def operators(text: str) -> frozenset[str]:
-    r"""The families of operators that a text leaves to be evaluated: sums, integrals, limits, \binom, 5! and so on."""
+    r"""The kinds of operators (keys of OPERATORS) that a text leaves to be evaluated: sums, limits, \binom, 5! etc."""
     return frozenset(name for name, pattern in OPERATORS.items() if re.search(pattern, text))
 
 
@@ -215,8 +219,9 @@ TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€£][a-zA-Z¢€£. /
 
 
 def unit(text: str) -> tuple[tuple[str, int], ...] | None:
-    r"""The unit at the end of a text, as ((unit, power), ...), powers negative after "per"; None if there is none, or
-    one that is not known here: nothing is then concluded from it.
+    r"""The unit at the end of a text as ((unit, power), ...), with negative powers after "per".
+
+    None if there is no unit, or an unknown one.
     """
     text = re.sub(r"\\(?=\$)", "", text).strip()
     if money := re.match(rf"-?({MONEY}){GAP}*[\d.]", text):
@@ -224,12 +229,13 @@ def unit(text: str) -> tuple[tuple[str, int], ...] | None:
     if re.search(r"\^\s*\{?\s*\\circ\s*\}?$", text):
         return (("deg", 1),)
     text = re.sub(r"(?:~|\\[,;: ])", " ", text)
-    text = WORDS.sub(lambda found: f" {found[1]} ", text).strip()
-    found = TRAILING.search(re.sub(r"\s*\^", "^", text))
-    return _factors(found[1]) if found else None
+    text = WORDS.sub(lambda command: f" {command[1]} ", text).strip()
+    trailing = TRAILING.search(re.sub(r"\s*\^", "^", text))
+    return _factors(trailing[1]) if trailing else None
 
 
 def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
+    """((unit, power), ...), sorted, from words such as "meters per second squared"; None if a word is unknown."""
     factors: list[tuple[str, int]] = []
     sign, power = 1, 1
     for word in re.findall(r"[a-zA-Z¢€£]+|\^\{?[23]\}?|/", words.lower().replace(".", " ")):

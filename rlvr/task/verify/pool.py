@@ -1,8 +1,8 @@
-"""Reusable child processes that verify answers, each under a wall-clock limit that nothing in the child can escape.
+"""Reusable child processes that verify answers, under a wall-clock limit that nothing in the child can evade.
 
-A verifier may hang in one long operation of C, eat all memory or crash: it runs in a process and a session of its own,
-which are killed and replaced. Requests and replies are JSON lines over pipes; nothing is unpickled. The parent never
-blocks on a child: every pipe is polled with a deadline.
+A verifier may hang in one long C operation, use up all memory or crash: it therefore runs in a separate process and
+session, which are killed and replaced. Requests and replies are JSON lines over pipes; nothing is unpickled. The parent
+never blocks on a child: every pipe is polled with a deadline.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ ANSWER_ATTEMPTS = 2
 
 @dataclass(eq=False)
 class Job:
-    """One distinct request and how often a child has died of it."""
+    """One distinct request, and the number of children that ended while they worked on it."""
 
     line: bytes
-    places: list[int]  # where in the caller's sequence it stands
+    places: list[int]  # its indices in the caller's sequence
     crashes: int = 0
-    exit_status: int = 0  # of the child that died last
+    exit_status: int = 0  # of the last child that ended
 
 
 @dataclass(eq=False)
 class Worker:
-    """A child process, starting until it says ready, then idle or busy with one job."""
+    """A child process: starting until its message `ready`, then idle or busy with one job."""
 
     process: subprocess.Popen[bytes]
     stderr: Any
-    deadline: float  # monotonic seconds: for the start or for the answer
+    deadline: float  # of the start or of the answer, in seconds of the monotonic clock
     ready: bool = False
     job: Job | None = None
     received: bytearray = field(default_factory=bytearray)
@@ -57,7 +57,7 @@ class Worker:
 
     @property
     def timed(self) -> bool:
-        """Whether its deadline counts: it is starting or busy."""
+        """Whether the deadline applies, because the process is starting or busy."""
         return not self.ready or self.job is not None
 
     def kill(self) -> None:
@@ -69,22 +69,22 @@ class Worker:
             stream.close()
 
     def complaint(self) -> str:
-        """The last lines of its stderr."""
+        """The end of the process's stderr."""
         self.stderr.seek(0)
         return self.stderr.read()[-2000:].decode(errors="replace").strip()
 
 
 def considerate(workers: int) -> int:
-    """How nice so many processes must be to take, together, half of what a trainer gets that wants every core."""
+    """The niceness at which this many processes together get half of the CPU time of a trainer that uses every core."""
     return min(19, math.ceil(math.log(2 * workers, WEIGHT_OF_NICE)))
 
 
 class Pool:
     """`workers` processes running `module.judge`. They start at the first `ask` and stay until `close`.
 
-    timeout_s: wall-clock seconds for each answer. memory_gb: address space of each process.
-    sandbox: that each process runs in; None: what it judges is read, never executed, or it has sandboxes of its own.
-    nice: how much lower than ours the priority of each process is.
+    timeout_s: wall-clock limit of each answer, in seconds. memory_gb: address space of each process.
+    sandbox: in which each process runs; None if it never executes what it judges, or starts sandboxes itself.
+    nice: added to the niceness of this process for each of the processes.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Pool:
         return [worker.process.pid for worker in self._workers]
 
     def ask(self, requests: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        """The reply to each request, in order; equal requests are asked once. timeout_s: another limit for each.
+        """The reply to each request, in order; equal requests are sent once. timeout_s: a limit in place of the pool's.
 
-        {"outcome": "timeout"}: no reply in time, or none within the limit of memory: the answer's doing.
-        {"outcome": "error"}: two processes crashed or were killed. Raises RuntimeError, with its stderr, when a process
-        does not even start.
+        {"outcome": "timeout"}: no reply in time, or none within the memory limit; both count as the answer's fault.
+        {"outcome": "error"}: two processes crashed or were killed. Raises RuntimeError, with the process's stderr, if a
+        process does not start.
         """
         jobs: dict[bytes, Job] = {}
         for place, request in enumerate(requests):
@@ -134,7 +134,7 @@ class Pool:
             try:
                 self._run(deque(jobs.values()), timeout_s or self._timeout_s, replies)
             except BaseException:
-                self._kill_all()  # replies on their way would be taken for answers to the next question
+                self._kill_all()  # late replies would be taken for replies to the next requests
                 raise
         return replies
 
@@ -148,15 +148,16 @@ class Pool:
             self._workers.pop().kill()
 
     def _run(self, waiting: deque[Job], timeout_s: float, replies: list[dict[str, Any]]) -> None:
+        """Process all jobs and write their replies into `replies`."""
         num_open = len(waiting)
         while num_open:
-            self._staff(min(self._num_workers, num_open))
+            self._start_workers(min(self._num_workers, num_open))
             self._assign(waiting, timeout_s)
             for worker in self._poll():
-                settled = self._listen(worker)
-                if settled is None:
+                result = self._receive(worker)
+                if result is None:
                     continue
-                job, reply = settled
+                job, reply = result
                 if reply is None:
                     job.crashes += 1
                     if job.crashes < ANSWER_ATTEMPTS:
@@ -167,11 +168,11 @@ class Pool:
                     replies[place] = reply
                 num_open -= 1
 
-    def _staff(self, wanted: int) -> None:
-        """Replace workers that died idle: nobody's answer killed them."""
+    def _start_workers(self, num_wanted: int) -> None:
+        """Start workers until there are `num_wanted`, after the removal of those that ended while idle."""
         for worker in [w for w in self._workers if not w.timed and w.process.poll() is not None]:
             self._remove(worker)
-        while len(self._workers) < wanted:
+        while len(self._workers) < num_wanted:
             self._workers.append(self._start())
 
     def _assign(self, waiting: deque[Job], timeout_s: float) -> None:
@@ -185,12 +186,12 @@ class Pool:
         package = Path(__file__).parents[2]
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         script = str(Path(__file__).with_name("child.py"))
-        what = [script, str(package.parent), self._module, str(self._memory), str(self._nice)]
+        arguments = [script, str(package.parent), self._module, str(self._memory), str(self._nice)]
         launch: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
-        command = [sys.executable, "-P", *what, str(os.getpid())]
-        if self._sandbox is not None:  # where its first process is everybody's parent
+        command = [sys.executable, "-P", *arguments, str(os.getpid())]
+        if self._sandbox is not None:  # the parent process inside a sandbox has the pid 1
             launch = replace(self._sandbox, shown=(package, *self._sandbox.shown)).popen
-            command = [*what, "1"]
+            command = [*arguments, "1"]
         process = launch(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
         )
@@ -201,7 +202,7 @@ class Pool:
         return Worker(process, stderr, time.monotonic() + START_TIMEOUT_S)
 
     def _poll(self) -> list[Worker]:
-        """Send what can be sent; the workers that have said something, died or run out of time."""
+        """Send what can be sent, and return the workers that have output, have ended or are past their deadline."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
@@ -209,15 +210,15 @@ class Pool:
                     selector.register(worker.process.stdin, selectors.EVENT_WRITE, worker)  # type: ignore[arg-type]
             deadline = min(w.deadline for w in self._workers if w.timed)
             events = selector.select(max(0.0, deadline - time.monotonic()))
-        touched: list[Worker] = []
+        readable: list[Worker] = []
         for key, mask in events:
             if mask & selectors.EVENT_WRITE:
                 self._send(key.data)
             else:
-                touched.append(key.data)
+                readable.append(key.data)
         now = time.monotonic()
-        late = [w for w in self._workers if w.timed and w.deadline <= now and w not in touched]
-        return touched + late
+        late = [w for w in self._workers if w.timed and w.deadline <= now and w not in readable]
+        return readable + late
 
     @staticmethod
     def _send(worker: Worker) -> None:
@@ -225,17 +226,17 @@ class Pool:
         try:
             worker.unsent = worker.unsent[os.write(worker.process.stdin.fileno(), worker.unsent) :]
         except BrokenPipeError:
-            worker.unsent = b""  # it died: its stdout says so in the next poll
+            worker.unsent = b""  # the process has ended: the next poll reads the end of its stdout
 
-    def _listen(self, worker: Worker) -> tuple[Job, dict[str, Any] | None] | None:
-        """(job, its reply), (job, None) if the process died of it, or None if there is nothing to settle."""
+    def _receive(self, worker: Worker) -> tuple[Job, dict[str, Any] | None] | None:
+        """(job, reply); (job, None) if the process ended before its reply; None if no job is finished."""
         assert worker.process.stdout is not None
         try:
             chunk = os.read(worker.process.stdout.fileno(), 1 << 16)
-        except BlockingIOError:  # nothing said: it is here because it is late
-            return self._overdue(worker)
+        except BlockingIOError:  # no output: the worker is past its deadline
+            return self._handle_overdue(worker)
         if not chunk:
-            return self._dead(worker)
+            return self._handle_exit(worker)
         worker.received += chunk
         if not worker.received.endswith(b"\n"):
             return None
@@ -248,13 +249,13 @@ class Pool:
         job, worker.job = worker.job, None
         return job, message
 
-    def _overdue(self, worker: Worker) -> tuple[Job, dict[str, Any]]:
+    def _handle_overdue(self, worker: Worker) -> tuple[Job, dict[str, Any]]:
         self._remove(worker)
         if worker.job is None:
             raise RuntimeError(f"the verifier {self._module} did not start within {START_TIMEOUT_S:.0f} s")
         return worker.job, {"outcome": "timeout"}
 
-    def _dead(self, worker: Worker) -> tuple[Job, None] | None:
+    def _handle_exit(self, worker: Worker) -> tuple[Job, None] | None:
         code, complaint = worker.process.wait(), worker.complaint()
         self._remove(worker)
         if worker.ready:
@@ -262,7 +263,7 @@ class Pool:
                 return None
             worker.job.exit_status = code
             return worker.job, None
-        # A signal that came before the child could ignore it is no reason to give up; a failed import is.
+        # A signal may have come before the child could ignore it, so the start is repeated; a failed import is final.
         self._failed_starts += 1
         if code >= 0 or self._failed_starts == START_ATTEMPTS:
             raise RuntimeError(f"the verifier {self._module} did not start (exit status {code}):\n{complaint}")

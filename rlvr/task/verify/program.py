@@ -1,7 +1,7 @@
-"""Does this program pass its tests? Runs it in `rlvr.task.verify.sandbox`. Imported by a verifying child process only.
+"""Tests programs in `rlvr.task.verify.sandbox`. Imported by a verifying child process only.
 
-A program has `cpu_s` seconds in which it computes or sleeps, with all that it starts; the pool bounds the wall clock,
-and kills with this process everything that runs inside.
+A program and the processes that it starts have `cpu_s` seconds in which they compute or sleep. The pool bounds the
+wall-clock time: it kills this process, and with it everything that runs in the sandbox.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from rlvr.records import Outcome
 
 INSIDE = Path(inside.__file__).read_bytes()
-END_S = 1.0  # in which a process that closed its end of a pipe has ended, if that is why
+END_S = 1.0  # within which a process ends after its end of a pipe was closed, if the pipe was closed by its end
 
 
 def judge(request: dict[str, Any]) -> dict[str, str]:
-    """{"program", "tests", "cpu_s"} -> {"outcome": ...}: correct if it passes all of its tests.
+    """{"program", "tests", "cpu_s"} -> {"outcome": ...}: correct if the program passes all tests.
 
-    tests: {"stdio": [[input, expected output], ...]}, or what `inside.py` reads: {"names": functions that are called,
+    tests: {"stdio": [[input, expected output], ...]}, or for `inside.py` {"names": functions that are called,
     "setup": code, and "tests": code or "cases": [[arguments, [right results]], ...]}.
     """
     sandbox = Sandbox(request["cpu_s"])
@@ -42,9 +42,9 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
 
 
 def _stdio(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outcome:
-    """The first test that fails decides."""
-    for given, expected in tests["stdio"]:
-        outcome, printed = _run(sandbox, program, given)
+    """The outcome of the first test that fails, or "correct"."""
+    for stdin, expected in tests["stdio"]:
+        outcome, printed = _run(sandbox, program, stdin)
         if outcome != "correct":
             return outcome
         if not same_output(printed, expected):
@@ -52,10 +52,10 @@ def _stdio(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outcome:
     return "correct"
 
 
-def _run(sandbox: Sandbox, program: str, given: str) -> tuple[Outcome, str]:
-    """Whether the program ended well ("correct"), and its standard output."""
+def _run(sandbox: Sandbox, program: str, stdin_text: str) -> tuple[Outcome, str]:
+    """("correct" if the program ended without an error, its standard output); ("" for other outcomes)."""
     with ExitStack() as stack:
-        stdin, stdout = (stack.enter_context(in_memory(text.encode(errors="replace"))) for text in (given, ""))
+        stdin, stdout = (stack.enter_context(in_memory(text.encode(errors="replace"))) for text in (stdin_text, ""))
         running = stack.enter_context(
             _start(sandbox, "program", program.encode(errors="replace"), stdin=stdin, stdout=stdout)
         )
@@ -71,7 +71,7 @@ def _run(sandbox: Sandbox, program: str, given: str) -> tuple[Outcome, str]:
 
 @dataclass(frozen=True)
 class _Running:
-    """A sandbox, and the pipe on which its script says that the sandbox stands."""
+    """A sandbox, and the pipe on which its script reports that the sandbox is set up."""
 
     process: Popen[bytes]
     started: int
@@ -82,7 +82,7 @@ class _Running:
 
 @contextmanager
 def _start(sandbox: Sandbox, role: str, payload: bytes, *, stdin: int, stdout: int) -> Iterator[_Running]:
-    """One of the roles of `inside.py`, dead on leaving."""
+    """Start one of the roles of `inside.py`; the process is killed when the context ends."""
     with ExitStack() as stack:
         content = stack.enter_context(in_memory(payload))
         reading, writing = os.pipe()
@@ -92,56 +92,57 @@ def _start(sandbox: Sandbox, role: str, payload: bytes, *, stdin: int, stdout: i
             process = stack.enter_context(
                 sandbox.start(INSIDE, *arguments, stdin=stdin, stdout=stdout, pass_fds=[content, writing])
             )
-        finally:  # only the sandbox holds it: if that ends before it stands, there is an end of file
+        finally:  # only the sandbox holds this end: if it ends during its setup, the reader gets an end of file
             os.close(writing)
         yield _Running(process, reading)
 
 
 def _wait(sandbox: Sandbox, running: _Running, *beside: _Running) -> Outcome | None:
-    """Wait for the first to end: None, or what it means that the limits were reached before.
+    """Wait until `running` ends: None, or the outcome if a limit of one of the sandboxes was reached before.
 
-    RuntimeError if a sandbox never came to run what it was given: that is nobody's answer.
+    Raises RuntimeError if a sandbox ended before it ran its script: the answer is not at fault.
     """
     assert sandbox.cpu_s is not None
-    everyone = (running, *beside)
+    sandboxes = (running, *beside)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     exhausted = watch.wait(
-        *(each.process for each in everyone),
+        *(sandboxed.process for sandboxed in sandboxes),
         seconds=sandbox.cpu_s,
         memory=float("inf") if limit == resource.RLIM_INFINITY else limit,
-        begun=lambda: all(each.has_begun() for each in everyone),
+        begun=lambda: all(sandboxed.has_begun() for sandboxed in sandboxes),
     )
     if exhausted is not None:
         return "timeout" if exhausted == "time" else "wrong"
-    for each in everyone:
-        if not os.read(each.started, 1):
-            raise RuntimeError(f"the sandbox ended with status {each.process.returncode} before the program began")
+    for sandboxed in sandboxes:
+        if not os.read(sandboxed.started, 1):
+            raise RuntimeError(f"the sandbox ended with status {sandboxed.process.returncode} before the program began")
     return None
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Equal line by line, blanks at both ends aside; lines of numbers by value (LiveCodeBench, arXiv:2403.07974)."""
-    pairs = [[line.strip() for line in text.strip().split("\n")] for text in (printed, expected)]
-    if len(pairs[0]) != len(pairs[1]):
+    """Whether all lines are equal, white space at both ends aside; lines of numbers are compared by value
+    (LiveCodeBench, arXiv:2403.07974)."""
+    printed_lines, expected_lines = (text.strip().split("\n") for text in (printed, expected))
+    if len(printed_lines) != len(expected_lines):
         return False
-    return all(a == b or _same_numbers(a, b) for a, b in zip(*pairs, strict=True))
+    pairs = [(a.strip(), b.strip()) for a, b in zip(printed_lines, expected_lines, strict=True)]
+    return all(a == b or _same_numbers(a, b) for a, b in pairs)
 
 
-# Decimal alone would also take 1_0, digits of other scripts, Infinity and NaN.
-# Possessive: tried in one way only, whatever a model has printed.
+# Decimal alone would also accept 1_0, digits of other scripts, Infinity and NaN. The quantifiers are possessive, so
+# that matching does not backtrack on any text that a model prints.
 NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 def _same_numbers(a: str, b: str) -> bool:
-    words = a.split(), b.split()
-    if not all(NUMBER.fullmatch(word) for part in words for word in part):
+    first, second = a.split(), b.split()
+    if not all(NUMBER.fullmatch(word) for word in first + second):
         return False
-    first, second = ([Decimal(word) for word in part] for part in words)
-    return first == second
+    return [Decimal(word) for word in first] == [Decimal(word) for word in second]
 
 
 def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outcome:
-    """Tests and program in two sandboxes, joined by two pipes."""
+    """The outcome of tests and program in two sandboxes, connected by two pipes."""
     candidate = {"setup": tests["setup"], "program": program}
     with ExitStack() as stack:
         calls, results = os.pipe(), os.pipe()
@@ -152,7 +153,7 @@ def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outc
             testing = stack.enter_context(
                 _start(sandbox, "tests", json.dumps(tests).encode(), stdin=results[0], stdout=calls[1])
             )
-        finally:  # only the two of them hold the pipes: one that ends is the end of file of the other
+        finally:  # only the two sandboxes hold the pipes: when one ends, the other reads an end of file
             for descriptor in (*calls, *results):
                 os.close(descriptor)
         exhausted = _wait(sandbox, testing, answering)
@@ -163,7 +164,7 @@ def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outc
             return "timeout" if out_of_time(answering.process.returncode) else "wrong"
     if out_of_time(verdict):
         return "timeout"
-    return _OUTCOMES.get(verdict, "wrong")  # other tests ended because of what the program returned
+    return _OUTCOMES.get(verdict, "wrong")  # any other status: the tests were ended by a result of the program
 
 
 _OUTCOMES: dict[int, Outcome] = {inside.CORRECT: "correct", inside.BROKEN: "error"}

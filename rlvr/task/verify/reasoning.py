@@ -1,7 +1,7 @@
-"""reasoning-gym's generators and verifiers. Imported by a verifying child process only.
+"""Runs reasoning-gym's generators and verifiers. Imported by a verifying child process only.
 
-Some verifiers evaluate what they read (sympy, expressions), and some generators depend on the order of Python's sets:
-the process runs in `rlvr.task.verify.sandbox`, with one seed of Python's hashes on every machine.
+Some verifiers evaluate the text of an answer (sympy, expressions), and some generators depend on the order of Python's
+sets: the process runs in `rlvr.task.verify.sandbox`, with the same seed of Python's hashes on every machine.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-SIZE = 500  # items that share a seed
-SOLVED = 1 - 1e-9  # a score that counts as right
-COMPOSED = {"composite"}  # of other generators: those are named themselves
+SIZE = 500  # items of one seed
+SOLVED = 1 - 1e-9  # the least score that counts as right
+COMPOSED = {"composite"}  # generators made of other generators, which can be named directly
 
 
 def judge(request: dict[str, Any]) -> dict[str, Any]:
-    """One of three things, by request["do"]. Every request has {"generator", "knobs" (JSON)}.
+    """Handle one request of one of three kinds, request["do"]. Every request has "generator" and "knobs" (JSON text).
 
-    check: {"outcome": "checked", "problem": what is wrong with generator or knobs, or ""}.
-    make, of {"seed", "indices"}: {"outcome": "made", "items": [[question, stored answer or null], ...]}.
-    judge, of {"seed", "index", "answer"}: {"outcome", "score"}, score in [0, 1].
+    check -> {"outcome": "checked", "problem": what is wrong with generator or knobs, or ""}
+    make, with "seed" and "indices" -> {"outcome": "made", "items": [[question, stored answer or null], ...]}
+    judge, with "seed", "index" and "answer" -> {"outcome", "score"}, score in [0, 1]
     """
     with contextlib.redirect_stdout(sys.stderr):  # some generators print
         if request["do"] == "check":
@@ -45,9 +45,9 @@ def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
     if generator not in usable:
         return f"task.generators: {generator} is no generator of reasoning-gym. It has: {', '.join(usable)}."
     config = DATASETS[generator][1]
-    own = {f.name for f in dataclasses.fields(config)} - {"seed", "size"}
-    if unknown := sorted(set(knobs) - own):
-        return f"task.generators.{generator}: {unknown[0]} is unknown. It takes: {', '.join(sorted(own))}."
+    allowed = {f.name for f in dataclasses.fields(config)} - {"seed", "size"}
+    if unknown := sorted(set(knobs) - allowed):
+        return f"task.generators.{generator}: {unknown[0]} is unknown. It takes: {', '.join(sorted(allowed))}."
     try:
         config(**knobs).validate()
     except (AssertionError, TypeError, ValueError) as error:
@@ -56,18 +56,20 @@ def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
 
 
 def _judged(source: Any, item: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    """`wrong` with score 0 where the verifier fails on this answer; `error` where it fails on the right one, too."""
+    """The verdict on an answer. If the verifier raises an exception: `wrong`, or `error` if it also raises one for the
+    right answer; score 0."""
     try:
         score = float(source.score_answer(answer, item))
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a verifier may fail in any way on a text that it did not expect
-        return {"outcome": "wrong" if _works(source, item) else "error", "score": 0.0}
+        return {"outcome": "wrong" if _verifier_works(source, item) else "error", "score": 0.0}
     score = min(max(score, 0.0), 1.0)
     return {"outcome": "correct" if score >= SOLVED else "wrong", "score": score}
 
 
-def _works(source: Any, item: Mapping[str, Any]) -> bool:
+def _verifier_works(source: Any, item: Mapping[str, Any]) -> bool:
+    """Whether the verifier runs without an exception on the right answer."""
     try:
         source.score_answer(item["answer"], item)
     except MemoryError:

@@ -1,10 +1,10 @@
 """The system calls that a program in the sandbox may make, as a seccomp filter for `bwrap --seccomp`.
 
-What is not listed here does not exist for it: ENOSYS, as on an older kernel, which the C library and Python know how
-to live with. Listed is what Python, NumPy and ordinary programs need. Not listed is, among others: memory that belongs
-to no process (memfd_create, memfd_secret, shmget, mq_open), namespaces and mounts (unshare, setns, clone3, mount,
+A call that is not listed here fails with ENOSYS, as on an older kernel, which the C library and Python can handle. The
+list has the calls that Python, NumPy and ordinary programs need. It excludes, among others: memory that belongs to no
+process (memfd_create, memfd_secret, shmget, mq_open), namespaces and mounts (unshare, setns, clone3, mount,
 fsopen), other processes' memory (ptrace, process_vm_readv, pidfd_getfd, userfaultfd), keys (keyctl, add_key), kernel
-machinery (bpf, perf_event_open, io_uring_setup), a session or scheduler of its own (setsid, sched_setscheduler).
+facilities (bpf, perf_event_open, io_uring_setup), a session or scheduler of its own (setsid, sched_setscheduler).
 
 The filter is a program for the kernel's classic BPF machine (Documentation/userspace-api/seccomp_filter.rst): one
 32-bit accumulator, loads from `struct seccomp_data`, jumps forwards only.
@@ -71,29 +71,29 @@ sockets
     recvfrom:45:207 sendmsg:46:211 recvmsg:47:212
 """
 
-# Allowed with some arguments only; all of them stand above.
+# Allowed with some arguments only; all of them are also in ALLOWED.
 CHECKED = ("clone", "socket", "socketpair", "mmap", "ioctl")
 NEW_NAMESPACES = 0x7E02_0000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; NEWTIME is a flag of clone3 alone
 AF_UNIX = 1  # between its own processes; asyncio needs it
 MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = 0x01, 0x20, 0x4_0000
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C  # type into the caller's terminal
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C  # insert input into the caller's terminal
 
 # Instructions: BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K, BPF_JMP|{JEQ,JGT,JGE,JSET}|BPF_K, BPF_RET|BPF_K.
 LOAD, AND, EQUAL, GREATER, NOT_LESS, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
-# Offsets in struct seccomp_data: number, architecture, then instruction pointer, six arguments of 64 bits.
+# Offsets in struct seccomp_data: number, architecture, then the instruction pointer and six 64-bit arguments.
 NUMBER, ARCHITECTURE = 0, 4
-ARGUMENT = tuple(range(16, 64, 8))  # their lower halves, on these little-endian machines: all that is checked are ints
+ARGUMENT = tuple(range(16, 64, 8))  # their lower halves (little-endian): all checked arguments are ints
 ALLOW, KILL, ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 # AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64 of <linux/audit.h>, and the column in the table.
 MACHINES = {"x86_64": (0xC000_003E, 0), "aarch64": (0xC000_00B7, 1)}
 
-# A label, or an instruction, its operand and for a jump the labels where it goes; "" is the next instruction.
+# A label; or an instruction with its operand and, for a jump, the labels of its targets ("": the next instruction).
 Line = str | tuple[int, int] | tuple[int, int, str, str]
 
 
 @cache
 def program(machine: str = "") -> bytes:
-    """The filter for a machine ("": this one): an array of `struct sock_filter`. ValueError: none of MACHINES."""
+    """The filter for a machine ("": this one): an array of `struct sock_filter`. ValueError if not in MACHINES."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise ValueError(f"The filter of system calls knows {' and '.join(MACHINES)}, and this machine is {machine}.")
@@ -117,7 +117,7 @@ def program(machine: str = "") -> bytes:
             "socket",
             (LOAD, ARGUMENT[0]),
             (EQUAL, AF_UNIX, "allowed", "no family"),
-            "mmap",  # memory that stays when no process has it mapped escapes every count of what processes hold
+            "mmap",  # memory that remains when no process has it mapped is in no process's memory usage
             (LOAD, ARGUMENT[3]),
             (ANY_BIT, MAP_HUGETLB, "forbidden", ""),
             (AND, MAP_SHARED | MAP_ANONYMOUS),
@@ -141,24 +141,24 @@ def program(machine: str = "") -> bytes:
 
 
 def numbers(column: int) -> dict[str, int]:
-    """Name and number of the allowed calls of one column of the table."""
+    """{name: number} of the allowed calls, from one column of the table."""
     rows = [word.split(":") for word in ALLOWED.split() if ":" in word]
-    return {name: int(both[column]) for name, *both in rows if both[column] != "-"}
+    return {name: int(columns[column]) for name, *columns in rows if columns[column] != "-"}
 
 
 def ranges(calls: Iterable[int]) -> list[tuple[int, int]]:
-    """Sorted numbers as (first, last) of their unbroken ranges."""
-    found: list[tuple[int, int]] = []
+    """(first, last) of each range of consecutive numbers, ascending."""
+    result: list[tuple[int, int]] = []
     for n in sorted(calls):
-        if found and found[-1][1] == n - 1:
-            found[-1] = (found[-1][0], n)
+        if result and result[-1][1] == n - 1:
+            result[-1] = (result[-1][0], n)
         else:
-            found.append((n, n))
-    return found
+            result.append((n, n))
+    return result
 
 
 def _in_ranges(allowed: Sequence[tuple[int, int]]) -> list[Line]:
-    """Two comparisons for each range, in ascending order: past it a number may be in the next, before it in none."""
+    """Two comparisons per range, ascending: a larger number goes on to the next range, a smaller one is unknown."""
     lines: list[Line] = []
     for first, last in allowed:
         past = "unknown" if (first, last) == allowed[-1] else f"past {last}"
@@ -167,16 +167,17 @@ def _in_ranges(allowed: Sequence[tuple[int, int]]) -> list[Line]:
 
 
 def assemble(lines: Sequence[Line]) -> bytes:
-    """Labels become distances. `struct sock_filter`: code, jump if true, if false, operand (16, 8, 8, 32 bits)."""
-    place: dict[str, int] = {}
+    """The instructions as `struct sock_filter`, with labels replaced by distances: code, jump if true, jump if false,
+    operand (16, 8, 8, 32 bits)."""
+    index_of: dict[str, int] = {}
     instructions: list[tuple[int, int] | tuple[int, int, str, str]] = []
     for line in lines:
         if isinstance(line, str):
-            place[line] = len(instructions)
+            index_of[line] = len(instructions)
         else:
             instructions.append(line)
     words: list[bytes] = []
-    for here, (code, operand, *targets) in enumerate(instructions):
-        jumps = [place[label] - here - 1 if label else 0 for label in targets] or [0, 0]
-        words.append(struct.pack("=HBBI", code, *jumps, operand))  # struct.error: backwards, or more than 255 away
+    for index, (code, operand, *targets) in enumerate(instructions):
+        jumps = [index_of[label] - index - 1 if label else 0 for label in targets] or [0, 0]
+        words.append(struct.pack("=HBBI", code, *jumps, operand))  # struct.error: a jump backwards, or beyond 255
     return b"".join(words)

@@ -1,8 +1,8 @@
-"""Does this query return what the right one returns? On SQLite, read only. Imported by a verifying child process only.
+"""Judges SQL queries: same result as the right query on a SQLite database? Imported by a verifying child process only.
 
-The process runs in a sandbox (`rlvr.task.verify.sandbox`) that shows it the databases, read-only. In it the database is
-opened read-only and immutable, an authorizer allows reading and functions alone, SQLite's own limits bound every value,
-and the query is interrupted when its time is up. What still hangs is killed by `rlvr.task.verify.pool`.
+The process runs in a sandbox (`rlvr.task.verify.sandbox`) in which the databases are readable. The database is opened
+read-only and immutable, an authorizer allows only reading and functions, SQLite's own limits bound every value, and the
+query is interrupted at its time limit. A process that hangs nevertheless is killed by `rlvr.task.verify.pool`.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 FORBIDDEN_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
-VALUE_BYTES = 10_000_000  # of one text or blob
-STEPS_BETWEEN_LOOKS = 10_000  # instructions of SQLite's machine: well under a millisecond
+VALUE_BYTES = 10_000_000  # largest text or blob
+STEPS_BETWEEN_CHECKS = 10_000  # instructions of SQLite's virtual machine between checks of the time: far below 1 ms
 
 Rows = list[tuple[Any, ...]]
 
 
 class QueryResult(NamedTuple):
-    """What a query returns."""
+    """The result of a query."""
 
     rows: Rows
     num_columns: int
 
     @property
     def nothing(self) -> bool:
-        """No row, or nulls alone: many a query returns that, whatever it asks."""
+        """Whether there is no row, or only nulls: many wrong queries return the same."""
         return all(value is None for row in self.rows for value in row)
 
 
 class TooSlow(Exception):
-    """The query took longer than it may."""
+    """Raised when a query exceeds its time limit."""
 
 
 def judge(request: dict[str, Any]) -> dict[str, str]:
     """{"database", "gold", "query", "match", "query_s", "max_rows"} -> {"outcome": ...}.
 
-    `error`: the right query itself fails, is too slow or returns too much; or it returns nothing and the request says
-    "rewards_nothing": false. Without "query" the outcome says of the right query: `nothing`, `something` or `error`.
+    `error`: the right query itself fails, is too slow or returns too much; or it returns nothing and the request has
+    "rewards_nothing": false. Without "query" the outcome describes the right query: `nothing`, `something` or `error`.
     """
     limits = (request["query_s"], request["max_rows"])
     try:
@@ -66,7 +66,7 @@ def _outcome(request: dict[str, Any], gold: QueryResult, query_s: float, max_row
     except TooSlow:
         return "timeout"
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError):
-        return "wrong"  # ValueError: a null character; too much is the query's fault, not the verifier's
+        return "wrong"  # ValueError: a null character. A result that is too large is the query's fault
     if answer.num_columns != gold.num_columns:
         return "wrong"
     if request["match"] == "set":
@@ -75,23 +75,23 @@ def _outcome(request: dict[str, Any], gold: QueryResult, query_s: float, max_row
     return "correct" if same_table(gold.rows, answer.rows, ordered=ordered) else "wrong"
 
 
-@lru_cache(maxsize=4)  # the answers to a question come one after another
+@lru_cache(maxsize=4)  # the answers to one question are judged one after another
 def _gold(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
     return execute(database, query, query_s, max_rows)
 
 
 def execute(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
-    """What one SELECT returns. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
+    """The result of one SELECT. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
     uri = f"{Path(database).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
     try:
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        connection.execute("PRAGMA temp_store = MEMORY")  # a file would be cut off at the sandbox's limit
+        connection.execute("PRAGMA temp_store = MEMORY")  # a temporary file would be truncated at the sandbox's limit
         connection.set_authorizer(_authorize)
         end = time.monotonic() + query_s
-        connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_CHECKS)
         try:
             cursor = connection.execute(query)
             rows = cursor.fetchmany(max_rows + 1)
@@ -112,39 +112,41 @@ def _authorize(action: int, first: str | None, second: str | None, database: str
     return sqlite3.SQLITE_OK
 
 
-def same_table(gold: Rows, found: Rows, *, ordered: bool) -> bool:
-    """Equal rows, as a bag or in order, after some permutation of the columns: Spider's test-suite accuracy.
+def same_table(gold: Rows, answer: Rows, *, ordered: bool) -> bool:
+    """Whether the rows are equal, as a bag or in order, after some permutation of the columns.
 
-    (arXiv:2010.02840, section 3.) The columns as they stand come first. Otherwise places are filled one by one, with
-    columns that hold the same values, and given up as soon as the rows so far differ: columns that equal each other
-    from row to row are tried once.
+    This is Spider's test-suite accuracy (arXiv:2010.02840, section 3). The columns in their order are compared first.
+    Then a backtracking search matches each gold column with a column of the same values, and backtracks as soon as the
+    rows of the matched columns differ. Of identical columns only one is tried.
     """
-    if len(gold) != len(found):
+    if len(gold) != len(answer):
         return False
     if not gold:
         return True
-    if len(gold[0]) != len(found[0]):
+    if len(gold[0]) != len(answer[0]):
         return False
-    if gold == found or (not ordered and Counter(gold) == Counter(found)):
+    if gold == answer or (not ordered and Counter(gold) == Counter(answer)):
         return True
-    wanted, offered = ([tuple(column) for column in zip(*rows, strict=True)] for rows in (gold, found))
-    if ordered:  # each column has its equal, or none will do
-        return Counter(wanted) == Counter(offered)
-    values = [Counter(column) for column in offered]
+    gold_columns, answer_columns = ([tuple(column) for column in zip(*rows, strict=True)] for rows in (gold, answer))
+    if ordered:  # equal rows in order mean that each column has an equal one
+        return Counter(gold_columns) == Counter(answer_columns)
+    values = [Counter(column) for column in answer_columns]
 
-    def fill(place: int, chosen: tuple[int, ...]) -> bool:
-        if place == len(wanted):
+    def can_match(chosen: tuple[int, ...]) -> bool:
+        """chosen: indices of the answer's columns that are matched with the first gold columns."""
+        place = len(chosen)
+        if place == len(gold_columns):
             return True
-        holds = Counter(wanted[place])
+        gold_values = Counter(gold_columns[place])
         tried = set[tuple[Any, ...]]()
-        for i, column in enumerate(offered):
-            if i in chosen or column in tried or values[i] != holds:
+        for i, column in enumerate(answer_columns):
+            if i in chosen or column in tried or values[i] != gold_values:
                 continue
             tried.add(column)
             order = (*chosen, i)
-            rows = Counter(zip(*(offered[j] for j in order), strict=True))
-            if rows == Counter(zip(*wanted[: place + 1], strict=True)) and fill(place + 1, order):
+            rows = Counter(zip(*(answer_columns[j] for j in order), strict=True))
+            if rows == Counter(zip(*gold_columns[: place + 1], strict=True)) and can_match(order):
                 return True
         return False
 
-    return fill(0, ())
+    return can_match(())

@@ -1,8 +1,8 @@
-"""What the processes of a sandbox take together, and an end to those that take too much.
+"""Measures the time and memory of all processes of a sandbox together, and detects when they exceed a limit.
 
-`prlimit` bounds each process and nobody their sum, so who waits for a sandbox looks at all of its processes from
-outside, in /proc. Nothing there can be changed from inside, and what is there is shared by nobody: the filter of
-system calls (`seccomp.py`) leaves no memory that does not belong to a process or to the sandbox's small /tmp.
+`prlimit` bounds each process but not their sum, so the process that waits for a sandbox reads the usage of all of its
+processes from outside, in /proc. It cannot be changed from inside, and it is complete: the filter of system calls
+(`seccomp.py`) allows no memory that does not belong to a process or to the sandbox's small /tmp.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Literal
 
 TICK_S = 0.05
-FILE_BYTES = 1024  # of kernel memory, for a file in /tmp that may be empty
+FILE_BYTES = 1024  # of kernel memory for each file in /tmp, even an empty one
 KERNEL_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-WEIGHT_OF_NICE = 1.25  # the kernel's: each step of niceness divides a thread's share of the CPU by this
-LOWEST = 19
-MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")  # what a process holds beside files on disk, in KiB
+WEIGHT_OF_NICE = 1.25  # in the kernel each step of niceness divides a thread's share of the CPU by this
+LOWEST = 19  # the lowest priority
+MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")  # a process's memory except files on disk, in KiB
 
 Exhausted = Literal["time", "memory"]
 
@@ -33,32 +33,34 @@ def wait(
     memory: float,
     begun: Callable[[], bool],
 ) -> Exhausted | None:
-    """Wait until the sandbox `process` ends: None. Or until it or one of those beside it has used up what it may.
+    """Wait until the sandbox `process` ends: None. Or until it or one of those `beside` it exceeds a limit: which.
 
-    seconds: that a sandbox computes, all of its processes together, and in which all of the sandboxes sleep once they
-        have begun. Waiting for a free core does not count; waiting for the sandbox's own other threads does.
-    memory: bytes of a sandbox's processes together; pages that several of them share count for each.
+    seconds: limit of the time that a sandbox computes, all of its processes together, plus the time in which all of the
+        sandboxes sleep after they have begun. Waiting for a free core does not count; waiting for the sandbox's own
+        other threads does.
+    memory: limit of a sandbox's processes together, in bytes; pages that several of them share count for each.
+    begun: whether all sandboxes are set up.
     """
-    sandboxes = [_Sandbox(each.pid) for each in (process, *beside)]
+    sandboxes = [_Sandbox(sandbox.pid) for sandbox in (process, *beside)]
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    asleep_s, then = 0.0, time.monotonic()
+    asleep_s, previous = 0.0, time.monotonic()
     while not ended(process, TICK_S):
-        stands, now = begun(), time.monotonic()
-        computed_s = sum(sandbox.look(stands, now - then) for sandbox in sandboxes)
-        if stands and not any(sandbox.runnable for sandbox in sandboxes):
-            asleep_s += max(0.0, now - then - computed_s)  # the first may have worked while the last was looked at
-        then = now
+        is_set_up, now = begun(), time.monotonic()
+        elapsed_s, previous = now - previous, now
+        computed_s = sum(sandbox.measure(is_set_up, elapsed_s) for sandbox in sandboxes)
+        if is_set_up and not any(sandbox.runnable for sandbox in sandboxes):
+            asleep_s += max(0.0, elapsed_s - computed_s)  # one may have worked while another was measured
         if any(sandbox.memory > memory for sandbox in sandboxes):
             return "memory"
         if max(sandbox.used_s for sandbox in sandboxes) + asleep_s > seconds:
             return "time"
         for sandbox in sandboxes:
-            _weigh_as_one(sandbox.runnable, nice)
+            _share_one_threads_cpu(sandbox.runnable, nice)
     return None
 
 
 def ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Whether it has ended, after waiting that long for it."""
+    """Whether a process has ended, after waiting for its end for at most `timeout_s` seconds."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:  # before Linux 5.3
@@ -71,9 +73,9 @@ def ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 class _Sandbox:
-    """The process that started a sandbox and all below it, as they were last seen.
+    """The last measurement of the process that started a sandbox and of all its descendants.
 
-    runnable: threads that run or wait for a free core. memory: bytes. used_s: what counts of its time.
+    runnable: threads that run or wait for a free core. memory: bytes. used_s: seconds that count towards the limit.
     """
 
     def __init__(self, pid: int) -> None:
@@ -83,27 +85,29 @@ class _Sandbox:
         self.runnable: list[int] = []
         self.memory, self.used_s = 0, 0.0
 
-    def look(self, stands: bool, since_s: float) -> float:
-        """Seconds of CPU since the last look. Until it stands, its /tmp is still that of this machine."""
-        self.memory, with_children_s = self._scratch() if stands else 0, 0.0
+    def measure(self, is_set_up: bool, elapsed_s: float) -> float:
+        """CPU seconds since the last measurement, `elapsed_s` ago. Before the setup its /tmp is the host's."""
+        self.memory = self._scratch_bytes() if is_set_up else 0
         self.runnable = []
-        left = [str(self._pid).encode()]
-        while left:
-            pid = left.pop()
-            with contextlib.suppress(OSError):  # it has ended
-                children, threads = _family(pid)
-                left += children
+        with_children_s = 0.0
+        pending = [str(self._pid).encode()]
+        while pending:
+            pid = pending.pop()
+            with contextlib.suppress(OSError):  # the process has ended
+                children, threads = _children_and_runnable(pid)
+                pending += children
                 self.runnable += threads
-                with_children_s += self._count(pid)
-        # Both are too low: children that nobody waited for are missing in one, those that came and went in the other.
+                with_children_s += self._add_process(pid)
+        # Both sums are too low: one lacks children that no process waited for, the other those that were never seen.
         cpu_s = max(self._cpu_s, with_children_s, sum(self._own_s.values()))
         computed_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
-        among_themselves_s = since_s * (1 - 1 / len(self.runnable)) if stands and self.runnable else 0.0
-        self.used_s += max(computed_s, among_themselves_s)
+        # n runnable threads share the CPU of one (see below): each waits for the others for 1 − 1/n of the time.
+        waited_s = elapsed_s * (1 - 1 / len(self.runnable)) if is_set_up and self.runnable else 0.0
+        self.used_s += max(computed_s, waited_s)
         return computed_s
 
-    def _count(self, pid: bytes) -> float:
-        """Add what a process holds; CPU seconds of it and of the children that it has waited for."""
+    def _add_process(self, pid: bytes) -> float:
+        """Add a process's memory; return the CPU seconds of it and of the children that it has waited for."""
         with open(b"/proc/%b/status" % pid, "rb") as file:  # noqa: PTH123 - pathlib is slow, and this runs often
             lines = [line.split() for line in file if line.startswith(MEMORY)]
         self.memory += 1024 * sum(int(line[1]) for line in lines)
@@ -112,43 +116,43 @@ class _Sandbox:
         self._own_s[pid, fields[19]] = user + system
         return user + system + children_user + children_system
 
-    def _scratch(self) -> int:
-        """Bytes of the files in the sandbox's /tmp, where we may look into it."""
+    def _scratch_bytes(self) -> int:
+        """Bytes of the files in the sandbox's /tmp; 0 if this process may not read it."""
         try:
-            first = _family(str(self._pid).encode())[0][0]
-            tmp = os.statvfs(b"/proc/%b/root/tmp" % first)
+            children, _ = _children_and_runnable(str(self._pid).encode())
+            tmp = os.statvfs(b"/proc/%b/root/tmp" % children[0])
         except (OSError, IndexError):
             return 0
         return (tmp.f_blocks - tmp.f_bfree) * tmp.f_frsize + (tmp.f_files - tmp.f_ffree) * FILE_BYTES
 
 
-def _family(pid: bytes) -> tuple[list[bytes], list[int]]:
-    """Children of a process and those of its threads that run or wait for a free core."""
+def _children_and_runnable(pid: bytes) -> tuple[list[bytes], list[int]]:
+    """(children of a process, those of its threads that run or wait for a free core)."""
     children: list[bytes] = []
     runnable: list[int] = []
-    for thread in os.listdir(b"/proc/%b/task" % pid):  # noqa: PTH208 - the same
+    for thread in os.listdir(b"/proc/%b/task" % pid):  # noqa: PTH208 - as above
         with contextlib.suppress(OSError):
-            place = b"/proc/%b/task/%b/" % (pid, thread)
-            with open(place + b"children", "rb") as file:  # noqa: PTH123 - the same
+            folder = b"/proc/%b/task/%b/" % (pid, thread)
+            with open(folder + b"children", "rb") as file:  # noqa: PTH123 - as above
                 children += file.read().split()
-            if _stat(place + b"stat")[0] == b"R":
+            if _stat(folder + b"stat")[0] == b"R":
                 runnable.append(int(thread))
     return children, runnable
 
 
 def _stat(path: bytes) -> list[bytes]:
-    """The fields after the name, which may hold anything: the state is the first (proc(5) counts it as the third)."""
-    with open(path, "rb") as file:  # noqa: PTH123 - the same
+    """The fields after the name, which may contain any characters. The first is the state (the third in proc(5))."""
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
         return file.read().rpartition(b")")[2].split()
 
 
-def _weigh_as_one(threads: list[int], nice: int) -> None:
-    """Let several threads together get the share of the CPU that one of that niceness gets. Only ever lowers it."""
+def _share_one_threads_cpu(threads: list[int], nice: int) -> None:
+    """Lower the priority of several threads so that together they get the CPU share of one of niceness `nice`."""
     if len(threads) < 2:
         return
     nice += math.ceil(math.log(len(threads), WEIGHT_OF_NICE))
     for thread in threads:
-        with contextlib.suppress(OSError):  # it has ended, or we may not
+        with contextlib.suppress(OSError):  # the thread has ended, or its priority may not be changed
             if nice > LOWEST:
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
             elif nice > os.getpriority(os.PRIO_PROCESS, thread):

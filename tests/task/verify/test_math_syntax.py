@@ -1,4 +1,4 @@
-"""Which right answers are whole."""
+"""Right answers that are complete, and the defects of those that are not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_mathematics_and_sentences_are_whole(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "defect"),
     [
         *[
             (text, "neither a letter nor a number")
@@ -63,5 +63,5 @@ def test_mathematics_and_sentences_are_whole(text: str) -> None:
         ("1 \\end{matrix}", "\\end{matrix} alone"),
     ],
 )
-def test_what_is_missing_is_named(text: str, found: str) -> None:
-    assert fault(text) == found
+def test_what_is_missing_is_named(text: str, defect: str) -> None:
+    assert fault(text) == defect

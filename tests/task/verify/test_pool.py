@@ -49,8 +49,8 @@ def busy(pool: Pool) -> list[int]:
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    with make_pool() as made:
-        yield made
+    with make_pool() as pool:
+        yield pool
 
 
 def test_replies_come_in_order_and_processes_are_reused(pool: Pool) -> None:
@@ -75,7 +75,7 @@ def test_a_hanging_answer_times_out_alone(pool: Pool) -> None:
 
 
 def test_a_process_killed_in_the_middle_costs_no_answer(pool: Pool) -> None:
-    """An answer that takes a moment (a factorial) is asked again in another process."""
+    """An answer that takes a moment (a factorial) is judged again in another process."""
     slow = [{"gold": str(n), "answer": f"\\boxed{{({20_000 + n})!}}"} for n in range(4)]
     killed: list[int] = []
 

@@ -30,13 +30,13 @@ DOUBLE = {"names": ["double"], "setup": "", "tests": "assert double(2) == 4\nass
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     need_sandbox()
-    with Pool("rlvr.task.verify.program", workers=2, timeout_s=60.0, memory_gb=2.0) as made:
-        yield made
+    with Pool("rlvr.task.verify.program", workers=2, timeout_s=60.0, memory_gb=2.0) as pool:
+        yield pool
 
 
 def outcomes(pool: Pool, *programs: str, tests: dict[str, Any] = SUM, cpu_s: int = 1) -> list[str]:
-    asked = [{"program": p, "tests": tests, "cpu_s": cpu_s} for p in programs]
-    return [reply["outcome"] for reply in pool.ask(asked)]
+    requests = [{"program": p, "tests": tests, "cpu_s": cpu_s} for p in programs]
+    return [reply["outcome"] for reply in pool.ask(requests)]
 
 
 def test_right_wrong_broken_and_endless_programs_are_told_apart(pool: Pool) -> None:
@@ -187,15 +187,15 @@ HELD = {"stdio": [["", "held"]]}
 
 
 def test_what_the_sandbox_forbids_is_refused(pool: Pool) -> None:
-    said = outcomes(pool, *hostile.REFUSED.values(), tests=REFUSAL, cpu_s=20)
-    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+    results = outcomes(pool, *hostile.REFUSED.values(), tests=REFUSAL, cpu_s=20)
+    assert dict(zip(hostile.REFUSED, results, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
 
 
 def test_it_is_refused_to_programs_of_an_ordinary_user() -> None:
     need_sandbox()
     requests = [{"program": p, "tests": REFUSAL, "cpu_s": 20} for p in hostile.REFUSED.values()]
-    said = judged_by_nobody(requests, workers=2, timeout_s=60.0, memory_gb=2.0)
-    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+    results = judged_by_nobody(requests, workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert dict(zip(hostile.REFUSED, results, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
 
 
 def signalling() -> list[dict[str, Any]]:
@@ -210,8 +210,8 @@ def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
     """`error` would drop the answer's whole group from training. The process that judges lives on as well."""
     pool.ask([{"program": RIGHT + f"\n# {n}", "tests": SUM, "cpu_s": 1} for n in range(2)])
     before = pool.pids()
-    said = [reply["outcome"] for reply in pool.ask(signalling())]
-    assert set(said) == {"wrong", "timeout"}
+    results = [reply["outcome"] for reply in pool.ask(signalling())]
+    assert set(results) == {"wrong", "timeout"}
     assert pool.pids() == before
     assert outcomes(pool, RIGHT) == ["correct"]
 
@@ -219,25 +219,25 @@ def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
 def test_no_signal_of_an_ordinary_user_leaves_the_sandbox() -> None:
     need_sandbox()
     right = {"program": RIGHT, "tests": SUM, "cpu_s": 2}
-    said = judged_by_nobody([*signalling(), right], workers=2, timeout_s=60.0, memory_gb=2.0)
-    assert set(said[:-1]) == {"wrong", "timeout"}
-    assert said[-1] == "correct"
+    results = judged_by_nobody([*signalling(), right], workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert set(results[:-1]) == {"wrong", "timeout"}
+    assert results[-1] == "correct"
 
 
 @pytest.mark.parametrize("name", hostile.HOARDS)
 def test_all_processes_together_hold_no_more_than_the_limit(name: str) -> None:
     need_sandbox()
     lowest = before = psutil.virtual_memory().available
-    said: list[str] = []
+    results: list[str] = []
     with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=1.0) as pool:
         asking = threading.Thread(
-            target=lambda: said.extend(outcomes(pool, hostile.HOARDS[name], tests=HELD, cpu_s=30))
+            target=lambda: results.extend(outcomes(pool, hostile.HOARDS[name], tests=HELD, cpu_s=30))
         )
         asking.start()
         while asking.is_alive():
             lowest = min(lowest, psutil.virtual_memory().available)
             asking.join(0.02)
-    assert said == ["wrong"]
+    assert results == ["wrong"]
     assert before - lowest < 2 * 2**30  # others use the machine as well
 
 

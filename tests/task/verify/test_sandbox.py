@@ -26,8 +26,8 @@ def test_the_same_program_gives_the_same_answer() -> None:
     need_sandbox()
     program = "print(hash('x'), list({'a', 'b', 'c', 'd'}))"  # both depend on the hash seed
     sandbox = Sandbox(cpu_s=2)
-    said = {output(sandbox, program) for _ in range(3)}
-    assert len(said) == 1
+    outputs = {output(sandbox, program) for _ in range(3)}
+    assert len(outputs) == 1
 
 
 def test_a_machine_without_a_sandbox_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ try:
 except OSError: pass
 print(os.getuid(), n < 100)
 '''
-made = sandbox.Sandbox(cpu_s=1)
-made.check()
-with made.popen(["-c", FORKS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+tested = sandbox.Sandbox(cpu_s=1)
+tested.check()
+with tested.popen(["-c", FORKS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
     print(process.communicate()[0])
 """
 
