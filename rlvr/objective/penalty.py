@@ -46,11 +46,17 @@ def kl_loss(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tenso
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy H = −Σ p log p of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
+    """Entropy H = −Σ p log p of softmax(logits), [...] nats, with gradient; a bonus enters a loss as −coef·H.
 
-    logits: [..., V]; computed in float32 at least, from log-probabilities: logsumexp(z) − Σ p·z is the same number, but
-    the difference of two numbers as large as the logits. Tokens with logit −inf have p = 0 and add nothing.
+    logits: [..., V]; computed in float32 at least. Tokens with logit −inf have p = 0 and add nothing.
+
+    With d = logits − max and S = Σ e^d, H = log S − Σ d·e^d / S: the largest logit is subtracted first, so that no two
+    large numbers are subtracted from each other. PyTorch's log_softmax is not used, because on a CPU it
+    adds up e^d word by word in float32: its error, which every log p has, reaches 1e-5 for 32,768 words.
     """
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_p = z.clamp(min=torch.finfo(z.dtype).min / 2).log_softmax(-1)  # finite: 0 · −inf is NaN
-    return -(log_p.exp() * log_p).sum(-1)
+    d = z.clamp(min=torch.finfo(z.dtype).min / 2)  # finite: 0 · −inf is NaN
+    d = d - d.detach().amax(-1, keepdim=True)
+    weight = d.exp()
+    total = weight.sum(-1)
+    return total.log() - (weight * d).sum(-1) / total

@@ -122,7 +122,8 @@ def test_gradient_of_entropy_survives_impossible_tokens() -> None:
 
 @pytest.mark.parametrize("shift", [0.0, 30.0, -1000.0])
 def test_entropy_keeps_its_digits_however_large_the_logits_are(shift: float) -> None:
-    """32,768 words, float32 against the same logits in float64. logsumexp(z) − Σ p·z misses by 2e-5, 1e-4 and 3e-2."""
+    """32,768 words, float32 against float64. The error of logsumexp(z) − Σ p·z is 2e-5, 1e-4 and 3e-2,
+    that of −Σ p log p with PyTorch's log_softmax up to 2.5e-5, depending on the processor."""
     z = 4 * torch.randn(64, 32_768, generator=torch.Generator().manual_seed(0)) + shift
     exact = z.double().requires_grad_()
     log_p = exact.log_softmax(-1)
@@ -131,5 +132,5 @@ def test_entropy_keeps_its_digits_however_large_the_logits_are(shift: float) -> 
     leaf = z.requires_grad_()
     result = entropy(leaf)
     (gradient,) = torch.autograd.grad(result.sum(), leaf)
-    torch.testing.assert_close(result.double(), expected.detach(), rtol=0, atol=2e-5)
+    torch.testing.assert_close(result.double(), expected.detach(), rtol=0, atol=3e-6)
     torch.testing.assert_close(gradient.double(), slope, rtol=0, atol=1e-5 * float(slope.abs().max()))
