@@ -18,7 +18,7 @@ from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, hand_in, script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
-from sweeps.slurm.launch import Alike, chunks
+from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import Queue, by_run, joined, record
 from tests.slurm.place import wait_for
 
@@ -134,7 +134,7 @@ def test_a_short_job_is_warned_in_its_last_quarter() -> None:
 
 def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
     small, large = ({"gpus": gpus, "pack": 1} for gpus in (0, 1))
-    arrays = chunks([Alike(small, ["7"], ["a", "b", "c", "d", "e"]), Alike(large, [], ["f"])], 2)
+    arrays = chunks([Array(small, ["7"], ["a", "b", "c", "d", "e"]), Array(large, [], ["f"])], 2)
     shares = [(small, ["7"], ["a", "b"]), (small, ["7"], ["c", "d"]), (small, ["7"], ["e"]), (large, [], ["f"])]
     assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
 
@@ -271,14 +271,14 @@ def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", OBEYS], {}, ranks=1)
     assert ended == Ended(75, out_of_memory=False)
-    assert supervisor.told == signal.SIGTERM
+    assert supervisor.stop_signal == signal.SIGTERM
 
 
 def test_a_killed_process_is_told_from_one_that_left() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}, ranks=1)
     assert ended.status == -9
-    assert supervisor.told is None
+    assert supervisor.stop_signal is None
 
 
 def test_the_warning_does_not_kill_what_starts_ranks() -> None:

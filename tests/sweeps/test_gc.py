@@ -57,7 +57,7 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     ledger = Ledger(tmp_path)
     done, half = make_run(ledger, "done", "ok", 40, 80, 120), make_run(ledger, "half", "preempted", 40, 80)
     assert main(["gc", "--home", str(tmp_path)]) == 0
-    assert "could go: python -m sweeps gc --yes" in capsys.readouterr().out
+    assert "can be removed: python -m sweeps gc --yes" in capsys.readouterr().out
     assert len(list((done / "checkpoints").iterdir())) == 3
     assert [left.size for left in find(ledger)] == [KB, KB]
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0

@@ -261,9 +261,9 @@ def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
     with launching(ledger, workers=2) as parent:
         wait_for(lambda: running(ledger, "a", "b"))
         assert commands.main([*cancel, "a"]) == 2  # it is one of two
-        assert "no launch of this machine works on run a alone" in capsys.readouterr().err
+        assert "no launch on this machine works on run a alone" in capsys.readouterr().err
         assert commands.main([*cancel, "s"]) == 0
-        assert f"Process {parent.pid} of this machine was told to stop" in capsys.readouterr().out
+        assert f"Process {parent.pid} of this machine was signalled to stop" in capsys.readouterr().out
         parent.communicate(timeout=20)
     assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
     assert commands.main([*cancel, "s"]) == 2  # the lock that it signed is free
@@ -290,7 +290,7 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
                 third.communicate(timeout=20)
             second.communicate(timeout=20)
     said = capsys.readouterr().out.splitlines()
-    sentence = "Process {} of this machine was told to stop: runs finish their step and save."
+    sentence = "Process {} of this machine was signalled to stop: runs finish their step and save."
     assert sorted(said) == sorted(sentence.format(pid) for pid in pids)
     assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
     assert waiting_here(ledger) == set()
@@ -382,7 +382,7 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
 
     ledger = plan(tmp_path, a="")
     with Attempt.open(ledger.run_dir("a")) as other:
-        end = verdict.of_death(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
+        end = verdict.of_exit(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
         assert end.cause is Cause.BUSY
         assert not (other.path / "exit.json").exists()
         other.close(Cause.OK)
@@ -427,7 +427,7 @@ def test_on_a_full_disk_an_end_keeps_its_cause_and_is_said(
     run_dir = Ledger(full_disk).run_dir("a")
     (run_dir / "lock").unlink()  # its process is dead
     known = verdict.Verdict(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
-    assert verdict.of_death(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
+    assert verdict.of_exit(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
     told = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
     assert capsys.readouterr().err == f"{run_dir}: {told}\n"
     assert not list(run_dir.glob("attempts/[23]/exit.json"))
@@ -468,7 +468,7 @@ def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
     wait_for(lambda: worker.poll() is not None)
     child = int(log.read_text())
     assert lock.process_start(child) is not None
-    worker.bury()
+    worker.clean_up()
     assert lock.process_start(child) is None
 
 
@@ -490,7 +490,7 @@ def test_the_end_of_one_worker_is_not_that_of_the_tenth_after_it(tmp_path: Path)
     wait_for(lambda: staff[1].poll() is not None)
     assert staff[10].poll() is None
     for worker in (staff[1], staff[10]):
-        worker.bury()
+        worker.clean_up()
 
 
 @pytest.mark.slow

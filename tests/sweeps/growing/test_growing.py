@@ -125,7 +125,7 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     looked = Record.read(ledger, ledger.sweeps()[0].sweep_id)
     looked.info["until"]["looks"].append({"seeds": 3})
     repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'", "tracker=none")
-    assert "baseline and claims: those that the launch fixed stay." in capsys.readouterr().err
+    assert "baseline and claims stay as the first launch fixed them." in capsys.readouterr().err
     looked.save()  # by a controller, in the meantime
     repeated.rename()
     (sweep,) = ledger.sweeps()

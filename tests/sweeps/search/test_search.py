@@ -68,7 +68,7 @@ MISTAKES = {
     "GPUs that are not here": (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
     "threads of some trials": (
         ["eta=1,2", "when=cluster.threads=2 if eta=2", *GOAL, "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=2"],
-        "all runs of a launch on this machine share it. Launch them apart.",
+        "all runs of a launch on this machine share it. Launch them separately.",
     ),
     "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
     "a pruner of several metrics": (
@@ -228,7 +228,7 @@ def test_stopped_killed_and_repeated_it_ends_as_if_it_had_not_been(home: Path, t
     assert commands.main(["cancel", "search", "--home", str(tmp_path)]) == 0  # as Ctrl-C does
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 130, out
-    assert "the same command goes on with it" in out
+    assert "the same command continues it" in out
     process = start(tmp_path, *OPTIONS, "tracker=none")
     wait_for(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) > 1, process)
     os.killpg(process.pid, signal.SIGKILL)

@@ -86,7 +86,7 @@ def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) ->
     points = alternatives(parse([typed]))[axis.key]
     study, seen = create_study(), list[str]()
     for number in range(len(points)):
-        study.sampler = samplers.grid(samplers.Asked([axis], 1, number, 0), seed=3)
+        study.sampler = samplers.grid(samplers.Request([axis], 1, number, 0), seed=3)
         trial = study.ask()
         seen.append(axis.suggest(trial))
         study.tell(trial, 0.0)
@@ -144,8 +144,8 @@ def test_every_option_is_what_its_name_says(group: str) -> None:
         assert type(option).__name__ == OPTIONS[group][name]
 
 
-def _asked(*typed: str, objectives: int = 1) -> samplers.Asked:
-    return samplers.Asked(space(*typed)[0], objectives, 0, 0)
+def _asked(*typed: str, objectives: int = 1) -> samplers.Request:
+    return samplers.Request(space(*typed)[0], objectives, 0, 0)
 
 
 def test_a_sampler_says_what_it_cannot_search() -> None:
@@ -171,7 +171,7 @@ def test_every_sampler_finds_the_top_of_a_hill() -> None:
     for name, make in made.items():
         study = create_study(direction="maximize")
         for number in range(40):
-            study.sampler = make(samplers.Asked([axis], 1, number, 0))
+            study.sampler = make(samplers.Request([axis], 1, number, 0))
             trial = study.ask()
             x = float(axis.suggest(trial).removeprefix("x="))
             study.tell(trial, 1 - (x - 3) ** 2)
