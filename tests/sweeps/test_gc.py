@@ -103,9 +103,9 @@ def test_a_run_that_is_taken_between_looking_and_removing_is_left(
     run_dir = make_run(ledger, "run", None)
     half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
     half.mkdir(parents=True)
-    found = find(ledger)
+    removable = find(ledger)
     with Attempt.open(run_dir) as attempt:
-        assert remove(found, print) == 0
+        assert remove(removable, print) == 0
         attempt.close("preempted")
     assert half.is_dir()
     assert "in use now" in capsys.readouterr().out

@@ -30,9 +30,9 @@ from tests.sweeps.test_plan import planned
 def test_a_bad_name_is_one_line_before_anything_is_launched(words, message, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     assert main(["-m", "loss=grpo", "seed=0,1", "cluster=local", *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -72,8 +72,8 @@ def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
-    made = planned(["seed=0"], ["seed=1"])
-    marked = replace(made, runs=(made.runs[0], replace(made.runs[1], control="seeds")))
+    new_plan = planned(["seed=0"], ["seed=1"])
+    marked = replace(new_plan, runs=(new_plan.runs[0], replace(new_plan.runs[1], control="seeds")))
     assert preview(marked, Ledger(tmp_path), slurm=False).count("seed=1 control=seeds") == 1
 
 
@@ -203,9 +203,9 @@ def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
             ("trainer.eps", 1e-9),
         ]
     ]
-    ledger, made = Ledger(tmp_path), planned(knobs)
-    write(made, ledger)
-    (line,) = (ledger.sweep_dir(made.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
+    ledger, new_plan = Ledger(tmp_path), planned(knobs)
+    write(new_plan, ledger)
+    (line,) = (ledger.sweep_dir(new_plan.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
     assert len(line) < 1000
 
 
@@ -313,9 +313,9 @@ def test_finished_runs_are_estimated_once_for_all_planned_ones(tmp_path: Path, m
 def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
     """(device, hours of runs, what hours are counted in)"""
     text = preview(planned(*points), ledger, slurm=False)
-    found = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
-    assert found is not None, text
-    return found[1], float(found[2]), found[3]
+    match = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
+    assert match is not None, text
+    return match[1], float(match[2]), match[3]
 
 
 @pytest.mark.parametrize(
@@ -363,8 +363,8 @@ def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
         finish(ledger, run.run_id, 1, 100)
         (end,) = ledger.run_dir(run.run_id).rglob("exit.json")
         end.write_text(json.dumps(json.loads(end.read_text()) | {"time": 1e9 + number}))
-    found = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
-    assert found == [(7, 0), (9, 2), (9, 1)]
+    measured_runs = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
+    assert measured_runs == [(7, 0), (9, 2), (9, 1)]
 
 
 def test_a_launch_names_finished_runs_that_read_something_else(

@@ -85,8 +85,8 @@ class Here:
 
 
 def plan_point(overrides: list[str]) -> Planned:
-    told = dict(each.split("=") for each in overrides)
-    config = {"x": float(told["x"]), "y": told["y"], "kind": told["kind"], "seed": 0, "cluster": {}}
+    values = dict(each.split("=") for each in overrides)
+    config = {"x": float(values["x"]), "y": values["y"], "kind": values["kind"], "seed": 0, "cluster": {}}
     run_id = hashlib.sha256(repr(config).encode()).hexdigest()[:12]
     return Planned(run_id, run_id, run_id, tuple(overrides), config)
 
