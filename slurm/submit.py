@@ -138,15 +138,15 @@ def _environment(resources: Resources) -> dict[str, str]:
     return kept
 
 
-class Full(ValueError):
+class QueueFull(ValueError):
     """Raised when the queue has as many jobs of this user as it may have: there will be room when some have ended."""
 
 
-def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
+def submit_script(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
     """Submit a script by sbatch. Returns the job's number.
 
     keep_open: descriptors that sbatch inherits, such as a lock that must stay held until sbatch has ended. Raises
-    ValueError with SLURM's reason and the resources; Full if it may be accepted later.
+    ValueError with SLURM's reason and the resources; QueueFull if it may be accepted later.
     """
     try:
         out = client.call("sbatch", "--parsable", str(path), env=_environment(resources), pass_fds=keep_open)
@@ -155,6 +155,6 @@ def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) 
             f"cluster.{key}={getattr(resources, key)}"
             for key in ("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb")
         )
-        refusal = Full if client.is_full(str(error)) else ValueError
+        refusal = QueueFull if client.is_full(str(error)) else ValueError
         raise refusal(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
     return out.strip().split(";")[0]

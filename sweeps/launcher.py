@@ -34,12 +34,12 @@ from sweeps.growing.record import Record
 from sweeps.local import Outcome, check_here, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background, tracker_of
-from sweeps.worker import shipping, to_store
+from sweeps.worker import shipping, store_options
 
 
 def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -233,7 +233,7 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
     check_here(**largest)
 
 
-def _is_typed(run: Planned, key: str) -> bool:
+def _is_typed(run: PlannedRun, key: str) -> bool:
     """Whether a knob of the cluster was typed for a run."""
     return f"cluster.{key}" in map(key_of, run.overrides)
 
@@ -359,7 +359,7 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
         return None
     _warn_of_unreachable_store(ledger, tracker.uri)
     sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
-    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *to_store(tracker.uri))
+    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
 
 
 def _warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import NAMING
 from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 
 READ_BY_REPORTS = ("bundle", "import", "findings", "paper")  # commands of `python -m analysis`
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -64,7 +64,7 @@ class RunNames:
         self._of_run = ledger.names()
         self._owner = {name: run_id for run_id, name in self._of_run.items()}
 
-    def give(self, run: Planned) -> Planned:
+    def give(self, run: PlannedRun) -> PlannedRun:
         if run.run_id not in self._of_run:
             owner = self._owner.get(run.name, run.run_id)
             name = run.name if owner == run.run_id else f"{run.name}-{run.run_id[:6]}"

@@ -18,7 +18,7 @@ from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 
 # Runs that differ in these keys alone are assumed to cost the same per step.
 SAME_COST = {"seed", "steps", "lr", *SHORTHANDS, "advantage", "divergence", "loss", *NOT_IDENTITY}
@@ -36,7 +36,7 @@ class RunCost:
 Past = Mapping[str, Sequence[RunCost]]  # by kind, or by run id
 
 
-def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
+def costs_of_finished_runs(ledger: Ledger, kinds: Collection[str]) -> Past:
     """The costs of the finished runs of these kinds, by kind."""
     costs: dict[str, list[RunCost]] = {}
     for state in ledger.states(ledger.runs()):
@@ -74,16 +74,16 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return json.dumps({**relevant, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
 
 
-def mean_hours(runs: Sequence[Planned], ledger: Ledger) -> float | None:
+def mean_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> float | None:
     """Mean hours per run, over those of these runs whose kind has finished before; None if there are none."""
     hours = list(run_hours(runs, ledger).values())
     return statistics.fmean(hours) if hours else None
 
 
-def run_hours(runs: Sequence[Planned], ledger: Ledger) -> dict[str, float]:
+def run_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> dict[str, float]:
     """Estimated hours by run id, from the pace of finished runs of its kind; without runs whose kind is new."""
     kinds = {run.run_id: kind_of(run.config) for run in runs}
-    past = spent_before(ledger, set(kinds.values()))
+    past = costs_of_finished_runs(ledger, set(kinds.values()))
     pace_hours = {kind: statistics.median(cost.pace_s for cost in costs) / 3600 for kind, costs in past.items()}
     known = [run for run in runs if kinds[run.run_id] in pace_hours]
     return {run.run_id: run.config["steps"] * pace_hours[kinds[run.run_id]] for run in known}

@@ -22,7 +22,7 @@ from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
 from sweeps.naming import RunNames, check_words, is_naming
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 
 WORTHWHILE = 3  # least points of a setting: learning what they have in common takes at least two compositions
 
@@ -32,7 +32,7 @@ class Plan:
     sweep_id: str
     study: str
     command: str
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
     question: str = ""  # of the study
     config_dirs: tuple[str, ...] = ()  # directories of options beside conf/
 
@@ -78,8 +78,8 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
     the wrong point. Writes nothing.
     """
     checker = checker or Checker()
-    runs: dict[str, Planned] = {}
-    trainings: dict[str, Planned] = {}
+    runs: dict[str, PlannedRun] = {}
+    trainings: dict[str, PlannedRun] = {}
     for run in _planned(points, checker):
         training = _training_id(run)
         if training in trainings:
@@ -99,7 +99,7 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
 
 
-def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
+def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRun]:
     """Every point as a run, checked. Of points that differ by numbers alone only the first is composed."""
     groups: dict[tuple[str, ...], str] = {}
     paths: dict[frozenset[str], tuple[str, ...]] = {}
@@ -122,7 +122,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
         if group not in groups:
             is_group = plain["seed"] == 0 and not plain.get("policy")  # the group id is the run id with seed 0
             groups[group] = run_id(plain) if is_group else group_id(config, on_paper=checker.dry_run)
-        run = Planned(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
+        run = PlannedRun(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
         settings.learn(index, run, config, choices)
         yield run
 
@@ -138,13 +138,13 @@ class _Settings:
         words = map(points.words, range(len(points))) if isinstance(points, Points) else ()
         self._setting_and_numbers = [setting_and_numbers(overrides) for overrides in words]
         self._num_points = Counter(setting for setting, _ in self._setting_and_numbers)
-        self._known: dict[tuple[str, ...], tuple[Planned, ByNumber]] = {}
+        self._known: dict[tuple[str, ...], tuple[PlannedRun, ByNumber]] = {}
         self._groups: dict[tuple[object, ...], str] = {}
 
     def __contains__(self, index: int) -> bool:
         return bool(self._setting_and_numbers) and self._setting_and_numbers[index][0] in self._known
 
-    def learn(self, index: int, run: Planned, config: DictConfig, choices: Mapping[str, str | None]) -> None:
+    def learn(self, index: int, run: PlannedRun, config: DictConfig, choices: Mapping[str, str | None]) -> None:
         if not self._setting_and_numbers:
             return
         setting, numbers = self._setting_and_numbers[index]
@@ -156,7 +156,7 @@ class _Settings:
         else:
             self._known[setting] = run, by_number
 
-    def run_without_composing(self, index: int, checker: Checker) -> Planned:
+    def run_without_composing(self, index: int, checker: Checker) -> PlannedRun:
         """The run of a point whose setting is known, checked."""
         setting, numbers = self._setting_and_numbers[index]
         first, by_number = self._known[setting]
@@ -187,7 +187,7 @@ def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generat
         raise ValueError(f"{error}{_where(points, _typed(overrides))}") from None
 
 
-def _with_distinct_names(runs: Sequence[Planned]) -> tuple[Planned, ...]:
+def _with_distinct_names(runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:
     """The runs with distinct names: where several would have the same, each gets the beginning of its id appended."""
     num = Counter(run.name for run in runs)
     return tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in runs)
@@ -217,14 +217,14 @@ def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
     return f" (in the grid point {' '.join(overrides)})" if len(points) > 1 else ""
 
 
-def _training_id(run: Planned) -> str:
+def _training_id(run: PlannedRun) -> str:
     """The same for runs that train alike: the run id without the shorthands, whose values are also in the keys that
     read them.
     """
     return run_id({key: value for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
 
 
-def _duplicate_message(first: Planned, second: Planned) -> str:
+def _duplicate_message(first: PlannedRun, second: PlannedRun) -> str:
     a, b = _pairs(first.overrides), _pairs(second.overrides)
     keys = [k for k in b if a.get(k) != b[k]]
     if keys:

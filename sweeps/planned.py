@@ -21,7 +21,7 @@ from rlvr.metrics import VALIDATION
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run of a sweep."""
 
     run_id: str
@@ -53,7 +53,7 @@ def evaluated(config: Mapping[str, Any] | DictConfig) -> list[str]:
     return names
 
 
-def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]) -> None:
+def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, Any]) -> None:
     """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: the content of sweep.json."""
     sha, dirty = git_state()
     for run in runs:

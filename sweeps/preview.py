@@ -22,9 +22,9 @@ from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once, available_gpus, check_here, gpus_of
-from sweeps.past import Past, kind_of, spent_before, waited_s
+from sweeps.past import Past, costs_of_finished_runs, kind_of, waited_s
 from sweeps.plan import Plan
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of
 
@@ -63,7 +63,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     kinds = {run.run_id: kind_of(run.config) for run in todo}
-    past = spent_before(ledger, set(kinds.values()))
+    past = costs_of_finished_runs(ledger, set(kinds.values()))
     past_of_run = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
     without_past = [run for run in todo if run.run_id not in past_of_run]
     num_past = sum(map(len, past.values()))
@@ -85,7 +85,7 @@ def _count(number: int, noun: str) -> str:
 # --- differences
 
 
-def differences(run: Planned, registry: Registry) -> Flat:
+def differences(run: PlannedRun, registry: Registry) -> Flat:
     """The options that differ from the default run, and the knobs that differ from the values of these options."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
     usual = _composed(registry, ())["choices"]
@@ -125,7 +125,7 @@ def _shown(differences: Mapping[str, Any]) -> str:
 # --- resources, memory, time and disk
 
 
-def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
+def _resources(runs: Sequence[PlannedRun], *, slurm: bool) -> list[str]:
     """A line for each distinct setting, with how many runs have it."""
     describe = _slurm_resources if slurm else _local_resources
     return [f"{_count(n, 'run')}: {text}" for text, n in Counter(describe(run.config) for run in runs).items()]
@@ -158,7 +158,7 @@ def _slurm_resources(config: Mapping[str, Any]) -> str:
     return "SLURM, " + ", ".join(parts)
 
 
-def _data(todo: Sequence[Planned], checker: Checker) -> list[str]:
+def _data(todo: Sequence[PlannedRun], checker: Checker) -> list[str]:
     """A line for each distinct use of training data of known size, with how many runs have it."""
     uses = Counter[str]()
     for run in todo:
@@ -179,7 +179,7 @@ def _use_of_data(config: Mapping[str, Any], size: int) -> str:
     return f"{problems}, {epochs} epoch{'s' * (epochs != '1')}{more} in {steps:,} steps of {prompts:,}"
 
 
-def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, num_past: int, *, slurm: bool) -> str:
+def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past, num_past: int, *, slurm: bool) -> str:
     """Hours from the pace of finished runs that are alike in task, model, rollout, trainer and evaluation.
 
     past: for each run, by id, the finished runs that are like it, if there are any; num_past: their number in all.
@@ -202,7 +202,7 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, n
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
-def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
+def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
     """Hours of runs that are unlike all finished runs, from their FLOPs and bytes, and the error of such estimates.
 
     The parts are sums over all these runs, the largest first.
@@ -313,7 +313,7 @@ def _devices(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) 
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 
-def _memory(todo: Sequence[Planned]) -> list[str]:
+def _memory(todo: Sequence[PlannedRun]) -> list[str]:
     """A line on the run that needs most memory of a GPU, if any run has GPUs and a model of known size."""
     most: dict[str, float] = {}
     for run in todo:
@@ -327,7 +327,7 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
     return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.shown(most)})"]
 
 
-def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
+def _disk(todo: Sequence[PlannedRun], past: Past, ledger: Ledger) -> list[str]:
     """Disk space of the runs: that of finished runs like them, else of the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:

@@ -37,7 +37,7 @@ def shipping(home: Path, *options: str) -> list[str]:
     return imports.python("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
 
 
-def to_store(uri: str | None) -> list[str]:
+def store_options(uri: str | None) -> list[str]:
     """Options of the shipper for `tracker.uri` of a launch. It holds no secret: a URI with a password is refused.
 
     It is not passed in the environment, where children would use it for other sweeps that set no `tracker.uri`.

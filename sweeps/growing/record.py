@@ -20,7 +20,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import read_json_lines, write_text
 from rlvr.ledger.identity import EXPECTED, NAMING
 from rlvr.ledger.sweeps import TUNING, Ledger
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 
 FINAL = "final"
 
@@ -29,7 +29,7 @@ FINAL = "final"
 class Candidate:
     """A run that the sweep may need. place: index of its arm in the sweep; value: overrides of the tuned knobs."""
 
-    run: Planned
+    run: PlannedRun
     place: int
     seed: int
     stage: str = FINAL
@@ -42,7 +42,7 @@ class Candidate:
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Candidate:
         fields: dict[str, Any] = dict(line["run"])
-        run = Planned(**fields)
+        run = PlannedRun(**fields)
         run = replace(run, overrides=tuple(run.overrides), import_paths=tuple(run.import_paths))
         return cls(run, line["place"], line["seed"], line["stage"], line["value"])
 

@@ -24,7 +24,7 @@ from rlvr.ledger.attempt import ask_to_prune
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
 
@@ -40,7 +40,7 @@ class Runs(Protocol):
     def stopping(self) -> bool: ...  # whether the user has stopped the search: nothing new is started
     @property
     def busy(self) -> bool: ...  # whether runs still have to be waited for after that
-    def start(self, run: Planned) -> None: ...
+    def start(self, run: PlannedRun) -> None: ...
     def turn(self) -> dict[str, str]: ...  # wait a moment; {run that has ended: message, if the ledger may have none}
     def may_prune(self, run_id: str) -> bool: ...  # whether this search has started the run, and it has not ended
     def say(self, text: str) -> None: ...
@@ -67,7 +67,7 @@ class Search:
         study: Study,
         space: Space,
         goal: Goal,
-        plan_point: Callable[[list[str]], Planned],
+        plan_point: Callable[[list[str]], PlannedRun],
     ) -> None:
         """plan_point: the run of a trial's overrides; ValueError if they make no legal run. Hold the search's lock."""
         self.ledger, self.sweep_id, self.info = ledger, sweep_id, info
@@ -162,7 +162,7 @@ class Search:
             for t in self.trials()
         )
 
-    def _record(self, number: int, run: Planned, own: Sequence[str]) -> None:
+    def _record(self, number: int, run: PlannedRun, own: Sequence[str]) -> None:
         """Put the run on the ledger, then into the sweep."""
         write_runs([run], self.ledger, self.info)
         if run.run_id not in self.lines:

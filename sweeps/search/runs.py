@@ -14,7 +14,7 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Dispatcher, available_gpus, gpus_of, share_of
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S
@@ -80,7 +80,7 @@ class LocalRuns(_Shipping):
     def busy(self) -> bool:
         return bool(self.dispatcher.active())
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         self.ship()
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
         self.dispatcher.add(run.run_id)
@@ -110,7 +110,7 @@ class SlurmRuns(_Shipping):
     def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
         super().__init__(ledger, sweep_id, shipper)
         self.sweep_id = sweep_id
-        self.waiting: list[Planned] = []  # to be submitted
+        self.waiting: list[PlannedRun] = []  # to be submitted
         self.followed: dict[str, int] = {}  # by run, the number of successive looks at which it had ended
         self.stop = StopFlag(signal.SIGINT, signal.SIGTERM)
         self.accepted = False  # whether SLURM has accepted a job of this search
@@ -134,7 +134,7 @@ class SlurmRuns(_Shipping):
     def busy(self) -> bool:
         return False
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         self.ship()
         self.waiting.append(run)
 

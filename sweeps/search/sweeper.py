@@ -29,7 +29,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
-from sweeps.planned import Planned, evaluated
+from sweeps.planned import PlannedRun, evaluated
 from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
@@ -191,13 +191,13 @@ class SearchSweep:
                 raise
             return typed or 1  # a dry run for another machine
 
-    def _first_runs(self, space: Space, goal: Goal, count: int) -> list[Planned]:
+    def _first_runs(self, space: Space, goal: Goal, count: int) -> list[PlannedRun]:
         """The runs of the first trials, planned in memory, so that an error in all of them is raised before anything is
         written. ValueError if none of them is a legal run.
         """
         from sweeps.search.study import study_in_memory, suggest
 
-        study, runs, errors = study_in_memory(goal), dict[str, Planned](), list[ValueError]()
+        study, runs, errors = study_in_memory(goal), dict[str, PlannedRun](), list[ValueError]()
         for number in range(count):
             study.sampler = goal.sampler(number, 0)
             overrides = suggest(study, study.ask(), space, goal)
@@ -212,7 +212,7 @@ class SearchSweep:
             raise errors[0]
         return list(runs.values())
 
-    def _plan_point(self, overrides: Sequence[str]) -> Planned:
+    def _plan_point(self, overrides: Sequence[str]) -> PlannedRun:
         """The run of a trial. In its name numbers are rounded to four digits; in its config they are not."""
         point = self.points.full(list(overrides))
         (run,) = plan([point], command=self.session.command, checker=self.session.checker).runs

@@ -37,7 +37,7 @@ STARTED_AGAIN: Mapping[str, Cause] = {
 Submission = tuple[Path, Mapping[str, Any]]  # its folder, and the content of its submission.json
 
 
-def explained(
+def with_ends_from_slurm(
     states: Sequence[RunState], history: Callable[[], Sequence[Submission]], waiting: Mapping[str, object]
 ) -> list[RunState]:
     """The states, with the ends of runs that are lost, or that have neither begun nor a job.

@@ -18,7 +18,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
 from sweeps.sync import tracker_of
-from sweeps.worker import shipping, to_store
+from sweeps.worker import shipping, store_options
 
 SHIP_S = 1200.0
 
@@ -53,7 +53,7 @@ def ship(home: Path, sweep_id: str) -> bool:
     try:
         ledger = Ledger(home)
         store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
-        command = shipping(home, "--sweep", sweep_id, *to_store(store))
+        command = shipping(home, "--sweep", sweep_id, *store_options(store))
         code = subprocess.run(command, env=imports.environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124

@@ -19,7 +19,7 @@ from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
-from slurm.submit import Full, hand_in, script
+from slurm.submit import QueueFull, script, submit_script
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.follow import follow
 from sweeps.slurm.stages import StageJobs
@@ -171,7 +171,7 @@ def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outc
         left = [run_id for following in arrays[number:] for run_id in following.run_ids]
         try:
             num_sent = _send_or_half(ledger, sweep_id, array, arrays=len(arrays), held=held, outcome=outcome)
-        except Full:
+        except QueueFull:
             if not outcome.submitted and not client.queue(submissions.PREFIX):
                 raise
             return left
@@ -189,13 +189,13 @@ def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outc
 
 def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int, outcome: Submitted) -> int:
     """Submit an array, or as large a first part of it as the queue takes, by halving. Returns the number of its runs
-    that were submitted. Raises Full if there is no room for even one job.
+    that were submitted. Raises QueueFull if there is no room for even one job.
     """
     pack = array.cluster["pack"]
     while True:
         try:
             outcome.jobs.append(_send(ledger, sweep_id, array, arrays=arrays, held=held))
-        except Full:
+        except QueueFull:
             tasks = math.ceil(len(array.run_ids) / pack) // 2
             if not tasks:
                 raise
@@ -337,8 +337,8 @@ def _send(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int
     path = layout.script(target, "array")
     write_text(path, text, private=True)
     try:
-        job = hand_in(path, resources, keep_open=[held])
-    except Full:
+        job = submit_script(path, resources, keep_open=[held])
+    except QueueFull:
         remove(target)  # no job belongs to it
         raise
     submissions.record_job(target, job)
@@ -372,7 +372,7 @@ def _send_report(
     text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
     write_text(path, text, private=True)
     try:
-        return hand_in(path, resources, keep_open=[held])
+        return submit_script(path, resources, keep_open=[held])
     except ValueError as error:  # the jobs of the runs are submitted, and must not fail for the report
         print(f"no report at the end: {error} `python -m analysis` builds it.", file=sys.stderr, flush=True)
         return ""

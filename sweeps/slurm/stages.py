@@ -17,7 +17,7 @@ from rlvr.ledger.files import write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
-from slurm.submit import hand_in, script
+from slurm.submit import script, submit_script
 from sweeps.slurm import jobs, submissions
 
 
@@ -86,7 +86,7 @@ class StageJobs:
         )
         path = layout.script(target, submissions.STAGE)
         write_text(path, text, private=True)
-        job = hand_in(path, resources, keep_open=[self.held])
+        job = submit_script(path, resources, keep_open=[self.held])
         submissions.record_job(target, job)
         return job
 

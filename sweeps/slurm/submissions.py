@@ -33,7 +33,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import Task
-from sweeps.slurm.ends import Submission, explained
+from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
 WAITING = (
@@ -178,7 +178,7 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
     without_job = [s.run_id for s in states if s.state is State.PLANNED]
     missing = _missing_stages(ledger, without_job, queue) if without_job else {}
     states = [_without_stage(state, missing.get(state.run_id)) for state in states]
-    return explained(states, functools.partial(history, ledger), queue.tasks)
+    return with_ends_from_slurm(states, functools.partial(history, ledger), queue.tasks)
 
 
 def _with_task(state: RunState, task: Task | None) -> RunState:

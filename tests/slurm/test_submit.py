@@ -15,7 +15,7 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
-from slurm.submit import Resources, hand_in, script
+from slurm.submit import Resources, script, submit_script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Array, chunks
@@ -90,7 +90,7 @@ def test_slurm_writes_the_logs_of_such_a_folder_into_it(
         text = script(["echo", "here"], Resources(2, 1, 0.1), name="x", folder=folder, log=log, count=count)
         path = folder / f"{count}.sbatch"
         path.write_text(text)
-        hand_in(path, Resources(2, 1, 0.1))
+        submit_script(path, Resources(2, 1, 0.1))
     wait_for(lambda: not local.client(cluster, "squeue", "-h", f"--user={os.geteuid()}"), patience_s=300)
     logs = {file.relative_to(tmp_path).as_posix(): file.read_text() for file in tmp_path.rglob("*.out")}
     assert logs == dict.fromkeys([f"a%j/50% %%x/{name}.out" for name in ("report", "task_0", "task_1")], "here\n")
@@ -305,7 +305,7 @@ def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_
         pairs = (line.partition("=") for line in (tmp_path / f"{name}.env").read_text().splitlines())
         return {key: value for key, _, value in pairs if key.startswith(("SBATCH_", "SQUEUE_", "SLURM_"))}
 
-    assert hand_in(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
+    assert submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
     assert given("sbatch") == {"SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/here"}
     queue("rlvr-")
     assert given("squeue") == {"SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}

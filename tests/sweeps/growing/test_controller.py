@@ -21,7 +21,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.controller import advance, has_results
 from sweeps.growing.record import FINAL, TUNING, Candidate, Record
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
 
 PROBLEMS = 60
@@ -32,7 +32,7 @@ def candidate(place: int, seed: int, *, stage: str = FINAL, lr: float = 1e-6) ->
     frozen_config = config(ARMS[place], seed=seed, lr=lr)
     name = f"{ARMS[place]}-lr{lr:g}-{stage}-s{seed}"
     words = (f"loss={ARMS[place]}", f"lr={lr:g}", f"seed={seed}")
-    run = Planned(f"id-{name}", group_of(frozen_config), name, words, frozen_config, arm=name.rpartition("-")[0])
+    run = PlannedRun(f"id-{name}", group_of(frozen_config), name, words, frozen_config, arm=name.rpartition("-")[0])
     return Candidate(run, place, seed, stage, f"lr={lr:g}")
 
 
