@@ -380,9 +380,7 @@ def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
 
     flags = [f"--{name}" for name in ("uri", "verify", "repair") if getattr(options, name)]
     if options.background and flags:
-        raise ValueError(
-            f"--background only ships each launch to its own store, {flags[0]} has no effect with it. Drop one of them."
-        )
+        raise ValueError(f"--background only ships each launch to its own store. Drop it, or drop {flags[0]}.")
     if options.background:
         sync_in_background(ledger)
         return 0

@@ -148,7 +148,7 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         ("a=1,2 b=1,2,3", {"zip": ["a,b"]}, "zip=a,b pairs values one by one, and a has 2, b has 3"),
         ("a=1,2 b=1,2", {"zip": ["a"]}, "names one key"),
         ("a=1,2 b=1,2", {"zip": ["a,c"]}, "c is not swept. Swept: a, b"),
-        ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "stands in two lines"),
+        ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "is in two lines"),
         ("a=1,2", {"exclude": ["c=1"]}, "no point of the sweep sets c. Points set a"),
         ("a=1,2", {"exclude": ["a=3"]}, "exclude='a=3' matches no point"),
         ("a=1,2", {"exclude": ["a=1,2"]}, "leaves no point"),

@@ -86,7 +86,7 @@ def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     cluster = ["cluster=slurm", "cluster.cpus=3"]
     coming = planned(["steps=40", "eta=2", "cluster.threads=2", *cluster], ["rollout.prompts=64", *cluster])
     text = preview(coming, ledger, slurm=True)
-    assert "about 8 CPU-hours (from 1 finished run alike; 1 run like none)" in text
+    assert "about 8 CPU-hours (from 1 finished run alike; 1 run without an estimate)" in text
     assert "2 runs: SLURM, 1 rank, 3 CPUs, 0 GPUs, 4 GB" in text
     gpu = preview(planned(["steps=40", "cluster.gpus=2", *cluster]), ledger, slurm=True)
     assert "about 8 GPU-hours" in gpu
