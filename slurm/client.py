@@ -1,4 +1,4 @@
-"""The SLURM commands: each with a timeout, each failure a ValueError in one line. Standard library only."""
+"""The SLURM commands: each has a timeout, and each failure is a ValueError of one line. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-PATIENCE_S = 60.0
-PING_S = 15.0
-MAX_ARRAY = 1001  # SLURM's own default, one more than the highest index
-# As SLURM calls the limits that an association or a QOS sets: AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...
+PATIENCE_S = 60.0  # longest wait for a command
+PING_S = 15.0  # the same, for queries
+MAX_ARRAY = 1001  # SLURM's default: one more than the highest index
+# SLURM's names for limits of an association or a QOS: AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...
 _FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*")
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp|Min)\w+")
 NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
-# Options that a user has set for these commands: they win over a batch script's own, and change what a queue shows.
+# Variables in which a user sets options of these commands. They override those of a batch script, and change the
+# output.
 _OPTIONS = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 
 
@@ -36,7 +37,7 @@ class Task:
 
 
 def environment() -> dict[str, str]:
-    """Of a SLURM command: our own, without the options that a user has set for it."""
+    """The environment of a SLURM command: that of this process, without the options that a user has set for it."""
     return {key: value for key, value in os.environ.items() if not key.startswith(_OPTIONS)}
 
 
@@ -47,11 +48,11 @@ def call(
     env: dict[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> str:
-    """Standard output of a SLURM command. ValueError: its last words, or that it gave no answer."""
+    """Standard output of a SLURM command. ValueError, with its error output, if it fails or does not answer in time."""
     if (program := shutil.which(name)) is None:
         raise ValueError(f"{name} is not on PATH: there is no SLURM here. Use cluster=local.")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *arguments],
             capture_output=True,
             text=True,
@@ -63,15 +64,15 @@ def call(
         )
     except subprocess.TimeoutExpired:
         raise ValueError(f"SLURM does not answer: {name} was given {patience_s:.0f} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        said = dict.fromkeys(line.removeprefix(f"{name}: ").removeprefix("error: ").strip() for line in lines)
-        raise ValueError("; ".join(said) or f"{name} ended with code {done.returncode} and no word")
-    return done.stdout
+    if process.returncode:
+        lines = [line for line in process.stderr.strip().splitlines() if line.strip()]
+        messages = dict.fromkeys(line.removeprefix(f"{name}: ").removeprefix("error: ").strip() for line in lines)
+        raise ValueError("; ".join(messages) or f"{name} ended with code {process.returncode} and no message")
+    return process.stdout
 
 
 def is_configured() -> bool:
-    """Is this machine part of a cluster? The programs alone do not make it one. ValueError: it is, but it is down."""
+    """Whether this machine is part of a cluster: having SLURM's programs is not enough. ValueError if it is down."""
     if shutil.which("sbatch") is None:
         return False
     conf = os.environ.get("SLURM_CONF")
@@ -89,7 +90,7 @@ def is_configured() -> bool:
 
 
 def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[Task]:
-    """This user's jobs whose name begins so: pending, running and ending ones, in one call."""
+    """This user's jobs whose name begins with `prefix`: pending, running and ending ones, in one call."""
     tasks: list[Task] = []
     for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j", patience_s=patience_s).splitlines():
         job, index, state, reason, node, name = line.split("|", 5)
@@ -99,23 +100,23 @@ def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[Task]:
 
 
 def state_of(job: str) -> str:
-    """State of one job; "" when SLURM has forgotten it."""
+    """State of one job; "" if SLURM does not know it any more."""
     lines = call("squeue", "-h", "-j", job, "-o", "%T", patience_s=PING_S).split()
     return lines[0] if lines else ""
 
 
 def end_of(job: str) -> float | None:
-    """When the time limit of a running job comes, in seconds since the epoch; None: never, or SLURM does not say."""
+    """When a running job reaches its time limit, in seconds since the epoch; None: no limit, or not known."""
     try:
-        plain = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have another
-        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=plain).split()
-        return datetime.fromisoformat(said[0]).timestamp() if said else None  # of the cluster's clock, in local time
+        env = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have set another
+        words = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=env).split()
+        return datetime.fromisoformat(words[0]).timestamp() if words else None  # by the cluster's clock, in local time
     except ValueError:  # no answer; or N/A, NONE: no limit
         return None
 
 
 def last_end(job: str) -> str:
-    """How the run of a job before the present one ended, from accounting: NODE_FAIL, PREEMPTED, ...; "" if unknown."""
+    """How a job ended before SLURM started it again, from accounting: NODE_FAIL, PREEMPTED, ...; "" if unknown."""
     try:
         out = call("sacct", "-D", "-X", "-n", "-P", "-j", job, "-o", "State", patience_s=PING_S)
     except ValueError:  # no accounting here
@@ -126,7 +127,7 @@ def last_end(job: str) -> str:
 
 
 def requeue(job: str) -> None:
-    """Back into the queue: SLURM ends the job, the caller included, and starts it again later."""
+    """Return a job to the queue: SLURM ends it, with this process if it belongs to it, and starts it again later."""
     call("scontrol", "requeue", job)
 
 
@@ -137,7 +138,7 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def max_array() -> int:
-    """How many tasks one array may have: the setting limits the index."""
+    """The largest number of tasks in one array. (MaxArraySize is one more than the highest index.)"""
     for line in call("scontrol", "show", "config").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "MaxArraySize" and value.strip().isdigit():
@@ -146,12 +147,12 @@ def max_array() -> int:
 
 
 def is_full(error: str) -> bool:
-    """Did sbatch refuse because this user, account or QOS has as many jobs in the queue as it may have?"""
+    """Whether sbatch refused because this user, account or QOS has as many jobs in the queue as the site allows."""
     return _FULL.search(error) is not None
 
 
 def advice(error: str) -> str:
-    """What to type after sbatch refused: the accounts or the qualities of service that this user has."""
+    """Advice after sbatch has refused with this error, such as the accounts or the QOS that this user has."""
     if is_full(error):
         return (
             "Your site allows no more jobs in the queue now: `squeue --me` lists yours. Try again when some have ended."
@@ -168,12 +169,13 @@ def advice(error: str) -> str:
 
 
 def _choices(word: str) -> str:
+    """The values of `account` or `qos` that this user may pass."""
     user = getpass.getuser()
     try:
         out = call("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"format={word}")
     except ValueError:  # no accounting here
-        return f"Pass cluster.{word}=..., as your site told you."
-    found = list(dict.fromkeys(each for line in out.split() for each in line.split(",") if each))
-    if not found:
+        return f"Pass cluster.{word}=..., with the name that your site has given you."
+    names = list(dict.fromkeys(name for line in out.split() for name in line.split(",") if name))
+    if not names:
         return f"You ({user}) have no {word} here: ask the administrators for one."
-    return f"Yours: {', '.join(found)}. Pass cluster.{word}={found[0]}."
+    return f"Yours: {', '.join(names)}. Pass cluster.{word}={names[0]}."

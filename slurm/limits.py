@@ -1,6 +1,6 @@
-"""What the cluster has, against what jobs ask for: said in one line before anything is submitted.
+"""Compares the resources of jobs with those of the cluster, before anything is submitted.
 
-sbatch itself takes many a job that no node can ever hold, and leaves it waiting.
+sbatch itself accepts many jobs that no node can ever run, and leaves them waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurm import client
 from slurm.submit import Resources
 
 MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
-# Options of sbatch that a launch sets itself, and what to pass instead.
+# Options of sbatch that a launch sets itself -> advice.
 OWN = {
     **{name: f"pass cluster.{name}=..." for name in ("partition", "account", "qos", "nodes")},
     "time": "pass cluster.time_min=...",
@@ -33,40 +33,40 @@ class Node:
     """One node as a member of one partition."""
 
     partition: str
-    is_default: bool  # is the partition the default one?
+    is_default: bool  # whether the partition is the default
     cpus: int
-    memory_gb: float  # 0: the cluster does not say
+    memory_gb: float  # 0: not known
     gpus: int
-    time_min: float  # longest job of the partition
+    time_min: float  # time limit of the partition
 
 
 def nodes() -> list[Node]:
     """Every node of every partition, in one call of sinfo."""
-    found: list[Node] = []
+    members: list[Node] = []
     for line in client.call("sinfo", "-a", "-h", "-N", "-o", "%P|%c|%m|%G|%l").splitlines():
         partition, cpus, memory, gres, limit = line.split("|")
         gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres))
         megabytes = int(memory.rstrip("+"))
         name, default = partition.rstrip("*"), partition.endswith("*")
         memory_gb = megabytes / 1024 if megabytes > 1 else 0.0
-        found.append(Node(name, default, int(cpus.rstrip("+")), memory_gb, gpus, _minutes(limit)))
-    return found
+        members.append(Node(name, default, int(cpus.rstrip("+")), memory_gb, gpus, _minutes(limit)))
+    return members
 
 
 def _minutes(limit: str) -> float:
-    """Of `2-00:00:00`, `30:00`, `infinite`."""
+    """Minutes of a time limit such as `2-00:00:00`, `30:00` or `infinite`."""
     if (match := MINUTES.fullmatch(limit)) is None:
         return float("inf")
-    days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
     return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def check(asked: Resources, there: Sequence[Node]) -> None:
-    """ValueError if no node of the partition can ever take such a job. `there`: what `nodes` said."""
+    """ValueError if the nodes of the partition can never run a job of these resources. there: result of `nodes`."""
     for option in asked.options:
         if (name := option.replace("_", "-")) in OWN:
             raise ValueError(f"cluster.sbatch.{option}: {OWN[name]}")
-    default_first = sorted({(not node.is_default, node.partition) for node in there})  # sinfo's order changes
+    default_first = sorted({(not node.is_default, node.partition) for node in there})  # the order of sinfo varies
     names = [name for _, name in default_first]
     wanted = asked.partition.split(",") if asked.partition else [n.partition for n in there if n.is_default][:1]
     if unknown := [name for name in wanted if name not in names]:
@@ -74,31 +74,31 @@ def check(asked: Resources, there: Sequence[Node]) -> None:
             f"cluster.partition={unknown[0]} does not exist here. Partitions: {', '.join(names)}. "
             f"Pass cluster.partition={names[0] if names else '...'}."
         )
-    mine = [node for node in there if node.partition in wanted]
-    if not mine:  # no default partition: SLURM says so itself
+    members = [node for node in there if node.partition in wanted]
+    if not members:  # there is no default partition: sbatch reports that
         return
-    if sum(_holds(node, asked) for node in mine) < asked.nodes:
-        raise ValueError(f"{_excess(asked, mine)} `sinfo` lists what there is.")
-    longest = max(node.time_min for node in mine)
+    if sum(_fits(node, asked) for node in members) < asked.nodes:
+        raise ValueError(f"{_excess(asked, members)} `sinfo` lists what there is.")
+    longest = max(node.time_min for node in members)
     if asked.time_min > longest:
         raise ValueError(
             f"cluster.time_min={asked.time_min} is more than partition {','.join(wanted)} allows: {longest:.0f}. "
-            f"Pass cluster.time_min={longest:.0f}: a run that needs more goes on from its checkpoint in the next job."
+            f"Pass cluster.time_min={longest:.0f}: a run that needs more continues from its checkpoint in the next job."
         )
 
 
-def _holds(node: Node, asked: Resources) -> bool:
-    fits = asked.cpus <= node.cpus and asked.gpus <= node.gpus
-    return fits and (not node.memory_gb or asked.memory_gb <= node.memory_gb)
+def _fits(node: Node, asked: Resources) -> bool:
+    has_memory = not node.memory_gb or asked.memory_gb <= node.memory_gb
+    return has_memory and asked.cpus <= node.cpus and asked.gpus <= node.gpus
 
 
-def _excess(asked: Resources, mine: Sequence[Node]) -> str:
-    """Which amount is too large, and the most that would do; or that only their combination is."""
-    where = f"partition {','.join(dict.fromkeys(node.partition for node in mine))}"
+def _excess(asked: Resources, members: Sequence[Node]) -> str:
+    """Which amount is too large for all of these nodes, and the largest possible; else that the combination is."""
+    where = f"partition {','.join(dict.fromkeys(node.partition for node in members))}"
     most = {
-        "cpus": max(node.cpus for node in mine),
-        "gpus": max(node.gpus for node in mine),
-        "memory_gb": max(node.memory_gb for node in mine) or float("inf"),
+        "cpus": max(node.cpus for node in members),
+        "gpus": max(node.gpus for node in members),
+        "memory_gb": max(node.memory_gb for node in members) or float("inf"),
     }
     for name, limit in most.items():
         if getattr(asked, name) > limit:
@@ -108,6 +108,7 @@ def _excess(asked: Resources, mine: Sequence[Node]) -> str:
                 f"{value:g}. Pass a smaller cluster.{name} (with cluster.pack fewer runs a job), or another "
                 "cluster.partition."
             )
-    each = f"{asked.cpus} CPUs, {asked.gpus} GPUs and {asked.memory_gb:g} GB"
-    fit = sum(_holds(node, asked) for node in mine)
-    return f"A job would need {asked.nodes} nodes with {each} each, but {fit} of {len(mine)} of {where} have them."
+    amounts = f"{asked.cpus} CPUs, {asked.gpus} GPUs and {asked.memory_gb:g} GB"
+    num_fit = sum(_fits(node, asked) for node in members)
+    need = f"A job would need {asked.nodes} nodes with {amounts} each"
+    return f"{need}, but {num_fit} of {len(members)} of {where} have them."

@@ -1,7 +1,7 @@
-"""A batch script for an array of tasks, written by submitit, and handing it in. submitit is imported here alone.
+"""Writes the batch script of an array of tasks, by submitit, and submits it. submitit is imported only here.
 
-submitit's own jobs are pickles that it renames when sbatch has returned: a submitter that dies in between loses them.
-So only its script is used; what a task does is read from files that are there before sbatch is called.
+submitit's own jobs are pickles that it renames after sbatch has returned: if the submitter is killed in between, they
+are lost. Therefore only its script is used; a task reads its work from files that exist before sbatch is called.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from slurm import client
 
-SAVE_S = 120  # warning before the time limit: a step and a checkpoint
+SAVE_S = 120  # time between the warning signal and the time limit: for a step and a checkpoint
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What each task of an array asks for, on each of its nodes; None: what the cluster gives by itself."""
+    """Resources of each task of an array, on each of its nodes. None: the cluster's default."""
 
     time_min: int
     cpus: int
@@ -33,8 +33,8 @@ class Resources:
     qos: str | None = None
     setup: tuple[str, ...] = ()  # shell lines before the command
     environment: Mapping[str, str] = field(default_factory=dict[str, str])  # exported after them; $VAR is expanded
-    scratch: str | None = None  # directory for temporary files, emptied afterwards; $VAR is expanded
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of sbatch, beside these
+    scratch: str | None = None  # directory for temporary files, which are removed afterwards; $VAR is expanded
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # further options of sbatch
 
     @property
     def lines(self) -> list[str]:
@@ -45,11 +45,11 @@ class Resources:
     def _scratch_lines(self) -> list[str]:
         if self.scratch is None:
             return []
-        on_all = "srun " if self.nodes > 1 else ""
+        on_all_nodes = "srun " if self.nodes > 1 else ""
         return [
             f"export TMPDIR={_double_quoted(self.scratch)}/rlvr-$SLURM_JOB_ID",
-            f'{on_all}mkdir -p "$TMPDIR"',
-            f"trap '{on_all}rm -rf \"$TMPDIR\"' EXIT",
+            f'{on_all_nodes}mkdir -p "$TMPDIR"',
+            f"trap '{on_all_nodes}rm -rf \"$TMPDIR\"' EXIT",
         ]
 
 
@@ -70,16 +70,16 @@ def script(
     after_ok: Sequence[str] = (),
     requeues: int = 0,
 ) -> str:
-    """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time.
+    """Text of the batch script of an array of `count` tasks, of which at most `max_parallel` run at a time.
 
-    count None: one job, no array. after_any: jobs that must have left the queue, however they ended. after_ok: jobs
-    that must have succeeded; when one has failed, SLURM cancels this one instead of holding it for ever. requeues:
-    times that a job may go back into the queue when its command is killed.
+    count None: one job, no array. after_any: jobs that must have ended, with or without success. after_ok: jobs that
+    must have succeeded; if one fails, SLURM cancels this job, which would otherwise wait for ever. requeues: how often
+    a job may return to the queue after its command was killed.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
-    theirs = Path("/", "%j_%t_log.out" if count is None else "%A_%a_%t_log.out")
-    of_slurm = str(folder).replace("%", "%%")  # what follows one % is SLURM's to fill in
+    submitit_log = Path("/", "%j_%t_log.out" if count is None else "%A_%a_%t_log.out")
+    escaped_folder = str(folder).replace("%", "%%")  # SLURM replaces a single % and the letter after it
     conditions = [":".join((kind, *jobs)) for kind, jobs in (("afterany", after_any), ("afterok", after_ok)) if jobs]
     wait = {"dependency": ",".join(conditions)} if conditions else {}
     wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
@@ -100,21 +100,21 @@ def script(
         "map_count": count,
         "stderr_to_stdout": True,
         "wckey": None,
-        # Since 22.05 srun forgets what sbatch was told.
+        # Since SLURM 22.05 srun does not inherit this option from sbatch.
         "srun_args": [f"--cpus-per-task={resources.cpus}", *(["--kill-on-bad-exit=1"] if resources.nodes > 1 else [])],
-        "additional_parameters": {**resources.options, "requeue": True, "output": f"{of_slurm}/{log}", **wait},
+        "additional_parameters": {**resources.options, "requeue": True, "output": f"{escaped_folder}/{log}", **wait},
     }
-    # The folder is for submitit's own logs alone, and of ours it would change some names.
-    text = _make_sbatch_string(shlex.join(command), theirs.parent, **parameters)
-    # One log per task: srun writes where its batch script does.
-    text = text.replace(f" --output {theirs}", "")
-    ours = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
-    return text + (_REQUEUE_THE_KILLED.format(requeues=requeues, log=ours) if requeues else "")
+    # submitit needs its folder argument only for its own logs, and would change some characters of our folder.
+    text = _make_sbatch_string(shlex.join(command), submitit_log.parent, **parameters)
+    # One log per task: without --output srun writes to the log of the batch script.
+    text = text.replace(f" --output {submitit_log}", "")
+    log_path = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
+    return text + (_REQUEUE_IF_KILLED.format(requeues=requeues, log=log_path) if requeues else "")
 
 
-# SLURM's own kills are told apart: a job that it cancelled or whose time is over no longer runs, and one that took too
-# much memory says so in its log. The same would happen again.
-_REQUEUE_THE_KILLED = """
+# Requeues a job whose command was killed, but not by SLURM, as the same would happen again: a job that SLURM has
+# cancelled, or whose time is over, is not RUNNING any more, and the log of one that used too much memory contains that.
+_REQUEUE_IF_KILLED = """
 code=$?
 if [ "$code" -eq 137 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ] \\
     && scontrol show job -o "$SLURM_JOB_ID" | grep -q JobState=RUNNING \\
@@ -127,8 +127,8 @@ exit "$code"
 
 
 def _environment(resources: Resources) -> dict[str, str]:
-    """Of sbatch: not that of a job that hands in others; and where a launch leaves it open, whose account and which
-    nodes a user has set for all jobs.
+    """The environment of sbatch: without the variables of the job that calls it, if one does; with the account, the
+    partition, ... that a user has set for all jobs, where the launch does not set them.
     """
     kept = {k: v for k, v in client.environment().items() if not k.startswith(("SLURM_", "SRUN_")) or k == "SLURM_CONF"}
     for name in ("account", "partition", "qos", "constraint", "reservation"):
@@ -138,14 +138,15 @@ def _environment(resources: Resources) -> dict[str, str]:
     return kept
 
 
-class Full(ValueError):
-    """The queue holds as many jobs of this user as it may: there will be room when some have ended."""
+class QueueFull(ValueError):
+    """Raised when the queue has as many jobs of this user as it may have: there will be room when some have ended."""
 
 
-def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
-    """sbatch. Returns the job's number. ValueError with SLURM's reason and what was asked for; Full: later, perhaps.
+def submit_script(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
+    """Submit a script by sbatch. Returns the job's number.
 
-    keep_open: descriptors that sbatch inherits, such as a lock that must not be free before it has ended.
+    keep_open: descriptors that sbatch inherits, such as a lock that must stay held until sbatch has ended. Raises
+    ValueError with SLURM's reason and the resources; QueueFull if it may be accepted later.
     """
     try:
         out = client.call("sbatch", "--parsable", str(path), env=_environment(resources), pass_fds=keep_open)
@@ -154,6 +155,6 @@ def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) 
             f"cluster.{key}={getattr(resources, key)}"
             for key in ("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb")
         )
-        refusal = Full if client.is_full(str(error)) else ValueError
+        refusal = QueueFull if client.is_full(str(error)) else ValueError
         raise refusal(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
     return out.strip().split(";")[0]

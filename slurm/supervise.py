@@ -1,4 +1,5 @@
-"""What stands between SLURM and a job's process: it hears the signals, passes them on and sees how the process ended.
+"""The supervisor between SLURM and a job's process: it receives signals, passes them on and finds out how the process
+ended.
 
 SLURM sends signals to every process of a step. SIGTERM: the job is cancelled or preempted. SIGUSR2: its time is
 nearly up. Standard library only.
@@ -21,38 +22,40 @@ from types import FrameType
 from slurm import client
 
 LOOK_S = 0.5
-HEARD = (signal.SIGTERM, signal.SIGUSR2)
+RECEIVED = (signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended. status: its exit code, negative: the signal that killed it."""
+    """How a process ended. status: its exit code; negative: the number of the signal that killed it."""
 
     status: int
     out_of_memory: bool  # the kernel killed a process of this job for its memory
 
 
 class Supervisor:
-    """Hears signals while entered. `told` is the first one: from then on nothing new should be started."""
+    """A context in which the signals of SLURM are received. `stop_signal` is the first of them; after it nothing new
+    should be started.
+    """
 
     def __init__(self) -> None:
-        self.told: signal.Signals | None = None
-        self._hearing: dict[int, subprocess.Popen[bytes]] = {}  # children that signals are passed on to
-        self._counting = threading.Lock()
+        self.stop_signal: signal.Signals | None = None
+        self._receivers: dict[int, subprocess.Popen[bytes]] = {}  # children that signals are passed on to, by pid
+        self._kills_lock = threading.Lock()
         self._kills = _memory_kills()
 
     def __enter__(self) -> Supervisor:
-        self._before = {each: signal.signal(each, self._hear) for each in HEARD}
+        self._before = {number: signal.signal(number, self._receive) for number in RECEIVED}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
-        self.told = self.told or signal.Signals(number)
-        for child in list(self._hearing.values()):
-            _tell(child, number)
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.stop_signal = self.stop_signal or signal.Signals(number)
+        for child in list(self._receivers.values()):
+            _send_signal(child, number)
 
     def run(
         self,
@@ -60,39 +63,41 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         ranks: int,
-        in_vain: Callable[[], bool] | None = None,
+        should_kill: Callable[[], bool] | None = None,
     ) -> Ended:
-        """Run a process to its end. Several threads may, each its own. in_vain: asked now and then; kill it if so.
+        """Run a process to its end; several threads may do so at once. should_kill: called regularly; if it returns
+        True, the process is killed.
 
-        With several ranks the command starts them: SIGUSR2 would kill it, so it ignores that, and its ranks, which
-        catch it, get it from SLURM. Nothing is passed on to it: a second SIGTERM would cut its farewell short.
+        With several ranks the command is their launcher. SIGUSR2 would kill it, so it ignores that signal; the ranks
+        catch it, and get it from SLURM. No signal is passed on to the launcher: a second SIGTERM would cut its orderly
+        end short.
         """
-        deaf = ["sh", "-c", "trap '' USR2; exec \"$@\"", "sh"] if ranks > 1 else []
-        child = subprocess.Popen([*deaf, *command], env=dict(environment), stdin=subprocess.DEVNULL)
+        ignoring_usr2 = ["sh", "-c", "trap '' USR2; exec \"$@\"", "sh"] if ranks > 1 else []
+        child = subprocess.Popen([*ignoring_usr2, *command], env=dict(environment), stdin=subprocess.DEVNULL)
         if ranks == 1:
-            self._hearing[child.pid] = child
-            if self.told is not None:  # it came before there was anybody to pass it on to
-                _tell(child, self.told)
-        while in_vain is not None and child.poll() is None:
-            if in_vain():
+            self._receivers[child.pid] = child
+            if self.stop_signal is not None:  # it arrived before the child existed
+                _send_signal(child, self.stop_signal)
+        while should_kill is not None and child.poll() is None:
+            if should_kill():
                 child.kill()
             time.sleep(LOOK_S)
         status = child.wait()
-        self._hearing.pop(child.pid, None)
-        with self._counting:  # who ends first after the kernel killed was killed
+        self._receivers.pop(child.pid, None)
+        with self._kills_lock:  # a kill by the kernel is attributed to the process that fails first after it
             kills, before = _memory_kills(), self._kills
             out_of_memory = status != 0 and kills > before
             self._kills = kills if out_of_memory else before
         return Ended(status, out_of_memory)
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not when told to stop."""
+        """Wait so long, or until a stop signal arrives."""
         deadline = time.monotonic() + seconds
-        while self.told is None and (left := deadline - time.monotonic()) > 0:
+        while self.stop_signal is None and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_S))
 
 
-def _tell(child: subprocess.Popen[bytes], number: int) -> None:
+def _send_signal(child: subprocess.Popen[bytes], number: int) -> None:
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, number)
@@ -103,14 +108,14 @@ class Allocation:
     """The job that this process runs in."""
 
     job: str  # as scontrol takes it: 12_3
-    number: str  # of the whole array, or of a job without one
+    number: str  # of the whole array, or of a job that is none
     index: int  # in the array
-    node: int  # of the job's, counted from 0
-    restarts: int  # times that it has been requeued
+    node: int  # index of this node in the job, from 0
+    restarts: int  # how often the job has been requeued
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Allocation:
-        """ValueError outside a job."""
+        """The allocation of this process. ValueError outside a job."""
         if "SLURM_JOB_ID" not in environment:
             raise ValueError("this runs inside a SLURM job, but SLURM_JOB_ID is not set")
         restarts = int(environment.get("SLURM_RESTART_COUNT") or 0)
@@ -122,7 +127,7 @@ class Allocation:
         return cls(f"{array}_{index}", array, index, node, restarts)
 
     def requeue(self) -> bool:
-        """Back into the queue; False if the job was cancelled. A preempted one is RUNNING to the end of its grace."""
+        """Return the job to the queue; False if it was cancelled. A preempted job is RUNNING during its grace time."""
         if client.state_of(self.job) != "RUNNING":
             return False
         client.requeue(self.job)
@@ -130,7 +135,7 @@ class Allocation:
 
 
 def _memory_kills() -> int:
-    """Processes of this control group that the kernel has killed for their memory; 0 where it cannot be told."""
+    """How many processes of this control group the kernel has killed for their memory; 0 if that is not known."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -140,6 +145,6 @@ def _memory_kills() -> int:
                 file = Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
             else:
                 continue
-            if file.exists() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)):
-                return int(found.group(1))
+            if file.exists() and (match := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)):
+                return int(match.group(1))
     return 0

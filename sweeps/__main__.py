@@ -9,7 +9,7 @@ from rlvr.config import imports
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of sweeps/commands.py; 2 where Python finds somebody else's package in place of one of ours."""
+    """Exit codes: those of sweeps/commands.py; 2 if Python finds another package by the name of one of ours."""
     if problem := imports.foreign():
         print(f"sweeps: {problem}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Runs of a sweep summed up: by arm (runs that differ by their seed alone) and all together."""
+"""Summaries of a sweep's runs: of each arm (runs that differ by their seed alone), and of all runs together."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from rlvr.ledger.state import RunState
 
 
 @dataclass(frozen=True)
-class Sum:
-    """What some runs come to. Hours are GPU-hours where a run has GPUs, else hours of a run."""
+class Summary:
+    """Totals over a set of runs. Hours are GPU-hours for runs with GPUs, else hours of runs."""
 
     name: str
     runs: int
     states: dict[str, int]
-    step: int  # of all runs together, as `steps`
-    steps: int
-    accuracy: float | None  # mean of the runs that were evaluated
-    rate: float | None  # steps per second of the runs at work, together
-    eta: float | None  # seconds, of the slowest run at work
+    step: int  # steps done, summed over all runs
+    steps: int  # steps planned, summed over all runs
+    accuracy: float | None  # mean over the runs that were evaluated
+    rate: float | None  # steps per second, summed over the running runs
+    eta: float | None  # seconds until the slowest running run ends
     attempts: int
     hours_useful: float
     hours_replayed: float
     hours_wasted: float
 
 
-def arms(states: Iterable[RunState]) -> list[Sum]:
-    """One for each arm, in order of appearance."""
+def arms(states: Iterable[RunState]) -> list[Summary]:
+    """One summary for each arm, in order of appearance."""
     groups: dict[str, list[RunState]] = {}
     for state in states:
         groups.setdefault(state.group_id or state.run_id, []).append(state)
     return [total(group[0].arm or group[0].name, group) for group in groups.values()]
 
 
-def total(name: str, states: Sequence[RunState]) -> Sum:
-    """All of some runs."""
+def total(name: str, states: Sequence[RunState]) -> Summary:
+    """The summary of these runs."""
     accuracies = [state.accuracy for state in states if state.accuracy is not None]
-    at_work = [state for state in states if state.state is State.RUNNING]
-    rates, etas = [s.rate for s in at_work if s.rate is not None], [s.eta for s in at_work if s.eta is not None]
-    # A run that has not begun says nothing of its steps: those of its siblings are taken.
-    most = max((state.steps for state in states), default=0)
-    return Sum(
+    running = [state for state in states if state.state is State.RUNNING]
+    rates = [state.rate for state in running if state.rate is not None]
+    etas = [state.eta for state in running if state.eta is not None]
+    # The steps of a run that has not begun are unknown (0): the largest number among the other runs is used.
+    most_steps = max((state.steps for state in states), default=0)
+    return Summary(
         name,
         len(states),
         dict(Counter(state.state for state in states)),
         sum(state.step for state in states),
-        sum(state.steps or most for state in states),
+        sum(state.steps or most_steps for state in states),
         sum(accuracies) / len(accuracies) if accuracies else None,
         sum(rates) if rates else None,
         max(etas, default=None),

@@ -1,9 +1,9 @@
-"""What a study expects of its arms (`baseline`, `claims`) against the arms that a launch plans: what no run can test is
-refused before the runs, not told after them.
+"""Checks the expectations of a study (`baseline`, `claims`) against the arms that a launch plans, so that a claim which
+no run can test is refused before the runs, and not reported after them.
 
-Refused: a metric that none of the runs measures; an option that its group does not have; a claim that compares arms
-with themselves; and, of a study that is launched as its file has it, an arm that neither it nor another sweep of the
-study has. A study may grow over several launches: of an arm that a part of it lacks, a line warns.
+Refused are: a metric that none of the runs measures; an option that its group does not have; a claim that compares arms
+with themselves; and, where a study is launched as its file defines it, an arm that neither this launch nor another
+sweep of the study has. A study may grow over several launches: an arm that is missing from a part of it is a warning.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rlvr.ledger.sweeps import NO_STUDY, Ledger
 from sweeps.plan import Plan
 from sweeps.planned import evaluated
 
-SHOWN = 8  # arms that a line names, at most
-WHOLE = {"study", "seed", *NOT_IDENTITY} - {*LINES, *EXPECTED}  # keys that leave the arms of a study what they are
-BY_ITSELF = "loss=grpo"  # reports bring GRPO runs of other studies in
+SHOWN = 8  # a message lists at most so many arms
+WHOLE = {"study", "seed", *NOT_IDENTITY} - {*LINES, *EXPECTED}  # keys that do not change the arms of a study
+BY_ITSELF = "loss=grpo"  # never missing: reports also use the GRPO runs of other studies
 
 
 def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str]) -> str:
-    """A line on what these runs cannot test and others might; "" if there is nothing. typed: the words of the command.
+    """A warning about expectations that these runs cannot test but other runs might; "" if there are none.
 
-    Raises ValueError for what none can.
+    typed: the words of the command. Raises ValueError for expectations that no run can test.
     """
     config = planned.runs[0].config
     baseline, claims = str(config.get("baseline") or ""), list(config.get("claims") or ())
@@ -42,27 +42,32 @@ def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str
     if claims and (problem := analysis.unmeasured(claims, _evaluations(planned))):
         raise ValueError(f"{problem} Correct it, or drop the claims: claims=[].")
     arms = [analysis.PlannedArm(planned.sweep_id, run.group_id, run.overrides, run.config) for run in planned.runs]
-    missing = _open(analysis.untestable(arms, baseline, claims), config)
-    if not missing:
+    untestable = _certain(analysis.untestable(arms, baseline, claims), config)
+    if not untestable:
         return ""
-    shown = _planned(analysis.labels(arms))
-    if itself := [each for each in missing if each.itself]:
-        raise ValueError(f"{_told(itself)}. Name another arm in arm or against.{shown}")
-    if others := [analysis.PlannedArm(*each) for each in _of_other_sweeps(planned, ledger)]:
-        missing = _open(analysis.untestable([*others, *arms], baseline, claims), config)
-    if _is_whole(typed) and (never := [each for each in missing if each.absent and BY_ITSELF not in each.absent]):
-        raise ValueError(f"{_told(never)}, in this study or another sweep of it.{shown}")
-    return f"These runs alone cannot test all that is expected of them: {_told(missing)}.{shown}" if missing else ""
+    arms_here = _sentence_of_arms(analysis.labels(arms))
+    if with_itself := [problem for problem in untestable if problem.itself]:
+        raise ValueError(f"{_joined(with_itself)}. Name another arm in arm or against.{arms_here}")
+    if others := [analysis.PlannedArm(*arm) for arm in _arms_of_other_sweeps(planned, ledger)]:
+        untestable = _certain(analysis.untestable([*others, *arms], baseline, claims), config)
+    if _is_whole(typed):
+        absent = [problem for problem in untestable if problem.absent and BY_ITSELF not in problem.absent]
+        if absent:
+            raise ValueError(f"{_joined(absent)}, in this study or another sweep of it.{arms_here}")
+    if not untestable:
+        return ""
+    return f"These runs alone cannot test all that is expected of them: {_joined(untestable)}.{arms_here}"
 
 
 def _analysis() -> Any:
     return importlib.import_module("analysis.expected")
 
 
-def _open(missing: Sequence[Any], config: Mapping[str, Any]) -> list[Any]:
-    """With `tune=` every arm is planned at each value, of which reports have one: which arms agree, it is too early to
-    say; which there are, is not."""
-    return [each for each in missing if each.absent or each.itself or not config.get("tune")]
+def _certain(problems: Sequence[Any], config: Mapping[str, Any]) -> list[Any]:
+    """The problems that are certain before the runs. With `tune=` every arm is planned at each value, and reported at
+    one: that an arm is absent, or compared with itself, is known already; which arms agree in all else is not.
+    """
+    return [problem for problem in problems if problem.absent or problem.itself or not config.get("tune")]
 
 
 def _check_options(selectors: Iterable[tuple[str, Mapping[str, Sequence[str]]]], registry: Registry) -> None:
@@ -76,42 +81,42 @@ def _check_options(selectors: Iterable[tuple[str, Mapping[str, Sequence[str]]]],
 
 
 def _evaluations(planned: Plan) -> list[tuple[list[str], int]]:
-    """What each kind of run logs when it is evaluated, and its samples of a problem; [] where that cannot be known."""
+    """For each kind of run: the metric names of its evaluations, and its samples per problem; [] if not knowable."""
     kinds = {repr((run.config["task"], run.config["evaluation"])): run.config for run in planned.runs}
-    found: list[tuple[list[str], int]] = []
+    evaluations: list[tuple[list[str], int]] = []
     for config in kinds.values():
         try:
-            found.append((evaluated(config), config["evaluation"]["samples"]))
-        except InstantiationException:  # a dry run without the task's data, which it says
+            evaluations.append((evaluated(config), config["evaluation"]["samples"]))
+        except InstantiationException:  # a dry run without the task's data, which prints a line about it elsewhere
             return []
-    return found
+    return evaluations
 
 
-def _of_other_sweeps(planned: Plan, ledger: Ledger) -> list[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
-    """A run of each arm that other sweeps of the study have on the ledger."""
-    found: dict[str, tuple[str, str, tuple[str, ...], Mapping[str, Any]]] = {}
+def _arms_of_other_sweeps(planned: Plan, ledger: Ledger) -> list[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
+    """(sweep id, group id, overrides, config) of one run of each arm in other sweeps of the study on the ledger."""
+    by_group: dict[str, tuple[str, str, tuple[str, ...], Mapping[str, Any]]] = {}
     for sweep in ledger.sweeps():
         if sweep.sweep_id == planned.sweep_id or (sweep.study or NO_STUDY) != planned.study:
             continue
         for line in sweep.runs:
             group = str(line.get("group_id") or line["run_id"])
-            if group not in found and not line.get("control"):
+            if group not in by_group and not line.get("control"):
                 with contextlib.suppress(Unreadable, OSError):
                     config = read_config(ledger.run_dir(line["run_id"]))
-                    found[group] = (sweep.sweep_id, group, tuple(line.get("overrides", ())), config)
-    return list(found.values())
+                    by_group[group] = (sweep.sweep_id, group, tuple(line.get("overrides", ())), config)
+    return list(by_group.values())
 
 
 def _is_whole(typed: Sequence[str]) -> bool:
-    """Whether a command launches all arms that the file of a study has."""
+    """Whether a command launches all arms that the file of a study defines."""
     keys = {key_of(word).split(".")[0] for word in typed if "=" in word and not word.startswith("-")}
     return "study" in keys and keys <= WHOLE
 
 
-def _told(missing: Iterable[Any]) -> str:
-    return "; ".join(f"{each.what}: {each.why}" for each in missing)
+def _joined(problems: Iterable[Any]) -> str:
+    return "; ".join(f"{problem.what}: {problem.why}" for problem in problems)
 
 
-def _planned(labels: Sequence[str]) -> str:
+def _sentence_of_arms(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return f" Planned here: {'; '.join(labels[:SHOWN])}{more}."

@@ -1,8 +1,8 @@
-"""What the runs left behind and nobody reads: found first, removed on request. A run that is held is left alone.
+"""Finds files that nothing reads any more, and removes them on request. Files of a run whose lock is held are skipped.
 
-A finished run keeps its newest checkpoint, and its best one where that was asked for (`checkpoint.keep_best`). What
-lies aside (rlvr/ledger/files.py) was given up by a process that died. A stage goes when no run starts from it. Metrics,
-samples and logs are never removed, and nothing of a run of another version.
+A finished run keeps its newest checkpoint and, with `checkpoint.keep_best`, its best one. Half-written files
+(rlvr/ledger/files.py) are those whose process was killed while writing. A stage is removed when no run starts from it.
+Metrics, samples and logs are never removed, nor anything of a run that another version has written.
 """
 
 from __future__ import annotations
@@ -22,58 +22,60 @@ from rlvr.ledger.runs import Unreadable, grouped
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 
-STALE_S = 3600.0  # what lies aside may be that of a process elsewhere: an hour is longer than any writes it
+STALE_S = 3600.0  # a half-written file may belong to a process on another machine: no write takes an hour
 
 
 @dataclass(frozen=True)
-class Left:
-    """Something to remove."""
+class Removable:
+    """A file or directory to remove."""
 
     path: Path
     size: int  # bytes
     why: str
-    lock: Path | None  # hold it while removing
+    lock: Path | None  # to be held while removing
 
 
-def find(ledger: Ledger) -> list[Left]:
-    """All that may go, in order of path. Nothing of a run whose lock is held, or where that cannot be told."""
-    found = [left for run_id in ledger.runs() for left in _of_run(ledger, run_id)]
-    found += _half_stages(layout.stages(ledger.home))
-    found += _unused_stages(ledger)
-    found += [_left(path, "half-written", None) for path in _aside(ledger)]
-    return sorted(found, key=lambda left: left.path)
+def find(ledger: Ledger) -> list[Removable]:
+    """Everything that may be removed, in order of path. Skips a run whose lock is held, or may be held."""
+    removable = [item for run_id in ledger.runs() for item in _checkpoints_of_run(ledger, run_id)]
+    removable += _half_built_stages(layout.stages(ledger.home))
+    removable += _unused_stages(ledger)
+    removable += [_removable(path, "half-written", None) for path in _half_written(ledger)]
+    return sorted(removable, key=lambda item: item.path)
 
 
-def left_alone(ledger: Ledger) -> list[str]:
-    """What cannot be read, a line for each reason."""
+def unreadable(ledger: Ledger) -> list[str]:
+    """The runs that cannot be read, and are therefore skipped: a line for each reason."""
     states = ledger.states(ledger.runs())
     return grouped(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
 
 
-def _of_run(ledger: Ledger, run_id: str) -> Iterator[Left]:
+def _checkpoints_of_run(ledger: Ledger, run_id: str) -> Iterator[Removable]:
     run_dir = ledger.run_dir(run_id)
-    held_by, directory = layout.lock(run_dir), layout.checkpoints(run_dir)
+    run_lock, directory = layout.lock(run_dir), layout.checkpoints(run_dir)
     state = ledger.state(run_id).state
-    if lock_is_held(held_by) is not False or state in (State.RUNNING, State.UNREADABLE):
+    if lock_is_held(run_lock) is not False or state in (State.RUNNING, State.UNREADABLE):
         return
-    for path in directory.glob(f".*{files.SUFFIX}"):  # the lock is their owner
-        yield _left(path, "half-written checkpoint", held_by)
+    for path in directory.glob(f".*{files.SUFFIX}"):  # only the holder of the run's lock writes them
+        yield _removable(path, "half-written checkpoint", run_lock)
     for path in directory.glob(f"{DAMAGED}*"):
-        yield _left(path, "damaged checkpoint", held_by)
+        yield _removable(path, "damaged checkpoint", run_lock)
     if state is State.FINISHED:
         for path in superseded(directory, 1):
-            yield _left(path, "older checkpoint of a finished run", held_by)
+            yield _removable(path, "older checkpoint of a finished run", run_lock)
 
 
-def _half_stages(store: Path) -> Iterator[Left]:
+def _half_built_stages(store: Path) -> Iterator[Removable]:
     for path in store.glob(f".*{files.SUFFIX}"):
-        held_by = layout.stage_lock(store, path.name.split(".")[1])
-        if lock_is_held(held_by) is False and _is_given_up(path):
-            yield _left(path, "half-built stage", held_by)
+        stage_lock = layout.stage_lock(store, path.name.split(".")[1])
+        if lock_is_held(stage_lock) is False and _is_abandoned(path):
+            yield _removable(path, "half-built stage", stage_lock)
 
 
-def _unused_stages(ledger: Ledger) -> Iterator[Left]:
-    """None while a run has not said what it starts from; nor a new one, whose run may be about to say it."""
+def _unused_stages(ledger: Ledger) -> Iterator[Removable]:
+    """Stages that no run starts from; none while some run has not recorded its stages. A stage younger than STALE_S is
+    kept, as its run may be about to record it.
+    """
     run_ids = ledger.runs()
     recorded = [recorded_stages(ledger.run_dir(run_id)) for run_id in run_ids]
     if None in recorded or any(state.state is State.UNREADABLE for state in ledger.states(run_ids)):
@@ -82,20 +84,20 @@ def _unused_stages(ledger: Ledger) -> Iterator[Left]:
     store = layout.stages(ledger.home)
     for path in store.glob("[!.]*"):
         if path.is_dir() and path.name not in used and time.time() - path.stat().st_mtime > STALE_S:
-            yield _left(path, "stage that no run starts from", layout.stage_lock(store, path.name))
+            yield _removable(path, "stage that no run starts from", layout.stage_lock(store, path.name))
 
 
-def _aside(ledger: Ledger) -> Iterator[Path]:
-    """What a process wrote aside, outside the directories above, and never gave its name."""
+def _half_written(ledger: Ledger) -> Iterator[Path]:
+    """Abandoned temporary files outside the directories above: their writers never renamed them to their final name."""
     for folder in ("", "*/", "*/attempts/*/", "*/samples/", "*/rollouts/", "sweeps/*/", "submissions/*/"):
         for path in ledger.root.glob(f"{folder}.*{files.SUFFIX}"):
-            if path.parent != layout.stages(ledger.home) and _is_given_up(path):
+            if path.parent != layout.stages(ledger.home) and _is_abandoned(path):
                 yield path
-    yield from filter(_is_given_up, layout.reports(ledger.home).glob(f".*{files.SUFFIX}"))
+    yield from filter(_is_abandoned, layout.reports(ledger.home).glob(f".*{files.SUFFIX}"))
 
 
-def _is_given_up(path: Path) -> bool:
-    """No process here has the number of its owner, and nothing was written for an hour."""
+def _is_abandoned(path: Path) -> bool:
+    """Whether no process on this machine has the pid of its writer, and it is unchanged for STALE_S."""
     try:
         age = time.time() - path.stat().st_mtime
     except FileNotFoundError:
@@ -104,14 +106,14 @@ def _is_given_up(path: Path) -> bool:
     return owner is not None and process_start(owner) is None and age > STALE_S
 
 
-def _left(path: Path, why: str, held_by: Path | None) -> Left:
-    return Left(path, _size(path), why, held_by)
+def _removable(path: Path, why: str, lock_path: Path | None) -> Removable:
+    return Removable(path, _size(path), why, lock_path)
 
 
 def _size(path: Path) -> int:
-    every = [path] if path.is_file() else [Path(root) / name for root, _, names in os.walk(path) for name in names]
+    paths = [path] if path.is_file() else [Path(root) / name for root, _, names in os.walk(path) for name in names]
     total = 0
-    for file in every:
+    for file in paths:
         try:
             total += file.lstat().st_size
         except FileNotFoundError:  # removed meanwhile
@@ -119,16 +121,18 @@ def _size(path: Path) -> int:
     return total
 
 
-def remove(found: list[Left], say: Callable[[str], None]) -> int:
-    """Remove what `find` found; bytes. What came to be held since then is left and said."""
+def remove(removable: list[Removable], say: Callable[[str], None]) -> int:
+    """Remove these; returns the bytes that were freed. An item whose lock has been taken since `find` is kept, with a
+    message.
+    """
     freed = 0
-    for left in found:
-        held = lock(left.lock, patience_s=0) if left.lock else None
-        if left.lock and held is None:
-            say(f"left {left.path}: in use now")
+    for item in removable:
+        held = lock(item.lock, patience_s=0) if item.lock else None
+        if item.lock and held is None:
+            say(f"kept {item.path}: in use now")
             continue
         try:
-            freed += left.size if _remove(left.path) else 0
+            freed += item.size if _remove(item.path) else 0
         finally:
             if held is not None:
                 unlock(held)
@@ -136,7 +140,7 @@ def remove(found: list[Left], say: Callable[[str], None]) -> int:
 
 
 def _remove(path: Path) -> bool:
-    """False: it is gone already, or something of it stayed."""
+    """False if it was gone already, or a part of it could not be removed."""
     try:
         files.remove(path)
     except OSError:

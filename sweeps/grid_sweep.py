@@ -18,7 +18,7 @@ class GridSweep:
     """All points of a grid, launched together."""
 
     def __init__(self, config: DictConfig, params: Mapping[str, str] | None = None) -> None:
-        """config: as Hydra composed it for the command. params: a study's own axes."""
+        """config: as Hydra composed it for the command. params: the axes of the study, by key."""
         self.config, self.params = config, params or {}
 
     def sweep(self, arguments: Sequence[str]) -> list[JobReturn]:
@@ -27,6 +27,6 @@ class GridSweep:
     def points(self, arguments: Sequence[str]) -> list[list[str]]:
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         rules = grid.Rules(**{name: list(self.config[name]) for name in LINES})
-        # Seeds that are typed beside a study repeat its further arms too.
+        # Seeds that are typed beside a study repeat its arms of `also` too.
         own = set(self.params) - ({"seed"} & set(map(key_of, arguments)))
         return grid.expand(overrides, own, rules, functools.partial(usual, self.config))

@@ -1,4 +1,4 @@
-"""A plan becomes a launch: on the ledger first, then on SLURM or on this machine; and again from the ledger alone."""
+"""Launches a plan: writes it to the ledger, then starts it on SLURM or on this machine. Relaunches from the ledger."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from sweeps.growing.record import Record
 from sweeps.local import Outcome, check_here, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background, tracker_of
-from sweeps.worker import shipping, to_store
+from sweeps.worker import shipping, store_options
 
 
 def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
     """Compose every point of a sweep, check all of them, and only then start anything.
 
-    master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
+    master: the config that Hydra composed for the command. Returns a JobReturn for each point, as Hydra requires.
     """
     current = session.current()
     if grows(master):
-        launched = launch_growing(master, overrides)
+        outcome = launch_growing(master, overrides)
     else:
         planning.check(master, evaluates=current.adapt is not None)
         added = controls_of(master, overrides)
@@ -57,39 +57,42 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
         planned = plan(points, command=current.command, checker=current.checker)
         if current.adapt is None:  # an evaluation has no claims
             _check_expected(planned)
-        launched = launch(_marked(planned, [control for _, control in added]))
-    return [_returned(launched) for _ in overrides]
+        outcome = launch(_with_controls(planned, [control for _, control in added]))
+    return [_job_return(outcome) for _ in overrides]
 
 
 def _check_expected(planned: Plan) -> None:
-    """ValueError for what no run can test; a line on what these runs cannot."""
+    """ValueError for an expectation that no run can test; a printed warning for those that only these runs cannot."""
     current = session.current()
     if line := expected.check(planned, Ledger(home()), current.registry, current.typed):
         print(line, file=sys.stderr)
 
 
 def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[tuple[list[str], str]]:
-    """The points that `controls=` adds, each with its control."""
+    """(overrides, control) of the points that `controls=` adds."""
     if not master.controls:
         return []
     return controls.added(overrides, str(master.controls), str(master.baseline or ""), functools.partial(usual, master))
 
 
-def _marked(planned: Plan, added: Sequence[str]) -> Plan:
-    """The last runs of the plan are controls; that they repeat an arm under other seeds, their config does not say."""
+def _with_controls(planned: Plan, added: Sequence[str]) -> Plan:
+    """The plan with its last runs marked by their controls. Only `seeds` is marked: the config does not show it.
+
+    added: the control of each of the last runs.
+    """
     first = len(planned.runs) - len(added)
-    kinds = ["" if control != controls.SEEDS else control for control in added]
-    runs = [replace(run, control=kind) for run, kind in zip(planned.runs[first:], kinds, strict=True)]
+    marks = ["" if control != controls.SEEDS else control for control in added]
+    runs = [replace(run, control=mark) for run, mark in zip(planned.runs[first:], marks, strict=True)]
     return replace(planned, runs=(*planned.runs[:first], *runs))
 
 
 def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Outcome:
-    """A sweep whose next runs hang on the results of the ones before (sweeps/growing)."""
+    """Launch a sweep whose next runs depend on the results of those before (sweeps/growing)."""
     current, ledger = session.current(), Ledger(home())
     planning.check(master, evaluates=current.adapt is not None)
     added = controls_of(master, overrides)
     if controls.SEEDS in [control for _, control in added]:
-        raise ValueError("controls=seeds needs seeds that nothing adds to. Drop it, or drop until and tune.")
+        raise ValueError("controls=seeds needs fixed seeds, and until and tune add seeds. Drop it, or drop those.")
 
     def compose(words: Sequence[Sequence[str]]) -> Plan:
         composed = plan(current.points(master, words), command=current.command, checker=current.checker)
@@ -97,37 +100,38 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
 
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
     on_slurm = is_for_slurm(master.cluster.backend)
-    everything = replace(first, runs=tuple(each.run for each in record.candidates))
-    check_launch(everything, ledger, master.tracker, on_slurm=on_slurm)
-    _check_expected(everything)
-    outcome, told = Outcome(), tuple[str, ...]()
+    all_runs = replace(first, runs=tuple(candidate.run for candidate in record.candidates))
+    check_launch(all_runs, ledger, master.tracker, on_slurm=on_slurm)
+    _check_expected(all_runs)
+    outcome, forecast_lines = Outcome(), tuple[str, ...]()
     if current.dry_run:
-        told = tuple(forecast.lines(record))
+        forecast_lines = tuple(forecast.lines(record))
     else:
-        configs = {run.run_id: run.config for run in everything.runs}
+        configs = {run.run_id: run.config for run in all_runs.runs}
         if on_slurm:
             check_pending(ledger, configs)
         with _forgotten_if_refused(ledger, record.sweep_id, configs):
             with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
                 record.write()
-            outcome = _go_on(ledger, record.sweep_id)
-    current.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=current.dry_run, forecast=told))
+            outcome = _continue_growing(ledger, record.sweep_id)
+    dry_run = current.dry_run
+    current.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=dry_run, forecast=forecast_lines))
     return outcome
 
 
-def _go_on(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> Outcome:
-    """Wave after wave here; on SLURM the wave that is due: the last of its jobs calls this again."""
-    candidate = Record.read(ledger, sweep_id).candidates[0].run
-    targets.restore(candidate.import_paths, candidate.config)
-    first = OmegaConf.create(dict(candidate.config))
+def _continue_growing(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> Outcome:
+    """Run all waves on this machine; on SLURM submit the next wave only: the last of its jobs calls this again."""
+    run = Record.read(ledger, sweep_id).candidates[0].run
+    targets.restore(run.import_paths, run.config)
+    first = OmegaConf.create(dict(run.config))
 
     def start() -> Outcome:
         configs = Record.read(ledger, sweep_id).configs
         begun = ledger.states(configs)
-        rest = [state.run_id for state in begun if state.state is not State.DIVERGED]  # that is a result
+        run_ids = [state.run_id for state in begun if state.state is not State.DIVERGED]  # divergence is a result
         cluster = first.cluster
         return _start(
-            ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=rest, unless_cancelled=unless_cancelled
+            ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=run_ids, unless_cancelled=unless_cancelled
         )
 
     on_slurm = is_for_slurm(first.cluster.backend)
@@ -139,7 +143,7 @@ def _go_on(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> 
 
 
 def launch(planned: Plan) -> Outcome:
-    """Write the plan to the ledger and run what is not finished. In a dry run the session only remembers it."""
+    """Write the plan to the ledger and start its unfinished runs. A dry run only adds the plan to the session."""
     current, ledger = session.current(), Ledger(home())
     planned = with_unique_names(planned, RunNames(ledger))
     first = OmegaConf.create(dict(planned.runs[0].config))
@@ -160,7 +164,9 @@ def launch(planned: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """A new sweep of which nothing could be started is taken from the ledger, but for what others have put there."""
+    """If the launch of a new sweep raises ValueError before any run has begun, remove the sweep from the ledger, and
+    the runs that this launch has written there.
+    """
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
         yield
@@ -174,7 +180,7 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
 
 
 def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool) -> None:
-    """What a launch of any kind is refused for, before anything is written. Raises ValueError."""
+    """The checks of every launch, before anything is written. Raises ValueError."""
     _check_shared(planned, on_slurm=on_slurm)
     _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
     _check_store(tracker)
@@ -184,32 +190,34 @@ def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool)
 
 
 def _check_name(planned: Plan, ledger: Ledger) -> None:
-    """ValueError for a name of the sweep that stands for something else."""
+    """ValueError for a name of the sweep that something else has already."""
     if planned.name:
         studies = session.current().registry.options("study")
         check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
 
 
 def _check_store(tracker: Any) -> None:
-    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is none of a store."""
+    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is not the address of a store."""
     if tracker.enabled:
         store.resolve(home(), tracker.uri)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
-    """Runs of one array may ask for other resources than those of the next; a launch itself is of one kind."""
-    here = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
-    for key in ("backend", "wait", "report", *here):
+    """ValueError where runs differ in a setting of the whole launch. On SLURM the resources may differ between job
+    arrays, so that fewer settings are of the whole launch there.
+    """
+    local_keys = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
+    for key in ("backend", "wait", "report", *local_keys):
         values = list(dict.fromkeys(run.config["cluster"][key] for run in planned.runs))
         if len(values) > 1:
-            given = " and ".join(f"cluster.{key}={value}" for value in values)
-            where = "on this machine " if key in here else ""
-            raise ValueError(f"{given}: all runs of a launch {where}share it. Launch them apart.")
+            settings = " and ".join(f"cluster.{key}={value}" for value in values)
+            where = "on this machine " if key in local_keys else ""
+            raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
 
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
-    """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines: what
-    is typed counts, and not what the recipe says.
+    """ValueError if this machine lacks the SLURM, or the nodes and GPUs, that the launch needs. A dry run may show a
+    recipe for other machines: there only nodes and GPUs that were typed are checked, not those of the recipe.
     """
     if on_slurm:
         if not is_configured():
@@ -218,44 +226,45 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
                 "cluster=local, or log in where it is."
             )
         return
-    most = {
-        key: max((run.config["cluster"][key] for run in planned.runs if not dry_run or _types(run, key)), default=0)
+    largest = {
+        key: max((run.config["cluster"][key] for run in planned.runs if not dry_run or _is_typed(run, key)), default=0)
         for key in ("nodes", "gpus")
     }
-    check_here(**most)
+    check_here(**largest)
 
 
-def _types(run: Planned, key: str) -> bool:
+def _is_typed(run: PlannedRun, key: str) -> bool:
     """Whether a knob of the cluster was typed for a run."""
     return f"cluster.{key}" in map(key_of, run.overrides)
 
 
 def again(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:
-    """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known.
+    """Launch the unfinished runs of a sweep from their configs on the ledger: the command need not be known.
 
-    run_id: this run of it alone.
-    unless_cancelled: a sweep whose jobs on SLURM were cancelled raises ValueError, as its user has stopped it.
+    run_id: launch this run of the sweep alone.
+    unless_cancelled: raise ValueError for a sweep whose SLURM jobs its user has cancelled.
     """
     check_owner(ledger.sweep_dir(sweep_id))
     if run_id is None and grows(ledger.sweep(sweep_id).info):
-        return _go_on(ledger, sweep_id, unless_cancelled=unless_cancelled)
+        return _continue_growing(ledger, sweep_id, unless_cancelled=unless_cancelled)
     wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
-    for each in wanted:
+    for wanted_id in wanted:
+        run_dir = ledger.run_dir(wanted_id)
         try:
-            check_owner(ledger.run_dir(each))
-            configs[each] = read_proven_config(ledger.run_dir(each))
+            check_owner(run_dir)
+            configs[wanted_id] = read_proven_config(run_dir)
         except Unreadable as error:
             errors.append(error)
         else:
-            targets.restore(read_info(ledger.run_dir(each)).import_paths, configs[each])
+            targets.restore(read_info(run_dir).import_paths, configs[wanted_id])
     if errors and len(wanted) == 1:
         raise errors[0]
     for line in grouped(errors):
         print(line, file=sys.stderr)
     if not configs:
-        raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
+        raise ValueError(f"no run of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)
     cluster = first.cluster
@@ -274,13 +283,14 @@ def _start(
     run_ids: Collection[str] | None = None,
     unless_cancelled: bool = False,
 ) -> Outcome:
-    """`configs`: the frozen ones of the runs; `cluster`: that of the launch.
+    """Start runs that are on the ledger.
 
-    run_ids: runs of the sweep to start; None: all.
+    configs: the frozen config of each run; cluster: the config group `cluster` of the launch; run_ids: runs of the
+    sweep to start; None: all.
     """
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
-    _tell_of_timing(configs)
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_timing(configs)
+    _warn_of_changed_inputs(ledger, configs)
     if on_slurm:
         return run_slurm(
             ledger,
@@ -305,8 +315,8 @@ def _start(
     )
 
 
-def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Runs that no seed repeats bit for bit."""
+def _warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line if runs sample several steps ahead, and so are not reproducible bit for bit."""
     ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
     if ahead > 1:
         print(
@@ -316,70 +326,71 @@ def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _tell_of_other_versions(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Finished runs whose files, model or own code were replaced since: they are not run again."""
+def _warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line for finished runs whose files, model or own code have changed since: they are not run again."""
     finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
     changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
-    for which, count in changed.items():
-        if which:
+    for paths, count in changed.items():
+        if paths:
             print(
-                f"{which}: {count} finished runs read other content than is there now, and are not run again. Give the "
+                f"{paths}: {count} finished runs read other content than is there now, and are not run again. Give the "
                 "new one another path, which makes other runs.",
                 file=sys.stderr,
             )
-    made: dict[str, list[str]] = {}
+    by_files: dict[str, list[str]] = {}  # changed files of own code -> runs that used them
     for run_id in finished:
-        made.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
-    for files, run_ids in made.items():
+        by_files.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
+    for files, run_ids in by_files.items():
         if files:
             several = len(run_ids) > 1
-            which = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
+            directories = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
             print(
                 f"{files}: {len(run_ids)} finished run{'s were' if several else ' was'} made with another version, and "
                 f"{'are' if several else 'is'} not run again. To train anew: rm -r {shlex.quote(str(ledger.root))}/"
-                f"{which}, and the same command. To have both: a module of another name for the new one, in its "
+                f"{directories}, and the same command. To have both: a module of another name for the new one, in its "
                 "`_target_`, which makes other runs.",
                 file=sys.stderr,
             )
 
 
 def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
-    """Command that ships a sweep's metrics while it runs; None: tracker=none."""
+    """Command that ships a sweep's metrics while it runs; None for tracker=none."""
     if not tracker.enabled:
         return None
-    _warn_of_silence(ledger, tracker.uri)
-    sync_in_background(ledger)  # what launches before this one could not ship, each to the store that it named
-    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *to_store(tracker.uri))
+    _warn_of_unreachable_store(ledger, tracker.uri)
+    sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
+    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
 
 
-def _warn_of_silence(ledger: Ledger, uri: str | None) -> None:
-    """Of a tracking server that was asked for and does not answer: no obstacle, but better known now."""
+def _warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:
+    """Print a line if the tracking server does not answer. The launch does not need it, but its user should know."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if uri and (silent := store.fault(store.resolve(ledger.home, uri))):
-        print(
-            f"MLflow: {silent}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr
-        )
+    if uri and (fault := store.fault(store.resolve(ledger.home, uri))):
+        print(f"MLflow: {fault}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr)
 
 
 def is_for_slurm(backend: str) -> bool:
-    """auto: SLURM where it is set up, else this machine. ValueError: a SLURM that does not answer."""
+    """Whether `cluster.backend` means SLURM; auto: SLURM where it is set up, else this machine.
+
+    ValueError for an unknown backend, and for a SLURM that does not answer.
+    """
     if backend not in ("auto", "local", "slurm"):
         raise ValueError(f"cluster.backend={backend} is unknown: use auto, local or slurm.")
     if backend != "auto":
         return backend == "slurm"
-    found = is_configured()
-    if not found:
-        _warn_of_idle_clients()
-    return found
+    configured = is_configured()
+    if not configured:
+        _warn_of_unconfigured_slurm()
+    return configured
 
 
-@functools.cache  # a sweep that grows asks for each wave
-def _warn_of_idle_clients() -> None:
+@functools.cache  # once: a growing sweep calls it for each wave
+def _warn_of_unconfigured_slurm() -> None:
     if shutil.which("sbatch"):
         print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
 
 
-def _returned(outcome: Outcome) -> JobReturn:
+def _job_return(outcome: Outcome) -> JobReturn:
     result = JobReturn()
     result.return_value = outcome
     result.status = JobStatus.COMPLETED

@@ -1,4 +1,4 @@
-"""Runs the runs of a sweep on this machine: a pool of warm workers, one launcher, no daemon."""
+"""Executes the runs of a sweep on this machine: one launcher with a pool of warm workers, no daemon."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sweeps.verdict import Outcome, Verdict
 from sweeps.watchdog import Watchdog
 from sweeps.worker import SHIPPER_S, Guard, ShipperProcess, Worker, kill_tagged, new_tag, pool
 
-FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
-POLL_S = 0.2  # for what sends no event: signals, deaths whose pipes stay open, runs held elsewhere
-LEAVE_S = 1.0
+FALSE_STARTS = 3  # after so many workers in a row that exit before they are ready, the launch gives up
+POLL_S = 0.2  # for changes without an event: signals, exits whose pipes stay open, runs of other launches
+LEAVE_S = 1.0  # for workers to exit by themselves at the end
 
 
 def available_cores() -> int:
@@ -38,34 +38,34 @@ def available_cores() -> int:
 
 def available_gpus() -> list[str]:
     """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those of NVIDIA's and AMD's drivers, and the
-    one that Windows lends. No torch: it would take hold of them.
+    one of WSL. Without torch, which would initialise them.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [each for each in named.split(",") if each.strip() not in ("", "-1")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name.strip() not in ("", "-1")]
     of_amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
     num = len(list(Path("/dev").glob("nvidia[0-9]*"))) + len(of_amd) + Path("/dev/dxg").exists()
     return [str(index) for index in range(num)]
 
 
 def check_here(nodes: int, gpus: int) -> None:
-    """ValueError for runs that this machine is too small for, by `cluster.nodes` or `cluster.gpus`."""
+    """ValueError for runs that need several nodes, or more GPUs than this machine has."""
     if nodes > 1:
         raise ValueError(
             f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
         )
-    has = len(available_gpus())
-    if gpus > has:
+    num_gpus = len(available_gpus())
+    if gpus > num_gpus:
         raise ValueError(
-            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
-            "or cluster=slurm where there is one."
+            f"cluster.gpus={gpus}, and this machine has {num_gpus or 'no'} GPU{'s' * (num_gpus > 1)}. Pass "
+            f"cluster.gpus={num_gpus}, or cluster=slurm where there is one."
         )
 
 
 def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:
-    """Runs at a time on this machine: `workers`, or as many as its cores hold and, where it has GPUs, those.
+    """Runs at a time on this machine: `workers`, or as many as its cores and, if it has any, its GPUs suffice for.
 
-    gpus_each: GPUs of a run; None: one for each rank. Raises ValueError if there are some, and fewer than that.
+    gpus_each: GPUs of a run; None: one for each rank. Raises ValueError if the machine has GPUs, but fewer than that.
     """
     gpus, gpus_each = len(available_gpus()), gpus_each or ranks
     if 0 < gpus < gpus_each:
@@ -78,14 +78,16 @@ def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None
 
 
 def gpus_of(config: Any) -> int:
-    """GPUs of a run on this machine, by its config: one for each rank, and those of its engines beside them."""
-    from rlvr.config.engine import gpus_of_workers  # with OmegaConf, which no table of runs needs
+    """GPUs of a run with this config on this machine: one for each rank, and those of its engine workers."""
+    from rlvr.config.engine import gpus_of_workers  # imports OmegaConf, which `python -m sweeps` does not need
 
     return config["cluster"]["ranks"] + gpus_of_workers(config["rollout"]["engine"])
 
 
 def share_of(gpus: Sequence[str], number: int, gpus_each: int) -> str | None:
-    """CUDA_VISIBLE_DEVICES of worker `number`: its own, as long as there are some that no other has; None: no GPUs."""
+    """CUDA_VISIBLE_DEVICES of worker `number`, which shares GPUs with others only if there are not enough for all; None
+    if there are no GPUs.
+    """
     if not gpus:
         return None
     first = (number % (len(gpus) // gpus_each)) * gpus_each
@@ -107,42 +109,44 @@ def run_local(
     show: bool = True,
     command: Sequence[str] | None = None,
 ) -> Outcome:
-    """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
+    """Run the unfinished runs of a sweep, in its order. Returns when all have ended or the user has stopped the launch.
 
-    run_ids: of its runs these alone (None: all).
+    run_ids: run only these of its runs (None: all).
     workers: runs at a time (None: as many as the cores allow). ranks: processes per run.
-    engine_gpus: of a run, beside those of its ranks.
-    retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
-    hung_min: minutes without progress after which a run's process is ended (sweeps/watchdog.py); None: never.
-    shipper: command of a process that carries metrics away meanwhile. command: of a worker (see `Worker`).
+    engine_gpus: GPUs of a run in addition to those of its ranks.
+    retries: new attempts of a run whose process was killed or preempted; a run's own errors are never retried.
+    hung_min: minutes without progress after which a run's process is killed (sweeps/watchdog.py); None: never.
+    shipper: command of a process that ships metrics meanwhile. command: of a worker (see `Worker`).
 
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
-    Call it from the main thread: that is where signals arrive.
+    Call it from the main thread, which alone receives signals.
     """
-    run_ids = [each for each in ledger.sweep(sweep_id).run_ids if run_ids is None or each in run_ids]
+    run_ids = [run_id for run_id in ledger.sweep(sweep_id).run_ids if run_ids is None or run_id in run_ids]
     gpus_each = ranks + engine_gpus
     size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
-    staff = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
+    worker_pool = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
-    dispatcher = Dispatcher(ledger, run_ids, staff, progress, retries, tag, hung_min)
-    with dispatcher.signals(), _at_work_on(ledger.sweep_dir(sweep_id)):
-        started = ShipperProcess(shipper, layout.shipper_log(logs)) if shipper else None
+    dispatcher = Dispatcher(ledger, run_ids, worker_pool, progress, retries, tag, hung_min)
+    with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)):
+        process = ShipperProcess(shipper, layout.shipper_log(logs)) if shipper else None
         dispatcher.run()
-        if started and (trouble := started.finish(SHIPPER_S, hurry=dispatcher.told_again())):
-            progress.say(trouble)
+        if process and (problem := process.finish(SHIPPER_S, hurry=dispatcher.signalled_again())):
+            progress.say(problem)
     progress.failures(dispatcher.outcome.states, dispatcher.outcome.messages)
     progress.say(dispatcher.outcome.summary())
     return dispatcher.outcome
 
 
 @contextlib.contextmanager
-def _at_work_on(sweep_dir: Path) -> Generator[None, None, None]:
-    """Hold a lock of the sweep, signed, that others see that its runs wait for us: the first that no launch has."""
-    place = 0
-    while (held := lock.lock(layout.launch_lock(sweep_dir, place), patience_s=0)) is None:
-        place += 1
+def _launch_lock_held(sweep_dir: Path) -> Generator[None, None, None]:
+    """Hold a launch lock of the sweep, signed with this process's pid: it shows others that this launch will run the
+    sweep's runs, and `stop` which process to signal. Takes the first lock that no other launch holds.
+    """
+    index = 0
+    while (held := lock.lock(layout.launch_lock(sweep_dir, index), patience_s=0)) is None:
+        index += 1
     lock.sign(held)
     try:
         yield
@@ -151,7 +155,7 @@ def _at_work_on(sweep_dir: Path) -> Generator[None, None, None]:
 
 
 def stop(ledger: Ledger, sweep_id: str) -> list[int]:
-    """Tell the launches that are at work on a sweep on this machine to stop, as Ctrl-C does. Their process numbers."""
+    """Signal all launches of a sweep on this machine to stop, as Ctrl-C does. Returns their pids."""
     stopped: list[int] = []
     for path in layout.launch_locks(ledger.sweep_dir(sweep_id)):
         pid = lock.holder(path)
@@ -163,7 +167,7 @@ def stop(ledger: Ledger, sweep_id: str) -> list[int]:
 
 
 class Dispatcher:
-    """The event loop: gives runs to idle workers and books what comes back. One thread, no locks of its own."""
+    """The event loop: assigns runs to idle workers and records how they end. One thread, no locks."""
 
     def __init__(
         self,
@@ -179,17 +183,17 @@ class Dispatcher:
         self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])
         self.queue = deque(r for r in run_ids if r not in set(self.outcome.skipped))
         self.hung_min = hung_min
-        self.watchdogs: dict[str, Watchdog] = {}  # of the runs at work
-        self.held: dict[str, int] = {}  # run at work elsewhere -> its newest attempt before that
+        self.watchdogs: dict[str, Watchdog] = {}  # by run
+        self.held: dict[str, int] = {}  # run that another process runs -> its newest attempt before that
         self.retried: dict[str, int] = {}
-        self.told = 0  # times that a signal said stop
+        self.num_signals = 0  # signals to stop that have arrived
         self.stopping = self.killing = False
-        self.false_starts, self._looked = 0, 0.0
-        self._told_held: set[str] = set()
+        self.false_starts, self._held_checked = 0, 0.0
+        self._announced_held: set[str] = set()
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """From the first run to the last."""
+        """Run the whole queue."""
         if self.queue:
             with self.at_work():
                 while self.queue or self.held or self.active():
@@ -197,7 +201,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[None, None, None]:
-        """Nothing that was started while this is entered outlives it."""
+        """A context at whose end all processes that were started in it are ended."""
         began = time.monotonic()
         guard = Guard(self.tag)
         try:
@@ -211,51 +215,51 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None, None, None]:
-        """Signals to stop are counted while this is entered."""
+        """A context in which signals to stop are counted."""
 
         def receive(*_: object) -> None:
-            self.told += 1
+            self.num_signals += 1
 
-        wanted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup wants to survive the terminal
-            wanted.append(signal.SIGHUP)
-        before = {each: signal.signal(each, receive) for each in wanted}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup the launch survives its terminal
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, receive) for number in numbers}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def add(self, run_id: str) -> None:
-        """One run more, after those that wait."""
+        """Append a run to the queue."""
         self.queue.append(run_id)
 
     def stop(self) -> None:
-        """As if a first signal had come."""
-        self.told = max(1, self.told)
+        """Act as on a first signal."""
+        self.num_signals = max(1, self.num_signals)
 
-    def told_again(self) -> Any:
-        """A function that says whether another signal came since now."""
-        before = self.told
-        return lambda: self.told > before
+    def signalled_again(self) -> Any:
+        """A function that returns whether a signal has arrived after this call."""
+        before = self.num_signals
+        return lambda: self.num_signals > before
 
     # --- the loop
 
     def turn(self) -> None:
-        """Give out what can be given out, and wait a moment for what comes back."""
-        if self.told and not self.stopping:
+        """One pass: assign queued runs to idle workers, and wait a moment for answers and exits."""
+        if self.num_signals and not self.stopping:
             self._stop()
-        if self.told > 1 and not self.killing:
+        if self.num_signals > 1 and not self.killing:
             self.killing = True
             kill_tagged(self.tag)
-        self._look_at_held()
+        self._check_held()
         self._dispatch()
         self._listen()
         for worker in self.pool:
-            if worker.run_id is not None and self.watchdogs[worker.run_id].ended_it():
+            if worker.run_id is not None and self.watchdogs[worker.run_id].finds_hung():
                 kill_tagged(worker.tag)
             if (status := worker.poll()) is not None:
-                self._died(worker, status)
+                self._worker_exited(worker, status)
         self.progress.tick(self.active())
 
     def active(self) -> list[str]:
@@ -277,13 +281,13 @@ class Dispatcher:
                 worker.give(run_id, self.ledger.run_dir(run_id))
                 self.watchdogs[run_id] = Watchdog(self.ledger.run_dir(run_id), worker.before, self.hung_min, worker.tag)
                 self.progress.started(run_id)
-        coming = sum(worker.process is not None and not worker.ready for worker in self.pool)
+        num_starting = sum(worker.process is not None and not worker.ready for worker in self.pool)
         for worker in self.pool:
-            if worker.warm and worker.process is None and len(self.queue) > coming:
+            if worker.warm and worker.process is None and len(self.queue) > num_starting:
                 worker.start()
                 self.selector.register(worker.answers, selectors.EVENT_READ, worker)
                 worker.listening = True
-                coming += 1
+                num_starting += 1
 
     def _next_run(self) -> str | None:
         while self.queue:
@@ -304,14 +308,14 @@ class Dispatcher:
             self.outcome.queued.append(run_id)
             return
         self.held[run_id] = before
-        if run_id not in self._told_held:
-            self._told_held.add(run_id)
+        if run_id not in self._announced_held:
+            self._announced_held.add(run_id)
             self.progress.say(f"waiting   {self.progress.states[run_id].name}: another process is at work on it")
 
-    def _look_at_held(self) -> None:
-        if time.monotonic() - self._looked < 1:
+    def _check_held(self) -> None:
+        if time.monotonic() - self._held_checked < 1:
             return
-        self._looked = time.monotonic()
+        self._held_checked = time.monotonic()
         for run_id, before in list(self.held.items()):
             state = self.ledger.state(run_id)
             if state.state is State.RUNNING or lock.lock_is_held(layout.lock(self.ledger.run_dir(run_id))):
@@ -335,7 +339,7 @@ class Dispatcher:
                 worker.ready, self.false_starts = True, 0
             elif worker.run_id is not None:
                 run_id = worker.take()
-                self._book(run_id, verdict.of_answer(self.ledger.run_dir(run_id), worker.before, answer))
+                self._record_end(run_id, verdict.of_answer(self.ledger.run_dir(run_id), worker.before, answer))
         if ended:
             self.selector.unregister(worker.answers)
             worker.listening = False
@@ -343,18 +347,18 @@ class Dispatcher:
 
     # --- how runs end
 
-    def _died(self, worker: Worker, status: int) -> None:
-        """The process of a worker has ended, by itself or not."""
+    def _worker_exited(self, worker: Worker, status: int) -> None:
+        """Handle the end of a worker's process, by itself or by a signal."""
         if worker.listening:
-            self._read(worker)  # its last words
+            self._read(worker)  # answers that it wrote before its end
         if worker.listening:
             self.selector.unregister(worker.answers)
             worker.listening = False
         was_ready, run_id = worker.ready, worker.take() if worker.run_id is not None else None
-        worker.bury()
+        worker.clean_up()
         if run_id is not None:
             run_dir = self.ledger.run_dir(run_id)
-            death = verdict.of_death(
+            end = verdict.of_exit(
                 run_dir,
                 worker.before,
                 status,
@@ -362,13 +366,14 @@ class Dispatcher:
                 log=worker.log_path,
                 known=self.watchdogs[run_id].verdict(worker.log_path),
             )
-            self._book(run_id, death)
+            self._record_end(run_id, end)
         elif not was_ready and not self.stopping:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS:
                 self._give_up(worker)
 
-    def _book(self, run_id: str, end: Verdict) -> None:
+    def _record_end(self, run_id: str, end: Verdict) -> None:
+        """Queue the run again if its end allows it, else add it to the outcome."""
         tries = self.retried.get(run_id, 0)
         if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state is State.FINISHED):
             self._finished(run_id)
@@ -391,14 +396,14 @@ class Dispatcher:
         self.progress.ended(run_id)
 
     def _give_up(self, worker: Worker) -> None:
-        lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["no word"]
+        lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
         message = f"no worker could start: {lines[-1]} ({worker.log_path})"
         for run_id in self.queue:
             self.outcome.add(run_id, State.FAILED, message)
         self.queue.clear()
 
     def _dismiss(self, guard: Guard) -> None:
-        """Workers leave when their input ends. They have nothing left to lose: whatever takes its time is killed."""
+        """End the workers: they exit when their input ends. All runs have ended, so those still there are killed."""
         for worker in self.pool:
             worker.dismiss()
         deadline = time.monotonic() + LEAVE_S
@@ -407,5 +412,5 @@ class Dispatcher:
         guard.dismiss()
         for worker in self.pool:
             if worker.process is not None:
-                worker.bury()
+                worker.clean_up()
         self.selector.close()

@@ -1,4 +1,4 @@
-"""What things are called: the name and the tags of a sweep, and names of runs that stand for one run each."""
+"""Names: the name and the tags of a sweep, and names of runs that are unique on the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import NAMING
 from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 
 READ_BY_REPORTS = ("bundle", "import", "findings", "paper")  # commands of `python -m analysis`
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -18,12 +18,12 @@ _ALLOWED = "1 to 60 letters, digits, '.', '_' and '-', a letter or digit first"
 
 
 def is_naming(override: str) -> bool:
-    """Does it say what a launch is called? Such a word has no part in what is launched."""
+    """Whether an override only names the launch (`name`, `tags`) and does not change its runs."""
     return key_of(override) in NAMING
 
 
 def check_words(config: Mapping[str, Any]) -> None:
-    """ValueError for a name or a tag that is no word: it stands in commands, addresses and names of folders."""
+    """ValueError for a name or a tag that is not one word: it is used in commands, addresses and names of folders."""
     name, tags = config.get("name"), config.get("tags")
     if name is not None and not _WORD.fullmatch(str(name)):
         raise ValueError(f"name={name} is not allowed. A name has {_ALLOWED}, as in name=first-try.")
@@ -35,14 +35,14 @@ def check_words(config: Mapping[str, Any]) -> None:
 def check_free(
     name: str, sweep_id: str, run_ids: Collection[str], ledger: Ledger, studies: Collection[str] = ()
 ) -> None:
-    """ValueError for a name that stands for something else. A sweep that has all runs of another may take its name.
+    """ValueError for a name that something else has. A sweep that has all runs of another may take over its name.
 
-    studies: those that can be launched by their name.
+    studies: the names of all studies that can be launched.
     """
     if name in (*OWN_STUDIES, *studies):
         raise ValueError(f"name={name} is the name of a study. Type another one.")
     if name in READ_BY_REPORTS or name.endswith(".rlvr"):
-        raise ValueError(f"name={name} is another thing to `python -m analysis`. Type another one.")
+        raise ValueError(f"name={name} means something else to `python -m analysis`. Type another one.")
     for other in ledger.sweeps():
         if other.sweep_id == sweep_id or name not in (other.name, other.study):
             continue
@@ -56,16 +56,15 @@ def check_free(
 
 
 class RunNames:
-    """Names of runs, each for one run of the ledger: that which it has there, else its own or, if taken, a longer one.
-
-    Reads run.json of every run, once.
+    """Unique names of runs: a run on the ledger keeps its name there; a new run gets its own name or, if that is taken,
+    a longer one. Reads run.json of every run, once.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._of_run = ledger.names()
         self._owner = {name: run_id for run_id, name in self._of_run.items()}
 
-    def give(self, run: Planned) -> Planned:
+    def give(self, run: PlannedRun) -> PlannedRun:
         if run.run_id not in self._of_run:
             owner = self._owner.get(run.name, run.run_id)
             name = run.name if owner == run.run_id else f"{run.name}-{run.run_id[:6]}"

@@ -1,4 +1,4 @@
-"""What finished runs took, by kind: the measure for those that are planned."""
+"""The time and disk space of finished runs, by kind, from which those of planned runs are estimated."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 
-# What a step costs hangs on the rest; runs that differ in these alone are taken to cost the same per step.
+# Runs that differ in these keys alone are assumed to cost the same per step.
 SAME_COST = {"seed", "steps", "lr", *SHORTHANDS, "advantage", "divergence", "loss", *NOT_IDENTITY}
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a finished run took."""
+    """The time and disk space of a finished run."""
 
-    pace_s: float  # seconds per step, without the stages that it built, or waited for
-    checkpoint: int  # bytes of its newest one; 0: it keeps none
-    other: int  # bytes of all else that it left
-
-
-Past = Mapping[str, Sequence[RunCost]]  # by kind, or by run
+    pace_s: float  # seconds per step, without the time in which its stages were built
+    checkpoint: int  # bytes of its newest checkpoint; 0 if it keeps none
+    other: int  # bytes of all its other files
 
 
-def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
-    """Finished runs of these kinds."""
-    found: dict[str, list[RunCost]] = {}
+Past = Mapping[str, Sequence[RunCost]]  # by kind, or by run id
+
+
+def costs_of_finished_runs(ledger: Ledger, kinds: Collection[str]) -> Past:
+    """The costs of the finished runs of these kinds, by kind."""
+    costs: dict[str, list[RunCost]] = {}
     for state in ledger.states(ledger.runs()):
         if state.state is not State.FINISHED or not state.steps or not state.seconds:
             continue
         run_dir = ledger.run_dir(state.run_id)
         try:
             kind = kind_of(read_config(run_dir))
-        except Unreadable:  # no measure of anything
+        except Unreadable:
             continue
         if kind in kinds:
             kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
             pace_s = max(0.0, state.seconds - waited_s(run_dir, state)) / state.steps
-            spent = RunCost(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
-            found.setdefault(kind, []).append(spent)
-    return found
+            run_cost = RunCost(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
+            costs.setdefault(kind, []).append(run_cost)
+    return costs
 
 
 def waited_s(run_dir: Path, state: RunState) -> float:
-    """Seconds that a run's newest attempt waited for its stages to be built, by itself or by another."""
+    """Seconds of a run's newest attempt until the last of its stages was built, by itself or by another run."""
     store = layout.stages_beside(run_dir)
     built = [(store / name).stat().st_mtime for name in recorded_stages(run_dir) or () if (store / name).is_dir()]
     began, ended = state.started or 0.0, state.end_time or 0.0
-    return max((at - began for at in built if began < at < ended), default=0.0)
+    return max((built_at - began for built_at in built if began < built_at < ended), default=0.0)
 
 
 def _bytes(directory: Path) -> int:
@@ -68,21 +68,22 @@ def _bytes(directory: Path) -> int:
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """The same text for runs that are taken to cost the same per step."""
+    """The kind of a run: the same text for runs that are assumed to cost the same per step."""
     knobs = flatten({k: v for k, v in config.items() if k not in SAME_COST})
-    alike = {k: v for k, v in knobs.items() if v is not None and k.rpartition(".")[2] not in SAME_COST}
-    return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
+    relevant = {k: v for k, v in knobs.items() if v is not None and k.rpartition(".")[2] not in SAME_COST}
+    return json.dumps({**relevant, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
 
 
-def mean_hours(runs: Sequence[Planned], ledger: Ledger) -> float | None:
-    """Hours of one of these runs on average, over those that are like finished ones; None if none is."""
-    known = list(run_hours(runs, ledger).values())
-    return statistics.fmean(known) if known else None
+def mean_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> float | None:
+    """Mean hours per run, over those of these runs whose kind has finished before; None if there are none."""
+    hours = list(run_hours(runs, ledger).values())
+    return statistics.fmean(hours) if hours else None
 
 
-def run_hours(runs: Sequence[Planned], ledger: Ledger) -> dict[str, float]:
-    """Hours that each of these runs takes, from the pace of finished runs alike; without those that are like none."""
+def run_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> dict[str, float]:
+    """Estimated hours by run id, from the pace of finished runs of its kind; without runs whose kind is new."""
     kinds = {run.run_id: kind_of(run.config) for run in runs}
-    past = spent_before(ledger, set(kinds.values()))
-    pace = {kind: statistics.median(one.pace_s for one in alike) / 3600 for kind, alike in past.items()}
-    return {run.run_id: run.config["steps"] * pace[kinds[run.run_id]] for run in runs if kinds[run.run_id] in pace}
+    past = costs_of_finished_runs(ledger, set(kinds.values()))
+    pace_hours = {kind: statistics.median(cost.pace_s for cost in costs) / 3600 for kind, costs in past.items()}
+    known = [run for run in runs if kinds[run.run_id] in pace_hours]
+    return {run.run_id: run.config["steps"] * pace_hours[kinds[run.run_id]] for run in known}

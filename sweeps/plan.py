@@ -1,4 +1,4 @@
-"""From composed configs to runs: check each, name each, refuse two that are the same, and set the finished aside."""
+"""Turns composed configs into the runs of a sweep: checks and names each, and refuses two that are the same."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
 from sweeps.naming import RunNames, check_words, is_naming
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 
-WORTHWHILE = 3  # points of a setting: what they have in common takes two composes and more to know
+WORTHWHILE = 3  # least points of a setting: learning what they have in common takes at least two compositions
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Plan:
     sweep_id: str
     study: str
     command: str
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
     question: str = ""  # of the study
-    config_dirs: tuple[str, ...] = ()  # that options were found in, beside conf/
+    config_dirs: tuple[str, ...] = ()  # directories of options beside conf/
 
     @property
     def name(self) -> str:
-        """Of the sweep, as it was typed; "" without one."""
+        """The name of the sweep, as typed; "" without one."""
         return str(self.runs[0].config.get("name") or "")
 
     @property
     def about(self) -> dict[str, Any]:
-        """What sweep.json keeps of it, but for the time."""
+        """The content of sweep.json, but for the time."""
         return {
             "sweep_id": self.sweep_id,
             "study": self.study,
@@ -72,24 +72,25 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = None) -> Plan:
-    """Check and identify every (overrides, composed config, Hydra choices); each is looked at once, in order.
+    """Check and identify every point: (overrides, composed config, Hydra choices). Each is read once, in order.
 
-    checker: of the search path that they were composed from; None: conf/ alone. Raises ValueError, with the point it is
-    about, before anything is written.
+    checker: for the search path that the points were composed from; None: for conf/ alone. Raises ValueError that names
+    the wrong point. Writes nothing.
     """
     checker = checker or Checker()
-    runs: dict[str, Planned] = {}
-    trainings: dict[str, Planned] = {}
+    runs: dict[str, PlannedRun] = {}
+    trainings: dict[str, PlannedRun] = {}
     for run in _planned(points, checker):
-        if (training := _training(run)) in trainings:
-            raise ValueError(_twins(trainings[training], run))
+        training = _training_id(run)
+        if training in trainings:
+            raise ValueError(_duplicate_message(trainings[training], run))
         runs[run.run_id] = trainings[training] = run
     swept = _swept([run.overrides for run in runs.values()])
     named = tuple(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()
     )
-    named = _with_names_of_their_own(named)
+    named = _with_distinct_names(named)
     first = named[0].config
     _check_claims(first)
     check_words(first)
@@ -98,17 +99,17 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
 
 
-def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
-    """Every point as a run, checked. Of points that differ by numbers alone the first is composed."""
+def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRun]:
+    """Every point as a run, checked. Of points that differ by numbers alone only the first is composed."""
     groups: dict[tuple[str, ...], str] = {}
     paths: dict[frozenset[str], tuple[str, ...]] = {}
     settings = _Settings(points)
     for index in range(len(points)):
         if index in settings:
-            yield settings.another(index, checker)
+            yield settings.run_without_composing(index, checker)
             continue
         overrides, config, choices = points[index]
-        with _named(points, overrides):
+        with _point_in_errors(points, overrides):
             plain = frozen(config, choices, on_paper=checker.dry_run)
             packages = targets.packages(plain)
             if packages not in paths:
@@ -119,82 +120,87 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
         typed = _typed(overrides)
         group = tuple(o for o in typed if key_of(o) != "seed")
         if group not in groups:
-            same = plain["seed"] == 0 and not plain.get("policy")
-            groups[group] = run_id(plain) if same else group_id(config, on_paper=checker.dry_run)
-        run = Planned(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
+            is_group = plain["seed"] == 0 and not plain.get("policy")  # the group id is the run id with seed 0
+            groups[group] = run_id(plain) if is_group else group_id(config, on_paper=checker.dry_run)
+        run = PlannedRun(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
         settings.learn(index, run, config, choices)
         yield run
 
 
 class _Settings:
-    """Of points that differ by numbers alone, what they have in common: as soon as one of them was composed."""
+    """Settings: points that differ by numbers alone. Once one point of a setting is composed, the others are not.
+
+    The setting of a point is known to this class (`index in settings`) after `learn`.
+    """
 
     def __init__(self, points: Sequence[Composed]) -> None:
         self._points = points
         words = map(points.words, range(len(points))) if isinstance(points, Points) else ()
-        self._of = [setting_and_numbers(each) for each in words]
-        self._num_points = Counter(setting for setting, _ in self._of)
-        self._known: dict[tuple[str, ...], tuple[Planned, ByNumber]] = {}
+        self._setting_and_numbers = [setting_and_numbers(overrides) for overrides in words]
+        self._num_points = Counter(setting for setting, _ in self._setting_and_numbers)
+        self._known: dict[tuple[str, ...], tuple[PlannedRun, ByNumber]] = {}
         self._groups: dict[tuple[object, ...], str] = {}
 
     def __contains__(self, index: int) -> bool:
-        return bool(self._of) and self._of[index][0] in self._known
+        return bool(self._setting_and_numbers) and self._setting_and_numbers[index][0] in self._known
 
-    def learn(self, index: int, run: Planned, config: DictConfig, choices: Mapping[str, str | None]) -> None:
-        if not self._of or self._num_points[self._of[index][0]] < WORTHWHILE:
+    def learn(self, index: int, run: PlannedRun, config: DictConfig, choices: Mapping[str, str | None]) -> None:
+        if not self._setting_and_numbers:
             return
-        setting, numbers = self._of[index]
-        known = ByNumber.of(config, choices, run.config, numbers)
-        if known is None:
-            self._num_points[setting] = 0  # each is composed
+        setting, numbers = self._setting_and_numbers[index]
+        if self._num_points[setting] < WORTHWHILE:
+            return
+        by_number = ByNumber.of(config, choices, run.config, numbers)
+        if by_number is None:
+            self._num_points[setting] = 0  # each of its points has to be composed
         else:
-            self._known[setting] = run, known
+            self._known[setting] = run, by_number
 
-    def another(self, index: int, checker: Checker) -> Planned:
-        """The run of a point that is not composed, checked."""
-        setting, numbers = self._of[index]
-        first, known = self._known[setting]
+    def run_without_composing(self, index: int, checker: Checker) -> PlannedRun:
+        """The run of a point whose setting is known, checked."""
+        setting, numbers = self._setting_and_numbers[index]
+        first, by_number = self._known[setting]
         words = cast("Points", self._points).words(index)
-        with _named(self._points, words):
-            plain = known.at(numbers)
-            checker.check(known.config, known.choices, plain, known.written)
-            checker.check_task(known.config, known.choices, plain)
-        own = run_id(plain)
+        with _point_in_errors(self._points, words):
+            plain = by_number.at(numbers)
+            checker.check(by_number.config, by_number.choices, plain, by_number.written)
+            checker.check_task(by_number.config, by_number.choices, plain)
+        this_id = run_id(plain)
         group = (setting, *(number for key, number in numbers.items() if key != "seed"))
         if group not in self._groups:
-            same = plain["seed"] == 0 and not plain.get("policy")
-            self._groups[group] = own if same else group_of(known.at({**numbers, "seed": 0}))
-        return replace(first, run_id=own, group_id=self._groups[group], overrides=_typed(words), config=plain)
+            is_group = plain["seed"] == 0 and not plain.get("policy")
+            self._groups[group] = this_id if is_group else group_of(by_number.at({**numbers, "seed": 0}))
+        return replace(first, run_id=this_id, group_id=self._groups[group], overrides=_typed(words), config=plain)
 
 
 def _typed(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Without those that only name the sweep."""
+    """The overrides without those that only name the sweep."""
     return tuple(o for o in overrides if not is_naming(o))
 
 
 @contextlib.contextmanager
-def _named(points: Sequence[Any], overrides: Sequence[str]) -> Generator[None, None, None]:
-    """What is wrong with a point names it."""
+def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generator[None, None, None]:
+    """Add the point to the message of a ValueError that is raised in this context."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{error}{_where(points, _typed(overrides))}") from None
 
 
-def _with_names_of_their_own(runs: Sequence[Planned]) -> tuple[Planned, ...]:
-    """A name stands for one run of a sweep: where two would share it, each has the beginning of its id too."""
+def _with_distinct_names(runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:
+    """The runs with distinct names: where several would have the same, each gets the beginning of its id appended."""
     num = Counter(run.name for run in runs)
     return tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in runs)
 
 
 def with_unique_names(planned: Plan, names: RunNames) -> Plan:
-    """Every run by a name that no other run of the ledger has."""
+    """The plan with a name for every run that no other run of the ledger has."""
     return replace(planned, runs=tuple(map(names.give, planned.runs)))
 
 
 def _check_claims(config: Mapping[str, Any]) -> None:
-    """ValueError for one that the analysis could not read: better before the runs than after them. Or for two of one
-    name, by which a look of a stopping rule remembers what it has decided.
+    """ValueError for a claim that the analysis cannot read, or for two claims with one name: a stopping rule remembers
+    its decisions by the names of claims.
     """
     numbers: dict[tuple[str, ...], int] = {}
     for number, content in enumerate(config.get("claims") or (), start=1):
@@ -211,18 +217,20 @@ def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
     return f" (in the grid point {' '.join(overrides)})" if len(points) > 1 else ""
 
 
-def _training(run: Planned) -> str:
-    """What a run does: its identity less the shorthands, whose values stand where they are read too."""
+def _training_id(run: PlannedRun) -> str:
+    """The same for runs that train alike: the run id without the shorthands, whose values are also in the keys that
+    read them.
+    """
     return run_id({key: value for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
 
 
-def _twins(first: Planned, second: Planned) -> str:
+def _duplicate_message(first: PlannedRun, second: PlannedRun) -> str:
     a, b = _pairs(first.overrides), _pairs(second.overrides)
     keys = [k for k in b if a.get(k) != b[k]]
     if keys:
         values = ", ".join(f"{k}={a[k]} and {k}={b[k]}" if k in a else f"no {k} and {k}={b[k]}" for k in keys)
         return f"{values} make the same run: the sweep of {', '.join(keys)} changes nothing. Drop one."
-    return f"The point {' '.join(second.overrides)} stands twice in the grid. Drop one."
+    return f"The point {' '.join(second.overrides)} is twice in the grid. Drop one."
 
 
 def write(plan: Plan, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""One run of a sweep, as it is planned, and how it is put on the ledger."""
+"""A planned run of a sweep, and how it is written to the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlvr.metrics import VALIDATION
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run of a sweep."""
 
     run_id: str
@@ -30,31 +30,31 @@ class Planned:
     overrides: tuple[str, ...]
     config: Mapping[str, Any]  # resolved
     arm: str = ""  # the name without the seed
-    control: str = ""  # "seeds": it repeats an arm as the noise floor, and is no seed of it
-    import_paths: tuple[str, ...] = ()  # where its components are found, beside Python and this project
+    control: str = ""  # "seeds": the run repeats an arm to measure the noise floor, and is not one of the arm's seeds
+    import_paths: tuple[str, ...] = ()  # directories from which its components are imported, beside sys.path
 
     def line(self, index: int, overrides: Sequence[str]) -> dict[str, Any]:
-        """What a sweep's manifest says of it."""
+        """Its line in the manifest of a sweep."""
         about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
         about |= {"control": self.control} if self.control else {}
         return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
 
 
 def evaluated(config: Mapping[str, Any] | DictConfig) -> list[str]:
-    """Names that the evaluations of a run measure; the validation split's begin with VALIDATION."""
+    """Metric names of a run's evaluations; those of the validation split begin with VALIDATION."""
     from rlvr.rollout.evaluation import held_out, metric_names
 
-    told, task = config["evaluation"], instantiate(config["task"])
-    names = functools.partial(metric_names, task, samples=told["samples"], k=list(told["k"]))
-    known = names(held_out(task, told["problems"]))
-    if told["validation"] is not None:
-        known += names(held_out(task, told["validation"], "validation"), prefix=VALIDATION)
+    evaluation, task = config["evaluation"], instantiate(config["task"])
+    names_of = functools.partial(metric_names, task, samples=evaluation["samples"], k=list(evaluation["k"]))
+    names = names_of(held_out(task, evaluation["problems"]))
+    if evaluation["validation"] is not None:
+        names += names_of(held_out(task, evaluation["validation"], "validation"), prefix=VALIDATION)
     task.close()
-    return known
+    return names
 
 
-def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]) -> None:
-    """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: what is kept of the launch."""
+def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, Any]) -> None:
+    """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: the content of sweep.json."""
     sha, dirty = git_state()
     for run in runs:
         info = {
@@ -76,13 +76,15 @@ def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]
 
 def git_state() -> tuple[str, bool]:
     """(commit, whether files differ from it) of the checkout that this package runs from; ("", False) elsewhere."""
-    where = Path(__file__).parent.parent
-    if not (where / ".git").exists():
+    checkout = Path(__file__).parent.parent
+    if not (checkout / ".git").exists():
         return "", False
 
     def git(*args: str) -> str:
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        done = subprocess.run(["git", *args], cwd=where, capture_output=True, text=True, env=environment, check=False)
-        return done.stdout.strip()
+        process = subprocess.run(
+            ["git", *args], cwd=checkout, capture_output=True, text=True, env=environment, check=False
+        )
+        return process.stdout.strip()
 
     return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))

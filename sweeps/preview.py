@@ -1,4 +1,4 @@
-"""`--dry-run`: what a launch would do, on paper. Reads the ledger and writes nothing."""
+"""`--dry-run`: a description of what a launch would do. Reads the ledger and writes nothing."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once, available_gpus, check_here, gpus_of
-from sweeps.past import Past, kind_of, spent_before, waited_s
+from sweeps.past import Past, costs_of_finished_runs, kind_of, waited_s
 from sweeps.plan import Plan
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of
 
 Flat = dict[str, Any]  # dotted key -> value
 
-MEASURED = 20  # finished runs of a task that the cost model learns from,
-LOOKED_AT = 500  # among so many newest ones: a second's reading
-# Metrics that are seconds of the parts of a run.
+MEASURED = 20  # the cost model learns from at most so many finished runs of a task,
+LOOKED_AT = 500  # among so many newest runs, which take about a second to read
+# Metrics that are the seconds of each part of a run.
 TIMERS = {
     "sampling": ("time/rollout_s", "time/reward_s"),
     "weights": ("time/sync_s",),
@@ -43,63 +43,63 @@ TIMERS = {
 
 
 def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None = None) -> str:
-    """The runs by name, what is finished already, differences to the default, resources, data, memory, time and disk.
+    """The text of a dry run: runs, their states, differences to the default, resources, data, memory, time and disk.
 
-    checker: of the runs, which knows their search path and their data; None: conf/ alone, and nothing of data.
+    checker: that of the launch, which has its search path and its data; None: conf/ alone, without sizes of data.
     """
     checker = checker or Checker()
     states = {run.run_id: ledger.state(run.run_id) for run in plan.runs}
     todo = [run for run in plan.runs if states[run.run_id].state is not State.FINISHED]
     head = f"{plan.study} {plan.sweep_id}: {_count(len(plan.runs), 'run')}, {len(plan.runs) - len(todo)} finished"
-    own, common = _apart([differences(run, checker.registry) for run in plan.runs])
+    own, common = _own_and_common([differences(run, checker.registry) for run in plan.runs])
     lines = [f"{head}, {len(todo)} to do. Dry run: nothing was written or started.", ""]
     lines += [f"All differ from the default in: {_shown(common)}"] if common else []
     width = max(len(run.name) for run in plan.runs)
-    for run, mine in zip(plan.runs, own, strict=True):
-        shown = _standing(states[run.run_id])
-        mine = mine | ({"control": run.control} if run.control else {})
-        lines.append(f"  {run.run_id}  {run.name:{width}}  {shown:18}  {_shown(mine)}".rstrip())
+    for run, of_run in zip(plan.runs, own, strict=True):
+        state = _state_text(states[run.run_id])
+        of_run = of_run | ({"control": run.control} if run.control else {})
+        lines.append(f"  {run.run_id}  {run.name:{width}}  {state:18}  {_shown(of_run)}".rstrip())
     lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     kinds = {run.run_id: kind_of(run.config) for run in todo}
-    past = spent_before(ledger, set(kinds.values()))
-    alike = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
-    unlike = [run for run in todo if run.run_id not in alike]
+    past = costs_of_finished_runs(ledger, set(kinds.values()))
+    past_of_run = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
+    without_past = [run for run in todo if run.run_id not in past_of_run]
     num_past = sum(map(len, past.values()))
-    lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, alike, num_past, slurm=slurm)]
-    lines += _modelled(unlike, states, ledger, slurm=slurm)
-    lines += _disk(todo, alike, ledger)
+    lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past_of_run, num_past, slurm=slurm)]
+    lines += _modelled(without_past, states, ledger, slurm=slurm)
+    lines += _disk(todo, past_of_run, ledger)
     return "\n".join(lines)
 
 
-def _standing(state: RunState) -> str:
-    at = f" at {state.step}/{state.steps}" if state.step and state.state is not State.FINISHED else ""
-    return ("new" if not state.attempt else state.state) + at
+def _state_text(state: RunState) -> str:
+    step = f" at {state.step}/{state.steps}" if state.step and state.state is not State.FINISHED else ""
+    return ("new" if not state.attempt else state.state) + step
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 # --- differences
 
 
-def differences(run: Planned, registry: Registry) -> Flat:
-    """Options that are not the default's, and knobs that are not what these options come with."""
+def differences(run: PlannedRun, registry: Registry) -> Flat:
+    """The options that differ from the default run, and the knobs that differ from the values of these options."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
     usual = _composed(registry, ())["choices"]
     plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     ignored = {"choices", *LINES, *EXPECTED}
     changed = {k: v for k, v in run.config.items() if k not in ignored and plain.get(k) != v}
-    mine, theirs = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
-    knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k not in _NAMED_BY_RUN}
-    # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
+    of_run, of_options = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
+    knobs = {k: v for k, v in of_run.items() if of_options.get(k) != v and k not in _NAMED_BY_RUN}
+    # A knob that others read is listed once: `steps=9` is also the value of trainer.steps.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
 
 
-# Of an evaluation's policy: its name is the run's own.
+# Knobs of an evaluation's policy, which the name of the run contains already.
 _NAMED_BY_RUN = {f"policy.{knob}" for knob in ("path", "name", "digest", "group", "step")}
 
 
@@ -110,12 +110,12 @@ def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
     return {**as_dict(config, resolve=True), "choices": choices}
 
 
-def _apart(each: Sequence[Flat]) -> tuple[list[Flat], Flat]:
-    """(what is each run's own, what all have). A single run keeps its own."""
-    if len(each) < 2:
-        return list(each), {}
-    common = {k: v for k, v in each[0].items() if all(k in other and other[k] == v for other in each)}
-    return [{k: v for k, v in one.items() if k not in common} for one in each], common
+def _own_and_common(differences: Sequence[Flat]) -> tuple[list[Flat], Flat]:
+    """(for each run the differences that not all have, the differences of all). A single run keeps all as its own."""
+    if len(differences) < 2:
+        return list(differences), {}
+    common = {k: v for k, v in differences[0].items() if all(k in other and other[k] == v for other in differences)}
+    return [{k: v for k, v in of_run.items() if k not in common} for of_run in differences], common
 
 
 def _shown(differences: Mapping[str, Any]) -> str:
@@ -125,31 +125,29 @@ def _shown(differences: Mapping[str, Any]) -> str:
 # --- resources, memory, time and disk
 
 
-def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
+def _resources(runs: Sequence[PlannedRun], *, slurm: bool) -> list[str]:
     """A line for each distinct setting, with how many runs have it."""
-    tell = _on_slurm if slurm else _here
-    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(tell(run.config) for run in runs).items()]
+    describe = _slurm_resources if slurm else _local_resources
+    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(describe(run.config) for run in runs).items()]
 
 
-def _here(config: Mapping[str, Any]) -> str:
+def _local_resources(config: Mapping[str, Any]) -> str:
     cluster = config["cluster"]
-    each = f"{_count(cluster['ranks'], 'rank')} with {_count(cluster['threads'], 'thread')} each"
+    ranks = f"{_count(cluster['ranks'], 'rank')} with {_count(cluster['threads'], 'thread')} each"
     try:
-        return f"{each}, {_workers(config)} at a time on this machine"
+        return f"{ranks}, {_workers(config)} at a time on this machine"
     except ValueError as error:
-        return f"{each}; not here: {error}"
+        return f"{ranks}; not here: {error}"
 
 
 def _workers(config: Mapping[str, Any]) -> int:
-    """Runs at a time here. ValueError if a launch would be refused here, or if there are GPUs, and fewer than one run
-    needs.
-    """
+    """Runs at a time on this machine. ValueError if it would refuse the launch, or has GPUs but too few for one run."""
     cluster = config["cluster"]
     check_here(cluster["nodes"], cluster["gpus"])
     return at_once(cluster["workers"], cluster["threads"], cluster["ranks"], gpus_of(config))
 
 
-def _on_slurm(config: Mapping[str, Any]) -> str:
+def _slurm_resources(config: Mapping[str, Any]) -> str:
     cluster = cluster_of(config)
     parts = [_count(cluster["ranks"], "rank"), _count(cluster["cpus"], "CPU"), _count(cluster["gpus"], "GPU")]
     parts[0] += f" on {cluster['nodes']} nodes, on each" if cluster["nodes"] > 1 else ""
@@ -160,20 +158,20 @@ def _on_slurm(config: Mapping[str, Any]) -> str:
     return "SLURM, " + ", ".join(parts)
 
 
-def _data(todo: Sequence[Planned], checker: Checker) -> list[str]:
-    """A line for each distinct reading of training data whose size is known."""
-    readings = Counter[str]()
+def _data(todo: Sequence[PlannedRun], checker: Checker) -> list[str]:
+    """A line for each distinct use of training data of known size, with how many runs have it."""
+    uses = Counter[str]()
     for run in todo:
         size = None if run.config.get("policy") else checker.train_problems(run.config)
         if size:
-            readings[_reading(run.config, size)] += 1
-    return [f"{_count(n, 'run')}: {text}" for text, n in readings.items()]
+            uses[_use_of_data(run.config, size)] += 1
+    return [f"{_count(n, 'run')}: {text}" for text, n in uses.items()]
 
 
-def _reading(config: Mapping[str, Any], size: int) -> str:
-    """How many training problems there are, and how often a run comes by all of them."""
+def _use_of_data(config: Mapping[str, Any], size: int) -> str:
+    """The number of training problems, and the number of epochs that a run trains on them."""
     problems = f"{size:,} training problems"
-    if config.get("presample"):  # which of them are explored, the base policy's answers will tell
+    if config.get("presample"):  # the base policy's answers will decide which of the problems are trained on
         return problems
     steps, prompts = config["steps"], config["rollout"]["prompts"]
     epochs = _rounded(steps * prompts / size)
@@ -181,70 +179,75 @@ def _reading(config: Mapping[str, Any], size: int) -> str:
     return f"{problems}, {epochs} epoch{'s' * (epochs != '1')}{more} in {steps:,} steps of {prompts:,}"
 
 
-def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, num_past: int, *, slurm: bool) -> str:
-    """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation: of each run that has
-    some, by id, and how many there are in all.
+def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past, num_past: int, *, slurm: bool) -> str:
+    """Hours from the pace of finished runs that are alike in task, model, rollout, trainer and evaluation.
+
+    past: for each run, by id, the finished runs that are like it, if there are any; num_past: their number in all.
     """
-    like = [run for run in todo if run.run_id in alike]
-    if not like:
+    known = [run for run in todo if run.run_id in past]
+    if not known:
         return "Time: no finished run of the ledger is like these, no estimate."
-    left: list[float] = []
+    seconds: list[float] = []
     hours = {"GPU": 0.0, "CPU": 0.0}
-    for run in like:
+    for run in known:
         steps = max(0, run.config["steps"] - states[run.run_id].step)
-        left.append(steps * statistics.median(one.pace_s for one in alike[run.run_id]))
-        kind, share = _share(run.config, slurm=slurm)
-        hours[kind] += share * left[-1] / 3600
-    text = "Time: about " + ", ".join(f"{_rounded(h)} {kind}-hours" for kind, h in hours.items() if h)
+        seconds.append(steps * statistics.median(run_cost.pace_s for run_cost in past[run.run_id]))
+        device, num_devices = _devices(run.config, slurm=slurm)
+        hours[device] += num_devices * seconds[-1] / 3600
+    text = "Time: about " + ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items() if h)
     if not slurm:
-        with contextlib.suppress(ValueError):  # they cannot run here
-            text += f", {duration(sum(left) / min(_workers(todo[0].config), len(left)))} here"
-    unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
+        with contextlib.suppress(ValueError):  # they cannot run on this machine
+            text += f", {duration(sum(seconds) / min(_workers(todo[0].config), len(seconds)))} here"
+    unknown = f"; {_count(len(todo) - len(known), 'run')} without an estimate" if len(todo) > len(known) else ""
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
-def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
-    """Hours of runs like none that has finished, from their FLOPs and bytes, and how far such estimates were off.
+def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
+    """Hours of runs that are unlike all finished runs, from their FLOPs and bytes, and the error of such estimates.
 
-    Parts are those of all these runs together, the largest first.
+    The parts are sums over all these runs, the largest first.
     """
     models = [(run, model) for run in runs if (model := memory.of_model(run.config["model"])) is not None]
     if not models:
         return []
     finished, parts, hours, stages = measured(ledger), Counter[str](), dict[str, float](), set[str]()
-    guesses = [cost.estimate(run.config, model, finished) for run, model in models]
-    for (run, _), guess in zip(models, guesses, strict=True):
-        left = 1 - states[run.run_id].step / run.config["steps"]
-        its: dict[str, Any] = {name: left * seconds for name, seconds in guess.parts.items()}
-        if (stage := _presampled(run.config)) in stages:
-            its["presample"] = 0.0
+    estimates = [cost.estimate(run.config, model, finished) for run, model in models]
+    for (run, _), estimate in zip(models, estimates, strict=True):
+        share_left = 1 - states[run.run_id].step / run.config["steps"]
+        of_run: dict[str, Any] = {name: share_left * seconds for name, seconds in estimate.parts.items()}
+        stage = _presample_stage(run.config)
+        if stage in stages:
+            of_run["presample"] = 0.0
         stages.add(stage)
-        parts.update(its)
-        kind, share = _share(run.config, slurm=slurm, modelled=True)
-        hours[kind] = hours.get(kind, 0.0) + share * sum(its.values()) / 3600
-    device = cost.device_of(models[0][0].config["cluster"])
+        parts.update(of_run)
+        device, num_devices = _devices(run.config, slurm=slurm, modelled=True)
+        hours[device] = hours.get(device, 0.0) + num_devices * sum(of_run.values()) / 3600
+    device_name = cost.device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
-    text = ", ".join(f"{_rounded(h)} {kind}-hours" for kind, h in hours.items())
-    alike = dict[Any, list[cost.Estimate]]()
-    for guess in guesses:
-        alike.setdefault((guess.kind, guess.known), []).append(guess)
-    clauses = [(len(each), _calibration(each[0])) for each in alike.values()]
-    sure = clauses[0][1] if len(clauses) == 1 else "; ".join(f"{_count(n, 'run')}: {text}" for n, text in clauses)
+    text = ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items())
+    groups = dict[Any, list[cost.Estimate]]()
+    for estimate in estimates:
+        groups.setdefault((estimate.kind, estimate.known), []).append(estimate)
+    clauses = [(len(group), _calibration(group[0])) for group in groups.values()]
+    if len(clauses) == 1:
+        calibration = clauses[0][1]
+    else:
+        calibration = "; ".join(f"{_count(n, 'run')}: {clause}" for n, clause in clauses)
     total = sum(parts.values()) / 3600
-    return [f"Cost model ({device}): about {_rounded(total)} hours of runs, {text} ({shown}; {sure})."]
+    return [f"Cost model ({device_name}): about {_rounded(total)} hours of runs, {text} ({shown}; {calibration})."]
 
 
-def _calibration(guess: cost.Estimate) -> str:
-    """What an estimate rests on, and how far such ones were off."""
-    if not guess.finished:
+def _calibration(estimate: cost.Estimate) -> str:
+    """The finished runs that an estimate is based on, and its error on them."""
+    if not estimate.finished:
         return "no finished run of its kind to compare with: never measured"
-    by, of = ("the others", "") if guess.known else ("those on other tasks", ", none of its task")
-    off = "" if guess.error is None else f", off by {guess.error:.0%} on them, each predicted by {by}"
-    return f"calibrated by {_count(len(guess.finished), 'finished run')}{of}{off}"
+    by, of = ("the others", "") if estimate.known else ("those on other tasks", ", none of its task")
+    off = "" if estimate.error is None else f", off by {estimate.error:.0%} on them, each predicted by {by}"
+    return f"calibrated by {_count(len(estimate.finished), 'finished run')}{of}{off}"
 
 
-def _presampled(config: Mapping[str, Any]) -> str:
-    """What decides the base policy's samples: of runs that have it alike, one draws them."""
+def _presample_stage(config: Mapping[str, Any]) -> str:
+    """All settings that the base policy's samples depend on: of runs that agree in them, only one draws the samples."""
     later = ("threshold", "drop_unsolved", "ratio")
     presample: Mapping[str, Any] = config.get("presample") or {}
     knobs = {k: v for k, v in presample.items() if k not in later}
@@ -252,7 +255,7 @@ def _presampled(config: Mapping[str, Any]) -> str:
 
 
 def measured(ledger: Ledger) -> list[cost.Finished]:
-    """Of each task the newest finished runs of models of known size, and what they took; the newest first."""
+    """The newest finished runs of each task with models of known size, and their times; the newest first."""
     ended = [state for state in ledger.states(ledger.runs()) if state.state is State.FINISHED and state.seconds]
     runs, of_task = list[cost.Finished](), Counter[str]()
     for state in sorted(ended, key=lambda state: state.end_time or 0.0, reverse=True)[:LOOKED_AT]:
@@ -278,7 +281,7 @@ def measured(ledger: Ledger) -> list[cost.Finished]:
 
 
 def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], length: float) -> dict[str, float]:
-    """What a finished run says of runs on its task: `cost.Finished.seen`. length: mean tokens of a response."""
+    """Measurements of a finished run that hold for its task: `cost.Finished.seen`. length: mean tokens per response."""
     groups = config["steps"] * config["rollout"]["prompts"]
     tokens = {
         name: sum(metrics.get(f"tokens/{name}", 0.0) for metrics in steps) for name in ("rollout", "used", "train")
@@ -290,15 +293,16 @@ def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], lengt
     kept = tokens["used"] / answers / config["trainer"]["epochs"]
     if kept:
         read = groups * min(kept, 1.0) * config["trainer"]["epochs"]
-        # Each prompt is read once, and of its responses all but the last token.
+        # The trainer reads each prompt once, and all tokens but the last of each of its responses.
         prompt = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
         seen |= {"kept": kept, "prompt": max(1.0, prompt)}
     return seen
 
 
-def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:
-    """What an hour of a run counts: its GPUs where it has any, else its threads. modelled: of the devices that it asks
-    for, wherever this is asked.
+def _devices(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:
+    """("GPU", number of GPUs of a run) or, without GPUs, ("CPU", number of its threads).
+
+    modelled: by the devices of the config, whatever this machine has.
     """
     cluster = config["cluster"]
     if slurm:
@@ -309,29 +313,31 @@ def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) ->
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 
-def _memory(todo: Sequence[Planned]) -> list[str]:
-    """A line where runs have GPUs and a model whose size is known: the run that needs most of one."""
+def _memory(todo: Sequence[PlannedRun]) -> list[str]:
+    """A line on the run that needs most memory of a GPU, if any run has GPUs and a model of known size."""
     most: dict[str, float] = {}
     for run in todo:
         model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
-    has = todo[0].config["cluster"]["gpu_memory_gb"]
-    of = f" of {has:g} GB" if has else ""
-    return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.shown(most)})"] if most else []
+    if not most:
+        return []
+    available = todo[0].config["cluster"]["gpu_memory_gb"]
+    of = f" of {available:g} GB" if available else ""
+    return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.shown(most)})"]
 
 
-def _disk(todo: Sequence[Planned], finished: Past, ledger: Ledger) -> list[str]:
-    """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
+def _disk(todo: Sequence[PlannedRun], past: Past, ledger: Ledger) -> list[str]:
+    """Disk space of the runs: that of finished runs like them, else of the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, alike = memory.of_model(run.config["model"]), finished.get(run.run_id)
-        kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
-        if alike:
-            one = statistics.median(each.checkpoint for each in alike)
-            sizes.append(statistics.median(each.other for each in alike) + kept * one)
+        model, costs = memory.of_model(run.config["model"]), past.get(run.run_id)
+        num_kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
+        if costs:
+            checkpoint = statistics.median(run_cost.checkpoint for run_cost in costs)
+            sizes.append(statistics.median(run_cost.other for run_cost in costs) + num_kept * checkpoint)
         elif model is not None:
-            sizes.append(kept * memory.STATE * model.parameters)
+            sizes.append(num_kept * memory.STATE * model.parameters)
     if not sizes:
         return []
     unknown = f"; {_count(len(todo) - len(sizes), 'run')} not known" if len(todo) > len(sizes) else ""

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a live table on a terminal, plain lines elsewhere. `rich` is imported only to draw."""
+"""The display of a sweep: a live table on a terminal, plain lines elsewhere. `rich` is imported only to draw."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.arms import Sum
+from sweeps.arms import Summary
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-INTERRUPTED = "interrupted"  # what runs are called that a launch was told to stop
+INTERRUPTED = "interrupted"  # shown in place of `preempted` where the user has stopped the launch
 REDRAW_S = 0.5
 SUMMARY_S = 30.0
-QUIET_S = 300.0  # without a heartbeat: worth a remark
+QUIET_S = 300.0  # a run without a heartbeat for so long is shown as silent
 ROWS = 24  # of the live table, at most
 BAR = 12  # characters
-# What a table leaves out of a terminal that is too narrow for it, in this order: names and states stay.
+# Columns that are dropped, in this order, where the terminal is too narrow. Those of names and states are kept.
 EXPENDABLE = ("", "node", "attempt", "attempts", "rate", "hours", "id", "time", "ETA", "accuracy", "step")
-NAMES = ("run", "arm")  # columns that are never cut: longer than a line, they go on in the next
-TEXTS = ("id", "run", "arm", "state", "runs", "", "node")  # columns that begin at the left
+NAMES = ("run", "arm")  # columns whose cells are never cut, but wrapped
+TEXTS = ("id", "run", "arm", "state", "runs", "", "node")  # columns that are aligned at the left
 STYLES = {
     State.RUNNING: "cyan",
     State.FINISHED: "green",
@@ -46,10 +46,12 @@ def duration(seconds: float | None) -> str:
     """43s, 3m05s, 2h05m; a dash for None."""
     if seconds is None:
         return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02d}s"
+    return f"{rounded // 3600}h{rounded % 3600 // 60:02d}m"
 
 
 def number(value: float | None) -> str:
@@ -57,7 +59,7 @@ def number(value: float | None) -> str:
 
 
 def pace(rate: float | None) -> str:
-    """Steps per second, or per minute or hour where that says more."""
+    """Steps per second, or per minute or hour where there is less than one per second or minute. rate: per second."""
     for unit, seconds in (("s", 1), ("min", 60)):
         if rate is not None and rate * seconds >= 1:
             return f"{rate * seconds:.3g}/{unit}"
@@ -65,16 +67,16 @@ def pace(rate: float | None) -> str:
 
 
 def hours(useful: float, replayed: float, wasted: float) -> str:
-    """`2h05m + 12m03s replayed`: time on steps that count, and on others, where there is any. Arguments in hours."""
-    others = ((replayed, "replayed"), (wasted, "wasted"))
-    rest = [f"{duration(3600 * value)} {word}" for value, word in others if value >= 0.5 / 3600]
-    return " + ".join([duration(3600 * useful), *rest])
+    """`2h05m + 12m03s replayed`: time on steps that count, and on others, if there is any. Arguments in hours."""
+    lost = ((replayed, "replayed"), (wasted, "wasted"))
+    parts = [f"{duration(3600 * value)} {word}" for value, word in lost if value >= 0.5 / 3600]
+    return " + ".join([duration(3600 * useful), *parts])
 
 
 def why(state: RunState) -> str:
-    """One line: the cause and the message of an end that was not wanted."""
-    first = state.message.strip().splitlines()[0] if state.message.strip() else ""
-    return ": ".join(part for part in (state.cause or state.state, first) if part)
+    """The cause of a run's end, and the first line of its message."""
+    first_line = state.message.strip().splitlines()[0] if state.message.strip() else ""
+    return ": ".join(part for part in (state.cause or state.state, first_line) if part)
 
 
 def table(
@@ -85,7 +87,7 @@ def table(
     width: int | None = None,
     interrupted: bool = False,
 ) -> Table:
-    """One row per run. width: of the terminal, in characters. interrupted: those that were stopped are called so."""
+    """One row per run. width: of the terminal, in characters. interrupted: show preempted runs as interrupted."""
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
@@ -112,28 +114,28 @@ def table(
     return _fitted(rows, width, title)
 
 
-def arm_table(sums: Sequence[Sum], *, width: int | None = None) -> Table:
+def arm_table(summaries: Sequence[Summary], *, width: int | None = None) -> Table:
     """One row per arm."""
     from rich.text import Text
 
     rows: list[dict[str, Any]] = [
         {
-            "arm": Text(each.name),
-            "runs": ", ".join(f"{n} {state}" for state, n in sorted(each.states.items())),
-            "step": f"{each.step}/{each.steps}" if each.steps else "-",
-            "accuracy": number(each.accuracy),
-            "rate": pace(each.rate),
-            "ETA": duration(each.eta),
-            "hours": hours(each.hours_useful, each.hours_replayed, each.hours_wasted),
-            "attempts": str(each.attempts),
+            "arm": Text(arm.name),
+            "runs": ", ".join(f"{n} {state}" for state, n in sorted(arm.states.items())),
+            "step": f"{arm.step}/{arm.steps}" if arm.steps else "-",
+            "accuracy": number(arm.accuracy),
+            "rate": pace(arm.rate),
+            "ETA": duration(arm.eta),
+            "hours": hours(arm.hours_useful, arm.hours_replayed, arm.hours_wasted),
+            "attempts": str(arm.attempts),
         }
-        for each in sums
+        for arm in summaries
     ]
     return _fitted(rows, width)
 
 
 def _fitted(rows: Sequence[Mapping[str, Any]], width: int | None, title: str | None = None) -> Table:
-    """A table of the columns for which there is room. width: None where lines may be of any length."""
+    """A table of the columns that fit into `width` characters; None: of all columns."""
     from rich.table import Table
 
     columns = list(rows[0]) if rows else []
@@ -158,18 +160,18 @@ def count(states: Sequence[RunState], *, interrupted: bool = False) -> str:
     return ", ".join(f"{counts[state]} {words.get(state, state)}" for state in State if counts[state]) or "no runs"
 
 
-def _queued(state: RunState) -> RunState:
-    """What a launch is to start waits for it."""
+def _planned_as_queued(state: RunState) -> RunState:
+    """During a launch a planned run is shown as queued."""
     return replace(state, state=State.QUEUED) if state.state is State.PLANNED else state
 
 
 class Progress:
-    """The display of one launch. `tick` is cheap: only runs at work are read again."""
+    """The display of one launch. `tick` is cheap: it reads only the running runs again."""
 
     def __init__(self, ledger: Ledger, run_ids: Sequence[str], *, show: bool) -> None:
         self.ledger, self.show = ledger, show
-        self.states = {state.run_id: _queued(state) for state in ledger.states(run_ids)}
-        self.interrupted = False  # by a signal
+        self.states = {state.run_id: _planned_as_queued(state) for state in ledger.states(run_ids)}
+        self.interrupted = False  # whether a signal has stopped the launch
         self.began = self._drawn = time.monotonic()
         self._live: Live | None = None
 
@@ -178,7 +180,7 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            # No thread redraws: the launcher does, between two events.
+            # No thread redraws the table: the launcher does, between two events.
             self._live = Live(self._draw([]), console=Console(), auto_refresh=False, redirect_stderr=False)
             self._live.start()
         return self
@@ -190,7 +192,7 @@ class Progress:
             self._live = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line, above the live table if there is one."""
         if not self.show:
             return
         if self._live is not None:
@@ -203,31 +205,32 @@ class Progress:
             self.say(f"start     {self.states[run_id].name}")
 
     def ended(self, run_id: str) -> None:
-        """A run came to an end: read how, and say it (a terminal shows it in the table; only failures get a line)."""
+        """Read the state of a run that has ended, and print it. Under a live table only failures are printed."""
         state = self.states[run_id] = self.ledger.state(run_id)
-        place = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
         if state.state.failure:
             self.say(f"{state.state:9} {state.name}: {state.cause or state.message}")
         elif self._live is None:
             word = INTERRUPTED if self.interrupted and state.state is State.PREEMPTED else state.state
-            self.say(f"{word:9} {state.name}: {place}")
+            numbers = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
+            self.say(f"{word:9} {state.name}: {numbers}")
 
     def tick(self, active: Sequence[str]) -> None:
-        """Redraw, or print a line, when it is time."""
+        """Redraw the table, or print a line, if enough time has passed since the last one."""
         pause = REDRAW_S if self._live is not None else SUMMARY_S
         if not self.show or time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
-        self.states |= {run_id: _queued(self.ledger.state(run_id)) for run_id in active}
+        self.states |= {run_id: _planned_as_queued(self.ledger.state(run_id)) for run_id in active}
         if self._live is not None:
             self._live.update(self._draw(active), refresh=True)
             return
-        at_work = [f"{s.name} {s.step}/{s.steps} ETA {duration(s.eta)}" for s in map(self.states.__getitem__, active)]
-        parts = [duration(self._drawn - self.began), count(list(self.states.values())), *at_work[:4]]
+        states = [self.states[run_id] for run_id in active]
+        running = [f"{state.name} {state.step}/{state.steps} ETA {duration(state.eta)}" for state in states]
+        parts = [duration(self._drawn - self.began), count(list(self.states.values())), *running[:4]]
         self.say(" | ".join(parts))
 
     def _draw(self, active: Sequence[str]) -> Any:
-        """Runs at work first, then failures, then what ended last; the rest is counted."""
+        """The table with running runs first, then failures, then the newest of the others, and a line of counts."""
         from rich.console import Group
 
         states = list(self.states.values())
@@ -239,7 +242,10 @@ class Progress:
         return Group(table(first[:rows], width=shutil.get_terminal_size().columns, interrupted=self.interrupted), line)
 
     def failures(self, ends: Mapping[str, State], messages: Mapping[str, str]) -> None:
-        """Name every failed run with its cause and its log. ends, messages: of the launch, where no attempt says it."""
+        """Print every failed run with its cause and its log.
+
+        ends, messages: by run id, how the launch saw it end; the message is shown where the ledger has no failure.
+        """
         for run_id, end in ends.items():
             state = self.states[run_id] = self.ledger.state(run_id)
             reason = why(state) if state.state.failure else messages[run_id]

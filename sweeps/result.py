@@ -1,4 +1,4 @@
-"""What a launch from Python gives back: its runs, each with its config, state, metrics and directory."""
+"""The result of a launch from Python: its runs, each with its config, state, metrics and directory."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as planned and as it stands on the ledger now."""
+    """One run: as it was planned, and its current state on the ledger."""
 
     run_id: str
     name: str
     directory: Path  # runs/<run_id>
-    planned: Mapping[str, Any] | None = field(default=None, repr=False)  # config of a run that is not on the ledger
+    planned: Mapping[str, Any] | None = field(default=None, repr=False)  # config, if the run is not on the ledger
 
     @property
     def config(self) -> DictConfig:
-        """Resolved, as the run reads it."""
+        """The resolved config, as the run reads it."""
         if self.planned is not None:
             return OmegaConf.create(dict(self.planned))
         return OmegaConf.create(read_config(self.directory))
 
     @property
     def standing(self) -> RunState:
-        """All that the ledger says of it: state, step, cause and message of its end, time spent."""
+        """The run on the ledger: state, step, cause and message of its end, time spent."""
         if self.planned is not None:
             return RunState(self.run_id, self.name, State.PLANNED)
         return Ledger(layout.home_of_run(self.directory)).state(self.run_id)
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """A row for each step that is on record, a column for each metric; without any before the run has begun."""
+        """A row for each recorded step, a column for each metric; empty before the run has begun."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         records = journal.read(layout.journal(self.directory)).records
@@ -65,16 +65,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of one launch. Iterating gives the runs; `sweep[0]` and `sweep["lad-js-eta0.5-s0"]` give one."""
+    """The runs of one launch. Iterating yields the runs; `sweep[0]` and `sweep["lad-js-eta0.5-s0"]` are one run."""
 
     sweep_id: str
     study: str
     runs: tuple[Run, ...]
-    outcome: Outcome  # which runs finished in this launch, which had before, which failed and why
+    outcome: Outcome  # which runs finished in this launch, which before it, and which failed and why
 
     @staticmethod
     def of(launch: Launch, ledger: Ledger) -> Sweep:
-        """Its runs are those of the ledger: a search knows them at its end alone. Of a dry run, those of the plan."""
+        """The runs of a launch, from the ledger (a search knows them only at its end); of a dry run, from its plan."""
         plan = launch.plan
         if launch.dry_run:
             runs = [Run(run.run_id, run.name, ledger.run_dir(run.run_id), run.config) for run in plan.runs]
@@ -90,11 +90,11 @@ class Sweep:
         return len(self.runs)
 
     def __getitem__(self, which: int | str) -> Run:
-        """KeyError for a name that no run has."""
+        """The run at an index, or with a name or id. Raises KeyError for a name that no run has."""
         if isinstance(which, int):
             return self.runs[which]
-        named = {run.name: run for run in self.runs} | {run.run_id: run for run in self.runs}
-        return named[which]
+        by_name = {run.name: run for run in self.runs} | {run.run_id: run for run in self.runs}
+        return by_name[which]
 
     def __repr__(self) -> str:
         states = Counter(run.state for run in self.runs)

@@ -1,6 +1,6 @@
-"""One command, from what was typed to what came of it.
+"""The session: everything that belongs to one command, from its arguments to the outcome of its launches.
 
-Hydra makes its launcher and its sweepers itself and passes them nothing of ours: they ask for the current session.
+Hydra constructs its launcher and its sweepers itself, without arguments of ours: they read the current session.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from sweeps.verdict import Outcome
 
 @dataclass(frozen=True)
 class Launch:
-    """Runs that a session launched together, or in a dry run would have."""
+    """Runs that a session has launched together; in a dry run, those that it would have launched."""
 
     plan: Plan  # of a search: its first trials
     outcome: Outcome
     on_slurm: bool
     dry_run: bool
-    forecast: tuple[str, ...] = ()  # of a dry run of a sweep that grows: what it is likely to come to
+    forecast: tuple[str, ...] = ()  # lines on the likely cost of a growing sweep; only of a dry run
 
 
 @dataclass
 class Session:
-    """What a command is told, what it plans, and how its launches ended."""
+    """One command: its arguments and settings, and its launches."""
 
     typed: Sequence[str] = ()  # arguments as the user wrote them
     registry: Registry = field(default_factory=Registry)  # of the command's search path
     dry_run: bool = False  # launches are planned and shown, nothing is written or started
-    one_run: bool = False  # a sweep is refused
+    one_run: bool = False  # whether a sweep is refused
     single: Composed | None = None  # the point of a command without -m
-    axes: tuple[str, ...] = ()  # that its study would sweep
+    axes: tuple[str, ...] = ()  # the axes that its study would sweep
     program: str = "rlvr.run"
-    adapt: Callable[[Sequence[Composed]], list[Composed]] | None = None  # of the points of a sweep, to those launched
+    adapt: Callable[[Sequence[Composed]], list[Composed]] | None = None  # composed points -> points to launch
     launches: list[Launch] = field(default_factory=list[Launch])
 
     def __post_init__(self) -> None:
@@ -55,22 +55,22 @@ class Session:
 
     @property
     def command(self) -> str:
-        """What to type to do it again."""
+        """The command line that repeats this command, without passwords."""
         return redact(shlex.join(["python", "-m", self.program, *self.typed]))
 
     def points(self, master: DictConfig, overrides: Sequence[Sequence[str]]) -> Points:
-        """Points of a sweep; master: the config that Hydra composed for it. ValueError where one run is wanted."""
+        """The points of a sweep. master: the config that Hydra composed for it. ValueError if `one_run`."""
         if self.one_run:
             raise ValueError(f"{' '.join(self.typed)} is a sweep, not one run. Pass it to rlvr.sweep([...]).")
         return Points(self.registry.loader, master, overrides)
 
     def adapted(self, points: Sequence[Composed]) -> Sequence[Composed]:
-        """The points that are launched: those that were composed, unless the program makes others of them."""
+        """The points to launch: the composed ones or, with `adapt`, those that it makes of them."""
         return points if self.adapt is None else self.adapt(points)
 
     @contextlib.contextmanager
     def entered(self) -> Generator[None, None, None]:
-        """The session of all that is called in here. What a command leaves in the process is taken back at its end."""
+        """A context in which this is the current session. At its end sys.path and the environment are restored."""
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)
         forget()
@@ -89,7 +89,7 @@ _current: ContextVar[Session] = ContextVar("session")
 
 
 def current() -> Session:
-    """Raises RuntimeError where Hydra was started by another application than ours."""
+    """The current session. Raises RuntimeError if Hydra was started by another application."""
     try:
         return _current.get()
     except LookupError:

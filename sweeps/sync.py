@@ -1,4 +1,4 @@
-"""`python -m sweeps sync`: what launches could not ship goes to the stores that they named."""
+"""`python -m sweeps sync`: ships metrics that launches could not ship, each to the store of its launch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.tracker import presentation
 from rlvr.tracker.cursor import is_behind
-from sweeps.worker import shipping, to_store
+from sweeps.worker import shipping, store_options
 
-AGAIN_S = 60.0  # after which another command may try a store that was away
+AGAIN_S = 60.0  # least time between two attempts of commands to ship in the background
 
 
 def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
@@ -25,20 +25,21 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        command = shipping(ledger.home, *to_store(uri), *options)
+        command = shipping(ledger.home, *store_options(uri), *options)
         return subprocess.run(command, env=imports.environment(), check=False).returncode
     codes = list[int]()
     for store, ids in _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps).items():
-        command = shipping(ledger.home, "--sweep", *ids, *to_store(store), *options)
+        command = shipping(ledger.home, "--sweep", *ids, *store_options(store), *options)
         codes.append(subprocess.run(command, env=imports.environment(), check=False).returncode)
     return max(codes)
 
 
 def sync_in_background(ledger: Ledger) -> bool:
-    """Ship sweeps of whose ended runs, or report, no store has heard, and do not wait for it. Was it started?
+    """Start to ship sweeps with ended runs, or a report, that are not in their store yet, and do not wait. Returns
+    whether shipping was started.
 
-    Only sweeps whose launch wanted a tracker. So a server that was away while they ended needs no word of anybody: the
-    next launch, status or report will do. What it says goes to runs/sync.log.
+    Only sweeps whose launch had a tracker. If a server was unreachable while runs ended, the next launch, status or
+    report ships them, without any action of the user. The output goes to runs/sync.log.
     """
     log = layout.sync_log(ledger.home)
     if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
@@ -49,7 +50,7 @@ def sync_in_background(ledger: Ledger) -> bool:
     for store, ids in stores.items():
         with log.open("ab") as file:
             subprocess.Popen(
-                shipping(ledger.home, "--sweep", *ids, *to_store(store)),
+                shipping(ledger.home, "--sweep", *ids, *store_options(store)),
                 env=imports.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -60,13 +61,13 @@ def sync_in_background(ledger: Ledger) -> bool:
 
 
 def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
-    """Has MLflow still to hear of the end of a run, or of a report?"""
-    runs_are = any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids)
-    return runs_are or presentation.is_behind(ledger.home, sweep)
+    """Whether MLflow lacks the end of a run, or a report."""
+    runs_behind = any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids)
+    return runs_behind or presentation.is_behind(ledger.home, sweep)
 
 
 def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Sweep ids by `tracker.uri` of their launches; "": none was named, then the environment decides."""
+    """Sweep ids by `tracker.uri` of their launches; "" where it is not set, and the environment decides."""
     stores: dict[str, list[str]] = {}
     for sweep, tracker in sweeps:
         stores.setdefault(str(tracker.get("uri") or ""), []).append(sweep.sweep_id)
@@ -74,12 +75,12 @@ def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, li
 
 
 def tracker_of(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:
-    """The group `tracker` of a sweep's launch; empty where none can be read."""
+    """The config group `tracker` of a sweep's launch; empty if it cannot be read."""
     if "tracker" in sweep.info:
         return sweep.info["tracker"]
-    for run_id in sweep.run_ids:  # of an older sweep.json: by its runs, which may have been finished under another one
+    for run_id in sweep.run_ids:  # an older sweep.json: read a run, which may have finished under another tracker
         try:
             return read_config(ledger.run_dir(run_id)).get("tracker") or {}
-        except Unreadable:  # the shipper names it
+        except Unreadable:  # the shipper reports this run
             continue
     return {}

@@ -1,4 +1,4 @@
-"""How a run ended (from its worker's answer, its death, and above all the ledger), and what a launch came to."""
+"""How a run ended (by the ledger, else its worker's answer or its process's exit status), and how a launch ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sweeps.progress import INTERRUPTED, duration
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why an attempt ended. again: trying once more makes sense, as far as retries go."""
+    """Why an attempt ended. again: whether another attempt may succeed; the launch still limits the retries."""
 
     cause: Cause
     message: str
@@ -37,22 +37,22 @@ class Verdict:
 
 @dataclass
 class Outcome:
-    """What a launch came to, in run ids. Every run of the sweep is in one of the lists."""
+    """How the runs of a launch ended, as lists of run ids. Every run of the sweep is in one of the lists."""
 
     finished: list[str] = field(default_factory=list[str])
-    failed: list[str] = field(default_factory=list[str])  # all that `State.failure` says
+    failed: list[str] = field(default_factory=list[str])  # runs in a state for which `State.failure` is true
     preempted: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])  # finished before this launch
     pruned: list[str] = field(default_factory=list[str])
-    queued: list[str] = field(default_factory=list[str])  # not begun: the launch was stopped
+    queued: list[str] = field(default_factory=list[str])  # not begun when the launch was stopped
     seconds: float = 0.0  # wall time
-    busy_s: list[float] = field(default_factory=list[float])  # each worker's time with runs
+    busy_s: list[float] = field(default_factory=list[float])  # by worker, its time with runs
     interrupted: bool = False
-    states: dict[str, State] = field(default_factory=dict[str, State])  # of those that failed
-    messages: dict[str, str] = field(default_factory=dict[str, str])  # why each failed
+    states: dict[str, State] = field(default_factory=dict[str, State])  # of the failed runs
+    messages: dict[str, str] = field(default_factory=dict[str, str])  # why each of them failed
 
     def add(self, run_id: str, state: State, message: str = "") -> None:
-        """Book how a run stands when the launch is done with it."""
+        """Record the last state of a run in this launch."""
         if state.failure:
             self.failed.append(run_id)
             self.states[run_id], self.messages[run_id] = state, message
@@ -69,13 +69,13 @@ class Outcome:
     def summary(self) -> str:
         """`11 of 12 runs finished (2 before), 1 failed. 6m10s; 2 workers busy 97% of the time`."""
         done = len(self.finished) + len(self.skipped)
-        rest = Counter(self.states[run_id] for run_id in self.failed)
-        rest += Counter({State.PRUNED: len(self.pruned)})
+        ended = Counter(self.states[run_id] for run_id in self.failed)
+        ended += Counter({State.PRUNED: len(self.pruned)})
         waiting = Counter({State.PREEMPTED: len(self.preempted), State.PLANNED: len(self.queued)})
-        text = f"{done} of {done + rest.total() + waiting.total()} runs finished"
+        text = f"{done} of {done + ended.total() + waiting.total()} runs finished"
         text += f" ({len(self.skipped)} before)" if self.skipped else ""
-        said = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
-        text += "".join(f", {count} {said.get(state, state)}" for state, count in (rest + waiting).items())
+        words = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
+        text += "".join(f", {count} {words.get(state, state)}" for state, count in (ended + waiting).items())
         text += ": run the same command again" if waiting.total() else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):
@@ -85,47 +85,52 @@ class Outcome:
 
 
 def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
-    """A worker's answer. `before`: newest attempt when it was given the run.
+    """The verdict on a run whose worker has answered. before: the newest attempt when the worker got the run.
 
-    The attempt's exit.json counts; the answer's word only where there is none.
+    The exit.json of the attempt decides; the answer does only if there is none.
     """
     cause, message = Cause(answer["cause"]), str(answer.get("message") or "")
     if cause is Cause.BUSY:
         return Verdict(cause, message)
-    if (written := _written(run_dir, before)) is not None:
+    if (written := _written_end(run_dir, before)) is not None:
         return written
     if cause is Cause.OK:
-        return Verdict(Cause.ERROR, "its worker says that it is finished, but the ledger has no such attempt")
+        return Verdict(Cause.ERROR, "its worker reported success, but the ledger has no such attempt")
     if cause.goes_on:
         return Verdict(cause, message, again=True)
-    return _write_down(run_dir, before, Verdict(cause, message))
+    return _write_end(run_dir, before, Verdict(cause, message))
 
 
-def of_death(
+def of_exit(
     run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, known: Verdict | None = None
 ) -> Verdict:
-    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left.
+    """The verdict on a run whose process ended with `status` (negative: killed by that signal) without an answer. All
+    processes of the run have ended.
 
-    known: what whoever watched it knows of its end. It counts where the ledger says nothing: its disk may be full.
+    known: the verdict of the watchdog. It decides if the ledger has no end, perhaps because the disk is full.
     """
-    if (written := _written(run_dir, before)) is not None:
+    if (written := _written_end(run_dir, before)) is not None:
         return written
-    if lock.lock_is_held(layout.lock(run_dir)):  # not by ours, they are dead
+    if lock.lock_is_held(layout.lock(run_dir)):  # by another launch: the processes of this one have ended
         return Verdict(Cause.BUSY, "")
     if known is not None:
-        return _write_down(run_dir, before, known)
-    opened = (newest := newest_attempt(run_dir)) > before
-    if opened and (word := rank_record(run_dir, newest)):
-        record_death(run_dir, newest, word[0], word[0].code, word[1])
-        return _written(run_dir, before) or Verdict(*word)
+        return _write_end(run_dir, before, known)
+    newest = newest_attempt(run_dir)
+    opened = newest > before
+    if opened and (record := rank_record(run_dir, newest)):
+        cause, message = record
+        record_death(run_dir, newest, cause, cause.code, message)
+        return _written_end(run_dir, before) or Verdict(cause, message)
     if not stopping:
-        verdict = Verdict(Cause.ERROR, f"its process {_say(status)}; see {log}", again=opened or status < 0)
-        return _write_down(run_dir, before, verdict)
-    verdict = Verdict(Cause.PREEMPTED, f"stopped before it could save: its process {_say(status)}", again=True)
-    return _write_down(run_dir, before, verdict) if opened else verdict
+        verdict = Verdict(Cause.ERROR, f"its process {_status_text(status)}; see {log}", again=opened or status < 0)
+        return _write_end(run_dir, before, verdict)
+    message = f"stopped before it could save: its process {_status_text(status)}"
+    verdict = Verdict(Cause.PREEMPTED, message, again=True)
+    return _write_end(run_dir, before, verdict) if opened else verdict
 
 
-def _written(run_dir: Path, before: int) -> Verdict | None:
+def _written_end(run_dir: Path, before: int) -> Verdict | None:
+    """The end of the newest attempt on the ledger; None if it has none, or was there before."""
     newest = newest_attempt(run_dir)
     end = read_end(layout.attempt(run_dir, newest)) if newest > before else None
     if end is None:
@@ -134,8 +139,8 @@ def _written(run_dir: Path, before: int) -> Verdict | None:
     return Verdict(end.cause, end.message, again)
 
 
-def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
-    """Put an end on the ledger that the run's process could not: in its attempt, or in one made for that."""
+def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
+    """Write an end to the ledger that the run's process could not write: to its attempt or, without one, a new one."""
     newest = newest_attempt(run_dir)
     try:
         if newest > before:
@@ -145,7 +150,7 @@ def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
             attempt.close(verdict.cause, verdict.message)
     except Busy as busy:
         return Verdict(Cause.BUSY, str(busy))
-    except FileNotFoundError:  # its directory was deleted: the other runs go on
+    except FileNotFoundError:  # the directory of the run was deleted: the other runs continue
         pass
     except OSError as error:
         if error.errno not in FULL:
@@ -154,8 +159,8 @@ def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _say(status: int) -> str:
+def _status_text(status: int) -> str:
     if status >= 0:
-        return f"ended with code {status} and no word"
-    name = {each.value: each.name for each in signal.Signals}.get(-status, "?")
+        return f"ended with code {status} and no message"
+    name = {number.value: number.name for number in signal.Signals}.get(-status, "?")
     return f"was killed by signal {-status} ({name}{': out of memory?' if name == 'SIGKILL' else ''})"

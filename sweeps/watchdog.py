@@ -1,8 +1,9 @@
-"""A run whose process lives and does nothing: it is ended, and what its threads were doing stands in its log.
+"""Detects a run whose process exists but makes no progress. Its processes are killed, after the stacks of their threads
+have been written to its log.
 
-Progress is what the run itself says: a step, a phase, an answer of its engine (heartbeat.json). The process need not be
-able to say that it hangs: a lock that is never released, a collective that one rank never joins, a file server that is
-gone.
+Progress is what the run records in heartbeat.json: a step, a phase, an answer of its engine. A hung process need not be
+able to report anything: it may wait for a lock that is never released, for a collective that one rank never joins, or
+for a file server that is gone.
 """
 
 from __future__ import annotations
@@ -21,41 +22,44 @@ from sweeps.verdict import Verdict
 from sweeps.worker import tagged
 
 STEPS = 20  # a run is not hung before so many times the longest time between two signs of progress has passed
-START = 12  # times the patience, from its process's start to the first step: a base policy built, a large model loaded
-LOOK_S = 5.0
-STACKS = signal.SIGQUIT  # rlvr/job/log.py: writes down what every thread is doing
-STACKS_S = 2.0
+START = 12  # factor on the patience until the first step: a base policy may be built, a large model loaded
+LOOK_S = 5.0  # between two readings of the heartbeat, at most
+STACKS = signal.SIGQUIT  # the handler of rlvr/job/log.py writes the stack of every thread
+STACKS_S = 2.0  # for the handler to write them
 
 
 class Watchdog:
-    """Watches one attempt of a run. minutes: without progress; None: it may take as long as it likes."""
+    """Watches one attempt of a run."""
 
     def __init__(self, run_dir: Path, before: int, minutes: float | None, tag: str) -> None:
-        """before: the newest attempt before it. tag: of its processes."""
+        """before: the newest attempt before this one. minutes: without progress, after which the run counts as hung;
+        None: never. tag: of the run's processes.
+        """
         self.run_dir, self.before, self.tag = run_dir, before, tag
         self.patience_s = None if minutes is None else 60 * minutes
-        self.hung = ""  # why it ended the run
-        self._seen: tuple[int, float] | None = None
-        self._silent_s, self._looked = 0.0, time.monotonic()
+        self.hung = ""  # why the run counts as hung; "" if it does not
+        self._last_progress: tuple[int, float] | None = None  # (attempt, time of its last sign of progress)
+        self._silent_s, self._checked = 0.0, time.monotonic()
 
-    def ended_it(self) -> bool:
-        """Did the run hang? Then its processes are to be killed. To be asked often.
+    def finds_hung(self) -> bool:
+        """Whether the run hangs; the caller then has to kill its processes. To be called often, from one place.
 
-        Its end is on the ledger if it had begun its attempt: the one before is none of ours. `verdict` has it always.
+        Records the end of the attempt on the ledger, if this launch has begun one; `verdict` returns it in any case.
         """
         if self.patience_s is None:
             return False
         look_s = min(LOOK_S, self.patience_s / 4)
-        passed, now = time.monotonic() - self._looked, time.monotonic()
+        passed, now = time.monotonic() - self._checked, time.monotonic()
         if passed < look_s:
             return False
-        self._looked = now
+        self._checked = now
         number = newest_attempt(self.run_dir)
         beat = read_json(layout.heartbeat(layout.attempt(self.run_dir, number))) or {}
-        if self._seen != (seen := (number, last_sign(beat))):
-            self._seen, self._silent_s = seen, 0.0
+        progress = (number, last_sign(beat))
+        if self._last_progress != progress:
+            self._last_progress, self._silent_s = progress, 0.0
             return False
-        # Not more than two looks: where the machine, or the job, was suspended, so were we.
+        # At most two intervals are counted: a longer gap means that the machine, or the job, was suspended.
         self._silent_s += min(passed, 2 * look_s)
         began = number > self.before and "origin" in beat
         longest = float(beat.get("longest") or 0.0)
@@ -70,7 +74,7 @@ class Watchdog:
         return True
 
     def verdict(self, log: Path) -> Verdict | None:
-        """How it ended the run, if it did. log: of the process."""
+        """The verdict on a run that hung; None if it did not. log: of its process."""
         return Verdict(Cause.HUNG, f"{self.hung}; see {log}", again=True) if self.hung else None
 
     def _write_stacks(self) -> None:
@@ -81,5 +85,5 @@ class Watchdog:
 
     def _end(self, number: int, message: str) -> None:
         log = layout.log(layout.attempt(self.run_dir, number))
-        self.hung = f"{message}: ended. What its threads were doing is at the end of {log}"
+        self.hung = f"{message}: ended. The stacks of its threads are at the end of {log}"
         record_death(self.run_dir, number, Cause.HUNG, Cause.HUNG.code, self.hung)

@@ -1,4 +1,4 @@
-"""The child processes of a local launch: workers that run runs, the metrics shipper, and the guard against orphans."""
+"""The child processes of a local launch: workers that execute runs, the metrics shipper, the guard against orphans."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import newest_attempt
 
-TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, children of children too
+TAG = "RLVR_LAUNCH"  # environment variable of all processes that a launch starts, and of their children
 WARM = imports.python("-m", "rlvr.job", "--serve")
-SHIPPER_S = 60.0  # patience with a shipper when all runs have ended
+SHIPPER_S = 60.0  # longest wait for the shipper once all runs have ended
 
 
 def of_ranks(
     ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = (), module: str = "rlvr.job"
 ) -> tuple[str, ...]:
-    """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are."""
+    """Command that executes one run as several processes, `ranks` of them on this node. place: options of
+    rlvr.job.ranks that name this node's place among several.
+    """
     return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", module)
 
 
@@ -35,10 +37,10 @@ def shipping(home: Path, *options: str) -> list[str]:
     return imports.python("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
 
 
-def to_store(uri: str | None) -> list[str]:
-    """Options of the shipper for `tracker.uri` of a launch, which holds no secret: one with a password is refused.
+def store_options(uri: str | None) -> list[str]:
+    """Options of the shipper for `tracker.uri` of a launch. It holds no secret: a URI with a password is refused.
 
-    Not by the environment: children would take the store for that of every other sweep that names none.
+    It is not passed in the environment, where children would use it for other sweeps that set no `tracker.uri`.
     """
     return ["--uri", uri] if uri else []
 
@@ -48,7 +50,7 @@ def new_tag() -> str:
 
 
 def environment(threads: int, tag: str) -> dict[str, str]:
-    """What a worker sees. Passive waiting: idle OpenMP threads of one worker must not eat the cores of another."""
+    """The environment of a worker. Waiting is passive, so that idle OpenMP threads of one worker use no core time."""
     return {
         **imports.environment(),
         "OMP_NUM_THREADS": str(threads),
@@ -61,11 +63,11 @@ def environment(threads: int, tag: str) -> dict[str, str]:
 
 
 class Worker:
-    """One place in the pool: a process in a session of its own, so that Ctrl-C of the terminal does not reach it.
+    """One worker of the pool: a process in a session of its own, which the terminal's Ctrl-C does not reach.
 
-    A *warm* worker takes one run after another on its standard input, a JSON object a line {"run_dir"}, and answers on
-    its standard output: {"ready": true} once, then {"run_dir", "cause", "code", "message"} per run; it exits when its
-    input ends. A cold one (warm=False) is started anew for every run, whose directory is its last argument.
+    A *warm* worker reads one run after another from its standard input, a JSON object {"run_dir"} per line, and answers
+    on its standard output: {"ready": true} once, then {"run_dir", "cause", "code", "message"} per run. It exits when
+    its input ends. A cold one (warm=False) is started anew for every run, whose directory is its last argument.
     """
 
     def __init__(
@@ -76,10 +78,10 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = not warm
         self.run_id: str | None = None
-        self.before = 0  # newest attempt of the run when it was given
-        self.listening = False  # does somebody read the answers?
-        self.busy_s = 0.0  # with all its runs
-        self._given, self._unread = 0.0, b""
+        self.before = 0  # newest attempt of the run when it was assigned to this worker
+        self.listening = False  # whether the dispatcher reads its answers
+        self.busy_s = 0.0  # time with runs, summed over all of them
+        self._run_began, self._unread = 0.0, b""
 
     @property
     def pid(self) -> int | None:
@@ -108,8 +110,8 @@ class Worker:
         return self.process.stdout
 
     def give(self, run_id: str, run_dir: Path) -> None:
-        """Hand over a run. A worker that has just died is found out by `poll`, not here."""
-        self.run_id, self.before, self._given = run_id, newest_attempt(run_dir), time.monotonic()
+        """Assign a run to this worker. If its process has just ended, `poll` will show it, not this method."""
+        self.run_id, self.before, self._run_began = run_id, newest_attempt(run_dir), time.monotonic()
         if not self.warm:
             self.start(str(run_dir))
             return
@@ -120,21 +122,22 @@ class Worker:
             self.process.stdin.flush()
 
     def take(self) -> str:
-        """The run is over: forget it, count its time."""
+        """Return the run, which has ended, and count its time: the worker is idle again."""
         assert self.run_id is not None
         run_id, self.run_id = self.run_id, None
-        self.busy_s += time.monotonic() - self._given
+        self.busy_s += time.monotonic() - self._run_began
         return run_id
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """(answers that have come, whether the output has ended). What is not an answer goes to the log."""
+        """(new answers, whether the output has ended). Output that is not an answer goes to the log."""
         ended = False
-        with contextlib.suppress(BlockingIOError):  # nothing more for now
+        with contextlib.suppress(BlockingIOError):  # no more output for now
             while part := os.read(self.answers.fileno(), 65536):
                 self._unread += part
             ended = True
         *lines, self._unread = self._unread.split(b"\n")
-        return [answer for line in lines if (answer := self._parse(line)) is not None], ended
+        parsed = [self._parse(line) for line in lines]
+        return [answer for answer in parsed if answer is not None], ended
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         try:
@@ -152,15 +155,15 @@ class Worker:
         return self.process.poll() if self.process else None
 
     def await_end(self, patience_s: float) -> None:
-        """Its answers have ended, so it is about to end; kill it if it does not."""
+        """Wait for the process, whose output has ended, to exit; kill it if it does not."""
         assert self.process is not None
         try:
             self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
 
-    def bury(self) -> None:
-        """The process has ended: end what it left behind (verifiers, ranks) and close the pipes."""
+    def clean_up(self) -> None:
+        """After the process has ended: kill its children (verifiers, ranks) and close the pipes."""
         assert self.process is not None
         kill_tagged(self.tag)
         self.process.wait()
@@ -171,12 +174,12 @@ class Worker:
         self.process, self.ready = None, not self.warm
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to the process alone: its helpers (verifiers) are still needed to finish the step."""
+        """Send SIGTERM to the process alone: its children (verifiers) are still needed to finish the step."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def dismiss(self) -> None:
-        """No more runs: the end of its input tells a warm worker to leave."""
+        """Close the input of the process, upon which a warm worker exits."""
         if self.process is not None and self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -191,23 +194,28 @@ def pool(
     logs: Path,
     command: Sequence[str] | None = None,
 ) -> list[Worker]:
-    """Workers for runs of `ranks` processes each. Only those of one process are warm.
+    """Workers for runs of `ranks` processes each. Workers are warm only for runs of one process.
 
-    devices: CUDA_VISIBLE_DEVICES of each worker; None: as it is.
+    devices: CUDA_VISIBLE_DEVICES of each worker; None: unchanged.
     """
     command = command or (WARM if ranks == 1 else of_ranks(ranks))
-    return [  # a tag ends, that worker 1's does not begin worker 10's
+    return [
         Worker(
-            command, threads=threads, tag=f"{tag}-{k}-", log=layout.worker_log(logs, k), warm=ranks == 1, devices=own
+            command,
+            threads=threads,
+            tag=f"{tag}-{k}-",  # with a hyphen at its end, so that the tag of worker 1 is no prefix of worker 10's
+            log=layout.worker_log(logs, k),
+            warm=ranks == 1,
+            devices=visible,
         )
-        for k, own in enumerate(devices)
+        for k, visible in enumerate(devices)
     ]
 
 
 class ShipperProcess:
-    """The process that carries metrics to MLflow beside the runs. Its death costs nothing but delay.
+    """The process that ships metrics to MLflow while runs are running. If it is killed, metrics only arrive later.
 
-    It follows until its input ends, then makes a last pass.
+    It ships until its input ends, then makes a last pass.
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -224,9 +232,8 @@ class ShipperProcess:
             )
 
     def finish(self, patience_s: float, hurry: Callable[[], bool]) -> str:
-        """End its input and wait, not longer than `patience_s` or until `hurry()`. Returns "" or what to tell the user.
-
-        Cutting it off is harmless: it goes on from its cursor next time.
+        """Close its input and wait for its exit, at most `patience_s` or until `hurry()` is true; then kill it. That is
+        harmless: the next shipper continues from its cursor. Returns a message for the user, or "".
         """
         with contextlib.suppress(BrokenPipeError):
             assert self.process.stdin is not None
@@ -239,20 +246,20 @@ class ShipperProcess:
             self.process.wait()
         if code == 0:
             return ""
-        said = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        log = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if code is None:
-            why = "its shipper was cut off"
+            why = "its shipper was killed before it was done"
         else:
-            why = said[-1].removeprefix("MLflow: ") if said else f"its shipper ended with code {code}"
-        text = f"MLflow has not got everything: {why} ({self.log_path}). "
+            why = log[-1].removeprefix("MLflow: ") if log else f"its shipper ended with code {code}"
+        text = f"MLflow does not have all metrics yet: {why} ({self.log_path}). "
         return text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
 
 
 class Guard:
-    """A bystander that kills everything tagged by a launch when the launcher is gone, `kill -9` included.
+    """A process that kills all processes with the tag of a launch when the launcher has ended, `kill -9` included.
 
-    Process groups do not suffice (an engine gives its processes a session of their own), nor does PR_SET_PDEATHSIG (it
-    reaches children only, not theirs).
+    Process groups do not suffice (an engine starts its processes in sessions of their own), nor does PR_SET_PDEATHSIG
+    (which reaches children only, not their children).
     """
 
     def __init__(self, tag: str) -> None:
@@ -267,32 +274,32 @@ class Guard:
         )
 
     def dismiss(self) -> None:
-        """The launch is over: what it may have left behind is killed now."""
+        """At the end of a launch: let the guard kill all processes that are left, and wait for it."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(30)
 
 
 def tagged(tag: str) -> list[int]:
-    """Process numbers of all processes whose tag begins so."""
+    """Pids of all processes whose tag begins with `tag`."""
     import psutil
 
-    found: list[int] = []
+    pids: list[int] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(TAG, "").startswith(tag):
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
-    """SIGKILL everything whose tag begins so, until two looks find nothing: new ones may be born meanwhile, and what
-    begins a program has no environment for a moment.
+    """SIGKILL all processes whose tag begins with `tag`, until none is seen twice in a row: meanwhile new ones may have
+    been forked, and a process in exec has no environment for a moment.
     """
-    deadline, empty = time.monotonic() + patience_s, 0
-    while time.monotonic() < deadline and empty < 2:
+    deadline, num_empty = time.monotonic() + patience_s, 0
+    while time.monotonic() < deadline and num_empty < 2:
         pids = tagged(tag)
-        empty = 0 if pids else empty + 1
+        num_empty = 0 if pids else num_empty + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -300,9 +307,9 @@ def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
 
 
 def _guard(tag: str) -> None:
-    import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport] - now, not when it matters
+    import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport] - so that `tagged` does not wait for the import
 
-    while os.read(0, 4096):  # until the launcher's end of the pipe is closed: by it or by its death
+    while os.read(0, 4096):  # until the launcher closes its end of the pipe, or ends
         pass
     kill_tagged(tag)
 

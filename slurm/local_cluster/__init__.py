@@ -1,4 +1,4 @@
-"""A real SLURM on one machine: controller, several virtual nodes, fake GPUs, accounting. Nothing outside one directory.
+"""A real SLURM on one machine: controller, several virtual nodes, fake GPUs, accounting. All files in one directory.
 
 `python -m slurm.local_cluster up | down | status`. Standard library only.
 """

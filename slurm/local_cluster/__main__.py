@@ -12,16 +12,16 @@ from slurm.local_cluster import cluster, processes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0, 1 not running (status), 2 what stands in the way."""
+    """Exit codes: 0 for success, 1 if `status` finds nothing running, 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m slurm.local_cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="up | down | status")
     for name, text in (
         ("up", "start it (needs root; installs Debian's packages if they are missing)"),
-        ("down", "stop it and everything that runs on it"),
+        ("down", "stop it and all jobs on it"),
         ("status", "nodes and jobs"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--dir", type=Path, default=cluster.ROOT, help=f"where it lives (default {cluster.ROOT})")
+        command.add_argument("--dir", type=Path, default=cluster.ROOT, help=f"its directory (default {cluster.ROOT})")
         if name == "up":
             command.add_argument("--nodes", type=int, default=4, help="virtual nodes, 4 CPUs and 2 fake GPUs each")
     options = parser.parse_args(arguments)
@@ -34,10 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _up(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    made = cluster.up(options.dir, nodes=options.nodes)
-    print(f"{made.nodes} nodes are up after {time.monotonic() - began:.1f} s. Partitions: main, preemptible, urgent.")
+    settings = cluster.up(options.dir, nodes=options.nodes)
+    seconds = time.monotonic() - began
+    print(f"{settings.nodes} nodes are up after {seconds:.1f} s. Partitions: main, preemptible, urgent.")
     print("To use it:\n")
-    print(f"  export SLURM_CONF={made.conf}\n")
+    print(f"  export SLURM_CONF={settings.conf}\n")
     print("To stop it: make cluster-down")
     return 0
 
@@ -49,13 +50,13 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    made = cluster.read(options.dir)
-    if made is None or not processes.daemons(made.root):
+    settings = cluster.read(options.dir)
+    if settings is None or not processes.daemons(settings.root):
         print("Not running. Start it with: make cluster-up")
         return 1
-    print(f"export SLURM_CONF={made.conf}")
-    print(cluster.client(made, "sinfo"), end="")
-    print(cluster.client(made, "squeue"), end="")
+    print(f"export SLURM_CONF={settings.conf}")
+    print(cluster.client(settings, "sinfo"), end="")
+    print(cluster.client(settings, "squeue"), end="")
     return 0
 
 

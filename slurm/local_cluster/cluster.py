@@ -1,4 +1,4 @@
-"""Start and stop: munge, database, accounting, controller, nodes, in this order; ready only when a job has run."""
+"""Starts and stops the cluster: munge, database, accounting, controller and nodes, in this order; then a first job."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from slurm.local_cluster.packages import program
 from slurm.local_cluster.settings import Settings, free_base_port
 
 ROOT = Path("/var/lib/rlvr-slurm")
-LOCK = Path("/run/rlvr-slurm.lock")  # where root alone makes files, as above
-ROOT_LENGTH = 60  # characters: the longest socket below it must stay under 108 bytes
-START_S = 240.0  # on a busy machine
-DATABASE_USER = "mysql"  # of Debian's package
-CLIENT_S = 20.0  # no call of a client may hang
+LOCK = Path("/run/rlvr-slurm.lock")  # in a directory in which only root creates files, as that of ROOT
+ROOT_LENGTH = 60  # characters, so that the path of the longest socket in it stays under 108 bytes
+START_S = 240.0  # longest wait at each step of the start; enough on a busy machine
+DATABASE_USER = "mysql"  # created by Debian's package
+CLIENT_S = 20.0  # timeout of a client command
 
 
 def up(root: Path = ROOT, *, nodes: int = 4) -> Settings:
-    """Start the cluster; one that answers already is left as it is, and one that is gone is forgotten with its jobs.
+    """Start the cluster. One that answers already is left unchanged; one that does not is removed, with its jobs.
 
-    ValueError says what stands in the way.
+    ValueError if this machine cannot run it.
     """
     root = _checked(root)
     if why := packages.obstacle():
@@ -39,13 +39,13 @@ def up(root: Path = ROOT, *, nodes: int = 4) -> Settings:
     down(root)
     if before is not None:
         shutil.rmtree(root)
-    with _alone():
+    with _start_lock_held():
         return _start_all(root, nodes)
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Two clusters that start at the same time must not find the same ports free, or both ask apt."""
+def _start_lock_held() -> Iterator[None]:
+    """Only one cluster starts at a time, so that two do not choose the same free ports, or call apt at once."""
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -53,7 +53,7 @@ def _alone() -> Iterator[None]:
 
 def _start_all(root: Path, nodes: int) -> Settings:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _check_ours(root)  # once more: it may have come into being since
+    _check_ownership(root)  # once more: another user may have created it since the first check
     (root / "log").mkdir(exist_ok=True)
     packages.install(root / "log" / "apt.log")
     cluster = Settings(root, free_base_port(11 + nodes), nodes=nodes)
@@ -68,27 +68,27 @@ def _start_all(root: Path, nodes: int) -> Settings:
 
 
 def down(root: Path = ROOT) -> int:
-    """Stop everything of this cluster, jobs included, also what a crash left. Returns how many processes ended."""
+    """Stop all processes of this cluster, jobs included, also those left by a crash. Returns their number."""
     root = _checked(root)
     count = 0
     for kind in processes.DAEMONS:
-        found = processes.daemons(root, kind)
+        daemons = processes.daemons(root, kind)
         if kind == "slurmd":
             running = processes.jobs(root)
             processes.stop(running, patience_s=2.0)
             count += len(running)
-        processes.stop(found)
-        count += len(found)
+        processes.stop(daemons)
+        count += len(daemons)
     return count
 
 
 def read(root: Path = ROOT) -> Settings | None:
-    """What the cluster in `root` was made with; None if there is none."""
+    """The settings of the cluster in `root`; None if there is none."""
     return Settings.read(_checked(root))
 
 
 def is_ready(cluster: Settings) -> bool:
-    """Does the controller answer, and is every node up?"""
+    """Whether the controller answers and every node is up."""
     if not processes.daemons(cluster.root, "slurmctld"):
         return False
     try:
@@ -103,19 +103,19 @@ def client(cluster: Settings, name: str, *arguments: str) -> str:
     command = [program(name), *arguments]
     environment = {**os.environ, "SLURM_CONF": str(cluster.conf)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=CLIENT_S, check=False, cwd="/"
         )
     except subprocess.TimeoutExpired:
         raise ValueError(f"{name} got no answer in {CLIENT_S:.0f} s; logs: {cluster.root}/log") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
-        raise ValueError(f"{name} {' '.join(arguments)}: {last}")
-    return done.stdout
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or [f"code {process.returncode}"])[-1]
+        raise ValueError(f"{name} {' '.join(arguments)}: {last_line}")
+    return process.stdout
 
 
 def start_servers(cluster: Settings) -> None:
-    """Munge, the database, accounting and the controller."""
+    """Start munge, the database, accounting and the controller."""
     root = cluster.root
     munged = [program("munged"), "-F", f"--socket={cluster.socket}", f"--key-file={root}/munge.key"]
     munged += [f"--pid-file={root}/munge.pid", f"--log-file={root}/log/munge.log", f"--seed-file={root}/munge.seed"]
@@ -154,7 +154,7 @@ def start_node(cluster: Settings, name: str) -> None:
 
 
 def _prepare(cluster: Settings) -> None:
-    """Directories, secrets, device files, an empty database."""
+    """Create directories, secrets, device files and an empty database."""
     root = cluster.root
     for name, mode in (("state", 0o700), ("spool", 0o755), ("log", 0o700), ("dev", 0o755)):
         (root / name).mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ def _prepare(cluster: Settings) -> None:
         for index in range(cluster.gpus):
             device = root / "dev" / f"{name}-gpu{index}"
             if not device.exists():
-                os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # /dev/null in other clothes
+                os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # the device of /dev/null
     owner = pwd.getpwnam(DATABASE_USER)
     cluster.write()
     os.chown(root / "database.sql", owner.pw_uid, owner.pw_gid)
@@ -176,32 +176,32 @@ def _prepare(cluster: Settings) -> None:
 
 
 def _make_database(cluster: Settings, owner: pwd.struct_passwd) -> None:
-    """Empty, and only its user's. Whoever is root here is root there, and nobody else is."""
+    """Create an empty database that belongs to its user. Only root of this machine is an administrator of it."""
     cluster.database.mkdir(mode=0o700)
     os.chown(cluster.database, owner.pw_uid, owner.pw_gid)
     command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={cluster.database}"]
     command += [f"--user={DATABASE_USER}", "--auth-root-authentication-method=socket", "--skip-test-db"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
-    if done.returncode:
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
+    if process.returncode:
         shutil.rmtree(cluster.database, ignore_errors=True)
-        raise ValueError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-500:]}")
+        raise ValueError(f"mariadb-install-db failed: {(process.stdout + process.stderr).strip()[-500:]}")
 
 
 def _start(cluster: Settings, name: str, command: list[str]) -> None:
     processes.start(command, cluster.root, cluster.root / "log" / f"{name}.out", cluster.database_socket)
 
 
-def _await(what: str, cluster: Settings, is_so: Callable[[], bool]) -> None:
-    """Ask again until it is so. A client that fails means not yet."""
-    deadline, last = time.monotonic() + START_S, ""
+def _await(event: str, cluster: Settings, has_happened: Callable[[], bool]) -> None:
+    """Poll until `has_happened` returns True. A client command that fails counts as False."""
+    deadline, last_error = time.monotonic() + START_S, ""
     while time.monotonic() < deadline:
         try:
-            if is_so():
+            if has_happened():
                 return
         except ValueError as error:
-            last = str(error)
+            last_error = str(error)
         time.sleep(0.1)
-    raise ValueError(f"waited {START_S:.0f} s in vain until {what}. {last} Logs: {cluster.root}/log")
+    raise ValueError(f"waited {START_S:.0f} s in vain until {event}. {last_error} Logs: {cluster.root}/log")
 
 
 def _nodes_idle(cluster: Settings) -> bool:
@@ -217,21 +217,23 @@ def _checked(root: Path) -> Path:
     root = root.absolute()
     if len(str(root)) > ROOT_LENGTH or " " in str(root):
         raise ValueError(f"{root}: sockets lie in it, so give --dir a path of at most {ROOT_LENGTH} bytes, no spaces.")
-    _check_ours(root)
+    _check_ownership(root)
     return root
 
 
-def _check_ours(root: Path) -> None:
-    """Root runs what lies in it, and ends and removes what it names: nobody else may have put something there."""
-    above = root.parent.resolve()
-    for place in (root, above, *above.parents):
+def _check_ownership(root: Path) -> None:
+    """ValueError if another user may have written into the directory: root executes files in it, and kills the
+    processes and removes the files that it names.
+    """
+    parent = root.parent.resolve()
+    for directory in (root, parent, *parent.parents):
         try:
-            status = place.lstat()
+            status = directory.lstat()
         except FileNotFoundError:
             continue
-        ours = status.st_uid == os.geteuid() or (place != root and status.st_uid == 0)
-        shared = status.st_mode & stat.S_IWOTH and (place == root or not status.st_mode & stat.S_ISVTX)
-        if stat.S_ISLNK(status.st_mode) or not ours or shared:
+        is_ours = status.st_uid == os.geteuid() or (directory != root and status.st_uid == 0)
+        is_shared = status.st_mode & stat.S_IWOTH and (directory == root or not status.st_mode & stat.S_ISVTX)
+        if stat.S_ISLNK(status.st_mode) or not is_ours or is_shared:
             raise ValueError(
-                f"{place} belongs to another user, or others may write there: give --dir another directory."
+                f"{directory} belongs to another user, or others may write there: give --dir another directory."
             )

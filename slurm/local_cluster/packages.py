@@ -1,4 +1,4 @@
-"""The Debian packages that the local cluster is made of, and how to come by them."""
+"""The Debian packages of the local cluster, and their installation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server")
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "sbatch", "srun")
-# Where Debian puts daemons; a user's PATH may lack it.
+# With the directories of daemons in Debian, which may be missing in a user's PATH.
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 
 
 def program(name: str) -> str:
     """Path of an installed program. ValueError if it is missing."""
-    found = shutil.which(name, path=SEARCH)
-    if found is None:
+    path = shutil.which(name, path=SEARCH)
+    if path is None:
         raise ValueError(f"{name} is not installed. As root on Debian: apt-get install {' '.join(PACKAGES)}")
-    return found
+    return path
 
 
 def missing() -> list[str]:
@@ -30,12 +30,12 @@ def obstacle() -> str:
     if os.geteuid() != 0:
         return "the local cluster needs root: several daemons, device nodes, jobs as any user"
     if missing() and (not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None):
-        return f"{', '.join(missing())} not found, and only Debian's packages can be installed from here"
+        return f"{', '.join(missing())} not found, and only Debian's packages can be installed by this command"
     return ""
 
 
 def install(log: Path) -> None:
-    """Install what is missing, about a minute. ValueError with the way out if that fails."""
+    """Install the missing packages, which takes about a minute. ValueError if that fails."""
     if not missing():
         return
     if why := obstacle():
@@ -44,6 +44,6 @@ def install(log: Path) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
         with log.open("ab") as file:
-            done = subprocess.run(["apt-get", *command], env=environment, stdout=file, stderr=file, check=False)
-        if done.returncode:
-            raise ValueError(f"apt-get {command[0]} failed with code {done.returncode}: see {log}")
+            process = subprocess.run(["apt-get", *command], env=environment, stdout=file, stderr=file, check=False)
+        if process.returncode:
+            raise ValueError(f"apt-get {command[0]} failed with code {process.returncode}: see {log}")

@@ -1,4 +1,4 @@
-"""Which processes belong to a cluster, told from /proc: pid files lie after a crash, and numbers are used again."""
+"""The processes of a cluster, found in /proc: pid files are wrong after a crash, as pids are reused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 TAG = "RLVR_LOCAL_CLUSTER"  # in the environment of every daemon: the root directory of its cluster
-# In the order of stopping: a controller that outlives its nodes would requeue their jobs.
+# In the order in which they are stopped: a controller that runs longer than its nodes would requeue their jobs.
 DAEMONS = ("slurmctld", "slurmscriptd", "slurmd", "slurmstepd", "slurmdbd", "mariadbd", "munged")
 
 
@@ -33,7 +33,7 @@ def jobs(root: Path) -> list[int]:
 
 
 def stop(pids: Iterable[int], patience_s: float = 10.0) -> None:
-    """SIGTERM, then SIGKILL. A zombie counts as gone: the first process of a container may not reap it."""
+    """Send SIGTERM, then SIGKILL. A zombie counts as ended: in a container process 1 may not reap it."""
     left = list(pids)
     for number, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
         for pid in left:
@@ -47,7 +47,7 @@ def stop(pids: Iterable[int], patience_s: float = 10.0) -> None:
 
 
 def start(command: Sequence[str], root: Path, log: Path, database_socket: Path) -> subprocess.Popen[bytes]:
-    """A daemon in a session of its own, with an environment that holds nothing of the caller's."""
+    """Start a daemon in a session of its own, with an environment that contains nothing of the caller's."""
     environment = {
         TAG: str(root),
         "SLURM_CONF": f"{root}/slurm.conf",
@@ -76,7 +76,8 @@ def is_alive(pid: int) -> bool:
 
 
 def _processes() -> list[int]:
-    return [int(each.name) for each in os.scandir("/proc") if each.name.isdigit() and int(each.name) != os.getpid()]
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def _name(pid: int) -> str:
@@ -94,15 +95,17 @@ def _environ(pid: int) -> list[bytes]:
 
 
 def _owns(root: Path, pid: int) -> bool:
-    """slurmstepd overwrites its arguments and environment with its title, but its log stays open."""
+    """Whether a process belongs to the cluster in `root`, by its environment, arguments or open files. (slurmstepd
+    overwrites its arguments and environment with its title, but keeps its log open.)
+    """
     if f"{TAG}={root}".encode() in _environ(pid):
         return True
     with contextlib.suppress(OSError):
         if f"{root}/".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             return True
     with contextlib.suppress(OSError):
-        for each in os.scandir(f"/proc/{pid}/fd"):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if str(Path(each.path).readlink()).startswith(f"{root}/"):
+                if str(Path(entry.path).readlink()).startswith(f"{root}/"):
                     return True
     return False

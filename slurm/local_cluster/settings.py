@@ -1,4 +1,4 @@
-"""The configuration files of the local cluster, as text. What each odd line is for stands beside it."""
+"""The configuration files of the local cluster, as text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FIRST_PORT, LAST_PORT = 17000, 19000
 
 @dataclass(frozen=True)
 class Settings:
-    """One cluster: everything it owns lies under `root`, a short absolute path (sockets end after 107 bytes)."""
+    """One cluster. All its files are under `root`, a short absolute path (that of a socket has at most 107 bytes)."""
 
     root: Path
     base_port: int
     nodes: int = 4
-    cpus: int = 4  # per node, more than the machine has: virtual
-    gpus: int = 2  # per node, fake
-    memory_mb: int = 16000  # per node, promised and never measured
+    cpus: int = 4  # per node; virtual, in sum more than the machine may have
+    gpus: int = 2  # per node; fake
+    memory_mb: int = 16000  # per node; declared, whatever the machine has
     grace_s: int = 20  # between SIGTERM and SIGKILL of a preempted job
 
     @property
@@ -60,7 +60,7 @@ class Settings:
         return self.database / "db.sock"
 
     def write(self) -> None:
-        """All files; the secrets readable by their owner alone, and new each time."""
+        """Write all files. Those with the password, which is new each time, are readable by their owner alone."""
         host, password = socket.gethostname(), secrets.token_hex(32)
         (self.root / "slurm.conf").write_text(slurm_conf(self, host))
         (self.root / "gres.conf").write_text(gres_conf(self))
@@ -76,7 +76,7 @@ class Settings:
 
     @classmethod
     def read(cls, root: Path) -> Settings | None:
-        """What the cluster in `root` was made with; None if there is none."""
+        """The settings of the cluster in `root`; None if there is none."""
         try:
             state = json.loads((root / "cluster.json").read_text())
         except (FileNotFoundError, ValueError):
@@ -85,7 +85,7 @@ class Settings:
 
 
 def free_base_port(count: int) -> int:
-    """First port of a free block. An old slurmd on a port would serve an old configuration: so they are tried."""
+    """First port of a block of free ports. Each is tried: an old slurmd on it would serve an old configuration."""
     for base in range(FIRST_PORT, LAST_PORT, 20):
         if all(_is_free(base + k) for k in range(count)):
             return base
@@ -161,21 +161,22 @@ def _nodes(cluster: Settings, host: str) -> str:
 
 
 def _partitions(cluster: Settings) -> str:
-    """`urgent` preempts `main` and `preemptible`; `main` preempts `preemptible`. Preempted jobs hear SIGTERM first."""
-    lines, span = "", ",".join(cluster.node_names)
-    for name, tier, rest in (
+    """`urgent` preempts `main` and `preemptible`; `main` preempts `preemptible`. Preempted jobs first get SIGTERM."""
+    lines, all_nodes = "", ",".join(cluster.node_names)
+    for name, tier, options in (
         ("main", 5, f"Default=YES PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),
         ("preemptible", 1, f"PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),
         ("urgent", 9, "PreemptMode=OFF"),
     ):
         lines += (
-            f"PartitionName={name} Nodes={span} PriorityTier={tier} DefaultTime=60 MaxTime=INFINITE State=UP {rest}\n"
+            f"PartitionName={name} Nodes={all_nodes} PriorityTier={tier} DefaultTime=60 MaxTime=INFINITE State=UP "
+            f"{options}\n"
         )
     return lines
 
 
 def gres_conf(cluster: Settings) -> str:
-    """Fake GPUs need device files: a count alone drains the node."""
+    """The fake GPUs. They need device files: with a count alone the node is drained."""
     last = cluster.gpus - 1
     return "".join(
         f"NodeName={name} Name=gpu File={cluster.root}/dev/{name}-gpu[0-{last}]\n" for name in cluster.node_names
@@ -183,7 +184,7 @@ def gres_conf(cluster: Settings) -> str:
 
 
 def slurmdbd_conf(cluster: Settings, host: str, password: str) -> str:
-    """localhost is the socket that `processes.start` names in the environment: the database has no port."""
+    """StorageHost=localhost means the socket that `processes.start` sets in the environment: there is no port."""
     return f"""\
 DbdHost={host}
 DbdAddr=127.0.0.1
@@ -203,7 +204,7 @@ StorageLoc=slurm_acct_db
 
 
 def database_sql(password: str) -> str:
-    """Run at each start of the database, which holds nothing but the history of this cluster."""
+    """SQL that is run at each start of the database, which contains only the history of this cluster."""
     return (
         "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
         "CREATE USER IF NOT EXISTS 'slurm'@'localhost';\n"

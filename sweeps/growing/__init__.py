@@ -1,7 +1,7 @@
-"""A sweep that grows: what it runs next hangs on what was measured (docs/deciding.md).
+"""Growing sweeps: which runs come next depends on what was measured (docs/deciding.md).
 
-record.py: every run it may come to, and what was decided so far · stopping.py: `until=`: waves of seeds, looks, their
-rule · tuning.py: `tune=`: values tried on the validation split, and the pick · planning.py: from what was typed to all
-of it, before anything is written · forecast.py: what it is likely to cost · results.py: what it asks of `analysis` ·
-controller.py: from one wave to the next
+record.py: every run that the sweep may need, and its decisions so far · stopping.py: `until=`: waves of seeds, and the
+rule by which they end · tuning.py: `tune=`: values tried on the validation split, and the choice among them ·
+planning.py: composes and checks all of it before anything is written · forecast.py: the likely cost · results.py: calls
+into `analysis` · controller.py: from one wave to the next
 """

@@ -1,12 +1,12 @@
-"""What a growing sweep keeps: all runs that it may come to, what it has begun, and what it has decided.
+"""The files of a growing sweep: all runs that it may need, those that it has begun, and its decisions.
 
-runs/sweeps/<id>/planned.jsonl   every run that may be wanted, composed and checked at launch: nothing is composed later
-                 manifest.jsonl  those that are wanted: it grows by a wave at a time
-                 sweep.json      beside what any sweep has: `until` and `tune`, each with its rule, fixed at launch, and
-                                 what was decided since
+runs/sweeps/<id>/planned.jsonl   every run that may be needed, composed and checked at launch: none is composed later
+                 manifest.jsonl  the runs begun: it grows by one wave at a time
+                 sweep.json      beside the keys of any sweep: `until` and `tune`, each with its rule, fixed at launch,
+                                 and the decisions since
 
-All is written in one step each, decisions before what follows from them: a controller killed anywhere looks at nothing
-twice and forgets no look.
+Each file is written atomically, and a decision before the runs that follow from it: a controller that is killed at any
+point takes no decision twice and loses none.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import read_json_lines, write_text
 from rlvr.ledger.identity import EXPECTED, NAMING
 from rlvr.ledger.sweeps import TUNING, Ledger
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 
 FINAL = "final"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run that the sweep may want. place: of its arm among the arms of the sweep; value: of the tuned knobs."""
+    """A run that the sweep may need. place: index of its arm in the sweep; value: overrides of the tuned knobs."""
 
-    run: Planned
+    run: PlannedRun
     place: int
     seed: int
     stage: str = FINAL
@@ -41,8 +41,8 @@ class Candidate:
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Candidate:
-        told: dict[str, Any] = dict(line["run"])
-        run = Planned(**told)
+        fields: dict[str, Any] = dict(line["run"])
+        run = PlannedRun(**fields)
         run = replace(run, overrides=tuple(run.overrides), import_paths=tuple(run.import_paths))
         return cls(run, line["place"], line["seed"], line["stage"], line["value"])
 
@@ -60,15 +60,15 @@ class Record:
     @classmethod
     def read(cls, ledger: Ledger, sweep_id: str) -> Record:
         """Raises ValueError where there is none, or its plan cannot be read."""
-        record = cls.found(ledger, sweep_id)
+        record = cls.read_partial(ledger, sweep_id)
         if not record.candidates:
             path = layout.planned(ledger.sweep_dir(sweep_id))
-            raise ValueError(f"{path} is damaged or missing: sweep {sweep_id} cannot go on. Repeat its launch.")
+            raise ValueError(f"{path} is damaged or missing: sweep {sweep_id} cannot continue. Repeat its launch.")
         return record
 
     @classmethod
-    def found(cls, ledger: Ledger, sweep_id: str) -> Record:
-        """As `read`; without candidates where those cannot be read: a repeated command has composed them again."""
+    def read_partial(cls, ledger: Ledger, sweep_id: str) -> Record:
+        """As `read`, but without candidates if those cannot be read: a repeated command composes them again."""
         sweep, directory = ledger.sweep(sweep_id), ledger.sweep_dir(sweep_id)
         if not sweep.info:
             raise ValueError(
@@ -80,49 +80,53 @@ class Record:
         return cls(ledger, sweep_id, dict(sweep.info), candidates, [dict(line) for line in sweep.runs])
 
     @staticmethod
-    def stands(ledger: Ledger, sweep_id: str) -> bool:
-        """Is it on the ledger? sweep.json is what is written first."""
+    def exists(ledger: Ledger, sweep_id: str) -> bool:
+        """Whether the sweep is on the ledger: sweep.json is its first file."""
         return layout.sweep_info(ledger.sweep_dir(sweep_id)).exists()
 
     def write(self) -> None:
-        """Put it on the ledger, or where it stands what a repeated command changes. Hold `controller.owned`."""
-        if self.stands(self.ledger, self.sweep_id):  # also if another command has just written it
+        """Put the sweep on the ledger; if it is there already, only what a repeated command changes.
+
+        Call it inside `controller.owned`.
+        """
+        if self.exists(self.ledger, self.sweep_id):  # also if another command has just written it
             self.repeat()
             self.rename()
         else:
             self.create()
 
     def create(self) -> None:
-        """Put it on the ledger, with no run begun."""
+        """Put the sweep on the ledger, with no run begun."""
         self.save()
         self._write_candidates()
 
     def repeat(self) -> None:
-        """Keep the configs of a repeated command. Decisions and runs begun are left to who decides (controller.py)."""
+        """Write the configs of a repeated command. Decisions, and which runs are begun, stay (controller.py)."""
         self._write_candidates()
-        write_runs([each.run for each in self.begun], self.ledger, self.info)
+        write_runs([candidate.run for candidate in self.begun], self.ledger, self.info)
 
     def rename(self) -> None:
-        """Keep what a repeated command says of the sweep (`called_anew`). Hold `controller.owned`."""
-        now = Record.read(self.ledger, self.sweep_id)  # what was decided since stays
-        if now.info != (info := called_anew(now.info, self.info)):
-            replace(now, info=info).save()
+        """Write the name, tags, ... of a repeated command (`with_newest_naming`). Call it inside `controller.owned`."""
+        current = Record.read(self.ledger, self.sweep_id)  # with the decisions since this record was read
+        info = with_newest_naming(current.info, self.info)
+        if current.info != info:
+            replace(current, info=info).save()
 
     def _write_candidates(self) -> None:
-        lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
+        lines = "".join(json.dumps(candidate.line()) + "\n" for candidate in self.candidates)
         write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines, private=True)
 
-    def composed_anew(self, candidates: Sequence[Candidate]) -> Record:
-        """With the configs of the same runs as another command composed them; all of it where it has no candidates."""
-        newest = {each.run.run_id: each.run for each in candidates}
+    def with_configs_of(self, newest: Sequence[Candidate]) -> Record:
+        """The record with the configs that a newer command composed for the same runs. A record without candidates
+        takes all of the newer command's.
+        """
+        newest_runs = {candidate.run.run_id: candidate.run for candidate in newest}
 
-        def renewed(run: Planned) -> Planned:
-            known = newest.get(run.run_id, run)
-            return replace(run, config=known.config, import_paths=known.import_paths)
+        def updated(candidate: Candidate) -> Candidate:
+            run = newest_runs.get(candidate.run.run_id, candidate.run)
+            return replace(candidate, run=replace(candidate.run, config=run.config, import_paths=run.import_paths))
 
-        return replace(
-            self, candidates=[replace(each, run=renewed(each.run)) for each in self.candidates or candidates]
-        )
+        return replace(self, candidates=[updated(candidate) for candidate in self.candidates or newest])
 
     def save(self) -> None:
         self.ledger.record_sweep(self.sweep_id, self.info, self.lines)
@@ -130,28 +134,28 @@ class Record:
     def begin(self, wave: Iterable[Candidate]) -> None:
         """Put runs on the ledger and in the sweep, in this order. Harmless when repeated."""
         known = {line["run_id"] for line in self.lines}
-        fresh = [each for each in wave if each.run.run_id not in known]
-        write_runs([each.run for each in fresh], self.ledger, self.info)
-        for each in fresh:
-            line = each.run.line(len(self.lines), each.run.overrides)
-            self.lines.append({**line, "stage": TUNING} if each.stage == TUNING else line)
-        if fresh:
+        new = [candidate for candidate in wave if candidate.run.run_id not in known]
+        write_runs([candidate.run for candidate in new], self.ledger, self.info)
+        for candidate in new:
+            line = candidate.run.line(len(self.lines), candidate.run.overrides)
+            self.lines.append({**line, "stage": TUNING} if candidate.stage == TUNING else line)
+        if new:
             self.save()
 
     @property
     def begun(self) -> list[Candidate]:
-        wanted = {line["run_id"] for line in self.lines}
-        return [each for each in self.candidates if each.run.run_id in wanted]
+        run_ids = {line["run_id"] for line in self.lines}
+        return [candidate for candidate in self.candidates if candidate.run.run_id in run_ids]
 
     @property
     def configs(self) -> dict[str, Mapping[str, Any]]:
-        """Of the runs begun, by id."""
-        return {each.run.run_id: each.run.config for each in self.begun}
+        """The configs of the runs begun, by run id."""
+        return {candidate.run.run_id: candidate.run.config for candidate in self.begun}
 
 
-def called_anew(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
-    """sweep.json with the name, the tags, the tracker and, unless a rule was fixed by them, the expectations of a newer
-    command.
+def with_newest_naming(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
+    """sweep.json with the name, tags and tracker of a newer command, and with its expectations unless the stopping rule
+    of `until` has fixed those.
     """
     keys = (*NAMING, "tracker") if "until" in info else (*NAMING, "tracker", *EXPECTED)
     kept = {key: value for key, value in info.items() if key not in keys}
@@ -159,13 +163,13 @@ def called_anew(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str,
 
 
 def first_wave(record: Record) -> list[Candidate]:
-    """What is run before anything is known."""
+    """The runs before the first decision."""
     if "tune" in record.info:
-        return [each for each in record.candidates if each.stage == TUNING]
+        return [candidate for candidate in record.candidates if candidate.stage == TUNING]
     seeds = wave_seeds(record)[: record.info["until"]["seeds"][0]]
-    return [each for each in record.candidates if each.seed in seeds]
+    return [candidate for candidate in record.candidates if candidate.seed in seeds]
 
 
 def wave_seeds(record: Record) -> list[int]:
     """The seeds of reported runs, in the order in which they are used."""
-    return sorted({each.seed for each in record.candidates if each.stage == FINAL})
+    return sorted({candidate.seed for candidate in record.candidates if candidate.stage == FINAL})

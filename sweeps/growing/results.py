@@ -1,5 +1,5 @@
-"""What the runs of a growing sweep have shown so far. The only file here that asks `analysis`, and by name: whoever
-plans a sweep, or asks how it stands, does not wait for pandas.
+"""The results of a growing sweep so far. The only file of this package that uses `analysis.decide`, which it imports at
+the first call: planning a sweep and showing its state do not wait for the import of pandas.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ def _analysis() -> Any:
 
 
 def least_seeds(first: int) -> int:
-    """Seeds of the first look, where so many were asked for."""
+    """The number of seeds at the first look, where the user typed `first` seeds."""
     return _analysis().least_seeds(first)
 
 
 def rule(first: int, last: int, parts: int) -> dict[str, Any]:
-    """Looks and their nominal levels."""
+    """The numbers of seeds of the looks, and their nominal levels."""
     return _analysis().rule(first, last, parts)
 
 
 def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """ValueError for a metric that runs with these evaluations will not measure. samples: of a problem."""
-    with _told():
+    """ValueError for a metric that runs with these evaluations will not measure. samples: per problem."""
+    with _lookup_errors_as_value_errors():
         _analysis().check_metric(name, evaluations, samples)
 
 
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:
-    """{name, outcome, measured, groups} of each question that is not closed. ValueError: a metric nobody measured."""
-    with _told():
+    """{name, outcome, measured, groups} of each question that is not closed. ValueError if no run has the metric."""
+    with _lookup_errors_as_value_errors():
         return _analysis().look(home, sweep_id, about, level, closed)
 
 
 @contextlib.contextmanager
-def _told() -> Generator[None, None, None]:
-    """What of a metric is wrong, in the words of a launch."""
+def _lookup_errors_as_value_errors() -> Generator[None, None, None]:
+    """An error about `--metrics`, the option of the analysis, becomes one about `until=`, the key of a launch."""
     try:
         yield
     except LookupError as error:
@@ -59,5 +59,5 @@ def forecast(
 
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
-    """By tuning run, its score on the validation split; NaN for one without."""
+    """The score of each tuning run on the validation split, by run id; NaN for a run without one."""
     return _analysis().tuning_scores(home, sweep_id)

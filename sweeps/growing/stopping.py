@@ -1,8 +1,9 @@
-"""`until=decided budget=24`: seeds are added in waves until what was asked is decided, or the budget is spent.
+"""`until=decided budget=24`: seeds are added in waves until all questions are decided, or the budget is spent.
 
-The rule is fixed at launch and stands in sweep.json under `until`: at how many seeds it looks, at which nominal level
-(analysis/scores/sequential.py), what it looks at. Each look is recorded before anything follows from it. Arms of what
-is decided get no more seeds; the others get the next wave, all the same seeds, so that differences stay paired.
+The rule is fixed at launch and kept in sweep.json under `until`: the numbers of seeds at which the results are tested
+(a look), the nominal level of each look (analysis/scores/sequential.py), and the questions. Each look is recorded
+before the runs that follow from it. Arms whose questions are all decided get no more seeds; the others get the next
+wave, all with the same seeds, so that differences stay paired.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNIT_HOURS = {"h": 1.0, "hours": 1.0, "min": 1 / 60, "minutes": 1 / 60}
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on all runs of a sweep, those that were finished before it included: runs, or hours of runs."""
+    """The most that all runs of a sweep may take, in runs or in hours of runs. Runs that had finished earlier count."""
 
     runs: int | None = None
     hours: float | None = None
@@ -37,12 +38,12 @@ def read_budget(text: str | None) -> Budget:
         return Budget(runs=int(match[1]))
     if match and match[2] in UNIT_HOURS and re.fullmatch(r"\d*\.?\d+|\d+\.", match[1]):
         return Budget(hours=float(match[1]) * UNIT_HOURS[match[2]])
-    came = f"budget={text} is no budget" if text else "until=decided needs a budget"
-    raise ValueError(f"{came}: pass the most runs in all, budget=24, or hours of runs, budget=10h or budget=90min.")
+    problem = f"budget={text} is no budget" if text else "until=decided needs a budget"
+    raise ValueError(f"{problem}: pass the most runs in all, budget=24, or hours of runs, budget=10h or budget=90min.")
 
 
 def read_until(text: str, *, has_claims: bool) -> str:
-    """What is to be decided: CLAIMS, the name of a metric, or "" for the usual one. Raises ValueError."""
+    """What to decide: CLAIMS, or the name of the metric to compare, "" for the usual one. Raises ValueError."""
     word, _, metric = text.partition(":")
     if word != "decided":
         raise ValueError(
@@ -53,76 +54,78 @@ def read_until(text: str, *, has_claims: bool) -> str:
 
 
 def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dict[str, Any]:
-    """What is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on tuning.
-
-    ValueError if that is too few for three seeds of each arm.
+    """The rule as it is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on
+    tuning. ValueError if these are too few for the first look.
     """
     last, first = (runs - spent) // arms, results.least_seeds(first)
     if last < first:
         least = first * arms + spent
         tuned = f", and {spent} for tuning" if spent else ""
         raise ValueError(
-            f"a budget of {runs} runs is less than the first look takes: {first} seeds of each of "
+            f"a budget of {runs} runs is less than the first look needs: {first} seeds of each of "
             f"{arms} arms{tuned}. Pass budget={least} or more."
         )
-    parts = 1 if about == CLAIMS else arms - 1  # differences share the 5 % evenly; claims have it each
+    parts = 1 if about == CLAIMS else arms - 1  # differences share the level of 5 % evenly; each claim has all of it
     return {"about": about, **results.rule(first, last, parts), "runs": runs, "looks": [], "stopped": ""}
 
 
 def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
-    """The next look: how each open question stands. A pure function of the runs, but for the time."""
-    number = len(rule["looks"])
-    before = [each for one in rule["looks"] for each in one["questions"] if each["outcome"] != "undecided"]
-    closed = {each["name"] for each in before}
-    level = rule["levels"][number]
-    found = results.look(home, sweep_id, rule["about"], level, closed)
-    return {"seeds": rule["seeds"][number], "level": level, "time": time.time(), "questions": found}
+    """The next look: the outcome of each open question. A pure function of the runs, but for the time."""
+    index = len(rule["looks"])
+    earlier = [question for taken in rule["looks"] for question in taken["questions"]]
+    closed = {question["name"] for question in earlier if question["outcome"] != "undecided"}
+    level = rule["levels"][index]
+    questions = results.look(home, sweep_id, rule["about"], level, closed)
+    return {"seeds": rule["seeds"][index], "level": level, "time": time.time(), "questions": questions}
 
 
 def stopped(rule: Mapping[str, Any]) -> str:
-    """Why nothing follows the looks taken; "" if the next wave does."""
+    """Why no wave follows the looks so far; "" if one follows."""
     if not rule["looks"]:
         return ""
     if not open_groups(rule):
-        untested = [q for each in rule["looks"] for q in each["questions"] if q["outcome"] == Outcome.NOT_TESTED]
-        asked = len(rule["looks"][0]["questions"])
-        return f"nothing is left to decide ({len(untested)} of {asked} claims not tested)" if untested else "decided"
+        questions = [question for taken in rule["looks"] for question in taken["questions"]]
+        untested = sum(question["outcome"] == Outcome.NOT_TESTED for question in questions)
+        num_questions = len(rule["looks"][0]["questions"])
+        return f"nothing is left to decide ({untested} of {num_questions} claims not tested)" if untested else "decided"
     return "budget spent" if len(rule["looks"]) == len(rule["seeds"]) else ""
 
 
 def open_groups(rule: Mapping[str, Any]) -> set[str]:
-    """Ids of the arms that the newest look left open."""
+    """Group ids of the arms with a question that the newest look left undecided."""
     newest = rule["looks"][-1]["questions"]
-    return {group for each in newest if each["outcome"] == "undecided" for group in each["groups"]}
+    return {group for question in newest if question["outcome"] == "undecided" for group in question["groups"]}
 
 
-def in_words(rule: Mapping[str, Any]) -> list[str]:
-    """The newest look, a line for each question."""
+def lines_of_newest_look(rule: Mapping[str, Any]) -> list[str]:
+    """A headline, and a line for each question of the newest look."""
     newest, number = rule["looks"][-1], len(rule["looks"])
     head = f"Look {number} of at most {len(rule['seeds'])}, {newest['seeds']} seeds, level {newest['level']:.2g}:"
-    return [head, *(f"  {each['outcome']:12} {each['name']}: {each['measured']}" for each in newest["questions"])]
+    return [head, *(f"  {q['outcome']:12} {q['name']}: {q['measured']}" for q in newest["questions"])]
 
 
 def forecast(
-    rule: Mapping[str, Any], found: Sequence[Mapping[str, Any]], arms: int, hours: float | None, *, spent: int = 0
+    rule: Mapping[str, Any], questions: Sequence[Mapping[str, Any]], arms: int, hours: float | None, *, spent: int = 0
 ) -> list[str]:
-    """What a launch is likely to cost, for `--dry-run`. hours: of a run, None where none like it has finished; spent:
-    runs of tuning."""
-    seeds, nominal = rule["seeds"], rule["levels"]
-    each = ", ".join(f"{s} ({level:.2g})" for s, level in zip(seeds, nominal, strict=True))
-    lines = [f"Until decided: looks at {each} seeds of an arm (nominal level of each look)."]
+    """Lines for `--dry-run`: the likely cost of a launch.
+
+    questions: `results.forecast`; hours: of a run, None if no run like these has finished; spent: runs of tuning.
+    """
+    seeds, levels = rule["seeds"], rule["levels"]
+    looks = ", ".join(f"{s} ({level:.2g})" for s, level in zip(seeds, levels, strict=True))
+    lines = [f"Until decided: looks at {looks} seeds of an arm (nominal level of each look)."]
     most = seeds[-1] * arms + spent
     lines.append(f"At most {cost(most, hours)} in all, where nothing is decided before.")
-    told: list[list[float]] = [q["chances"] for q in found]
-    known = [chances for chances in told if not math.isnan(chances[0])]
+    chances: list[list[float]] = [question["chances"] for question in questions]  # of each question, by each look
+    known = [row for row in chances if not math.isnan(row[0])]
     if not known:
-        return [*lines, "Two or more finished seeds of each arm would say when it is likely to be decided."]
-    lines.append("If the differences are what they look like now, the chance to be decided by each look is:")
-    for q, chances in zip(found, told, strict=True):
-        shown = ", ".join("?" if math.isnan(c) else f"{c:.0%}" for c in chances)
-        lines.append(f"  {shown}   {q['name']} (now {q['measured']})")
-    all_of = [min(column) for column in zip(*known, strict=True)]
-    likely = next((i for i, chance in enumerate(all_of) if chance >= 0.5), None)
+        return [*lines, "Once two or more seeds of each arm have finished, the likely number of waves is shown here."]
+    lines.append("If the true differences are those measured so far, the chance to be decided by each look is:")
+    for question, row in zip(questions, chances, strict=True):
+        shown = ", ".join("?" if math.isnan(chance) else f"{chance:.0%}" for chance in row)
+        lines.append(f"  {shown}   {question['name']} (now {question['measured']})")
+    least_chances = [min(column) for column in zip(*known, strict=True)]
+    likely = next((i for i, chance in enumerate(least_chances) if chance >= 0.5), None)
     if likely is None:
         return [*lines, "Likely: not decided within this budget."]
     runs = seeds[likely] * arms + spent

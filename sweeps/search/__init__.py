@@ -1,5 +1,6 @@
 """A search over swept keys instead of their grid: Hydra's `hydra/sweeper=optuna` (docs/optuna.md).
 
-space.py: what is typed → what is searched · sampler.py, pruner.py: the options of the two groups · controller.py: asks,
-starts, tells · runs.py: where runs are worked on · report.py: what was found · sweeper.py: checks first, joins the rest
+space.py: the search space, from the typed sweep · sampler.py, pruner.py: the options of these config groups · study.py:
+the Optuna study · controller.py: the loop over trials · runs.py: runs on this machine and on SLURM · report.py: the
+results · sweeper.py: Hydra's entry point, which checks everything first
 """

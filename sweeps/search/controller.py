@@ -1,10 +1,11 @@
-"""The controller of a search: the only owner of its Optuna study. It asks, starts ordinary runs, and tells their ends.
+"""The controller of a search, the only owner of its Optuna study: it asks the study for trials, starts an ordinary run
+for each, and tells the study the results ("ask" and "tell" are Optuna's terms).
 
 runs/sweeps/<id>/{optuna.journal,lock}   beside the manifest: a search is a sweep whose runs become known one by one
 
-It may be killed anywhere. A trial is in the journal before its run is on the ledger, and its run is there before it is
-started; the same command takes up every trial that was not told: finished runs are told, living ones followed, the rest
-started again.
+It may be killed at any point. A trial is in the journal before its run is on the ledger, and its run is there before it
+is started. The same command takes up every trial whose result was not told: finished runs are told, running ones
+followed, the others started again.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ from rlvr.ledger.attempt import ask_to_prune
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
-from sweeps.planned import Planned, write_runs
+from sweeps.planned import PlannedRun, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
 
 NO_VALUE = "no_value"
-# A trial that ended so would end so again.
+# A trial that ended for one of these causes would do so again.
 HOPELESS = (Cause.USER_ERROR, Cause.DIVERGED, NO_VALUE)
 
 
 class Runs(Protocol):
-    """Where runs are worked on (sweeps/search/runs.py)."""
+    """The execution of runs, on this machine or on SLURM (sweeps/search/runs.py)."""
 
     @property
-    def stopping(self) -> bool: ...  # the user said so: nothing new is to be started
+    def stopping(self) -> bool: ...  # whether the user has stopped the search: nothing new is started
     @property
-    def busy(self) -> bool: ...  # runs have to be waited for, also then
-    def start(self, run: Planned) -> None: ...
-    def turn(self) -> dict[str, str]: ...  # waits a moment; the runs that have ended, and why if no attempt says it
-    def may_prune(self, run_id: str) -> bool: ...  # it is ours, and at work
+    def busy(self) -> bool: ...  # whether runs still have to be waited for after that
+    def start(self, run: PlannedRun) -> None: ...
+    def turn(self) -> dict[str, str]: ...  # wait a moment; {run that has ended: message, if the ledger may have none}
+    def may_prune(self, run_id: str) -> bool: ...  # whether this search has started the run, and it has not ended
     def say(self, text: str) -> None: ...
 
 
 @dataclass
-class Open:
-    """A trial that was asked and not yet told."""
+class OpenTrial:
+    """A trial that was asked for and whose result was not told yet."""
 
     trial: Trial
     run_id: str
-    point: str  # its own overrides
-    offset: int = 0  # bytes of the run's metrics that were read
+    point: str  # its overrides that not all trials share
+    offset: int = 0  # bytes of the run's journal that were read
 
 
 class Search:
-    """One study from its first trial to its last, over any number of commands."""
+    """One study, from its first trial to its last, over any number of commands."""
 
     def __init__(
         self,
@@ -66,18 +67,18 @@ class Search:
         study: Study,
         space: Space,
         goal: Goal,
-        plan_point: Callable[[list[str]], Planned],
+        plan_point: Callable[[list[str]], PlannedRun],
     ) -> None:
-        """plan_point: the run of a trial's overrides; ValueError if they make no legal run. Hold the lock."""
+        """plan_point: the run of a trial's overrides; ValueError if they make no legal run. Hold the search's lock."""
         self.ledger, self.sweep_id, self.info = ledger, sweep_id, info
         self.study, self.space, self.goal, self.plan_point = study, space, goal, plan_point
         known = ledger.sweep(sweep_id).runs if layout.sweep_info(ledger.sweep_dir(sweep_id)).exists() else ()
         self.lines = {run["run_id"]: dict(run) for run in known}  # of the manifest
-        self.open: dict[int, Open] = {}  # by trial
+        self.open: dict[int, OpenTrial] = {}  # by number
         self.started: set[str] = set()
 
     def run(self, runs: Runs, at_once: int) -> None:
-        """Until n_trials are told, or the user stops it. ValueError: a metric that no run has."""
+        """Run trials until n_trials are told, or the user stops the search. ValueError for a metric that no run has."""
         self.runs = runs
         for frozen in self.trials(TrialState.RUNNING):
             self._take_up(frozen)
@@ -87,16 +88,17 @@ class Search:
             if not self.open:
                 break
             ended = runs.turn()
-            for one in list(self.open.values()):
-                self._watch(one)
-            for run_id, why in ended.items():
+            for open_trial in list(self.open.values()):
+                self._watch(open_trial)
+            for run_id, message in ended.items():
                 self.started.discard(run_id)
-                for one in [one for one in self.open.values() if one.run_id == run_id]:
-                    self._tell(one, why)
+                of_run = [open_trial for open_trial in self.open.values() if open_trial.run_id == run_id]
+                for open_trial in of_run:
+                    self._tell(open_trial, message)
 
     @property
     def done(self) -> bool:
-        """Nothing is left to ask or to tell."""
+        """Whether there is no trial left to ask for or to tell."""
         return not self.trials(TrialState.RUNNING) and not self._is_more_wanted()
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
@@ -105,7 +107,7 @@ class Search:
     # --- ask
 
     def _is_more_wanted(self) -> bool:
-        """Trials that others were retried as are not counted."""
+        """Whether another trial is to be started. Retries do not count as trials of their own."""
         self._enqueue_retries()
         if self.trials(TrialState.WAITING):
             return True
@@ -113,11 +115,11 @@ class Search:
         return len(trials) - sum("retry_of" in t.user_attrs for t in trials) < self.goal.n_trials
 
     def _enqueue_retries(self) -> None:
-        """Failed trials that deserve another: an idempotent pass over the study."""
-        taken = {t.user_attrs["retry_of"] for t in self.trials() if "retry_of" in t.user_attrs}
+        """Queue retries of failed trials: an idempotent pass over the study."""
+        retried = {t.user_attrs["retry_of"] for t in self.trials() if "retry_of" in t.user_attrs}
         for t in self.trials(TrialState.FAIL):
             tries = t.user_attrs.get("tries", 0)
-            if t.number not in taken and t.user_attrs.get("cause") not in HOPELESS and tries < self.goal.retries:
+            if t.number not in retried and t.user_attrs.get("cause") not in HOPELESS and tries < self.goal.retries:
                 self.study.enqueue_trial(t.params, user_attrs={"retry_of": t.number, "tries": tries + 1})
 
     def _ask(self) -> None:
@@ -126,7 +128,7 @@ class Search:
         self._begin(self.study.ask())
 
     def _take_up(self, frozen: FrozenTrial) -> None:
-        """A trial of a controller that is gone. What it had not been given yet is suggested as it would have been."""
+        """Continue a trial of an earlier controller. Missing parameters get the values that they would have got."""
         self.study.sampler = self.goal.sampler(frozen.number, 0)
         self._begin(Trial(self.study, frozen._trial_id))  # pyright: ignore[reportPrivateUsage] - as Optuna itself does
 
@@ -135,31 +137,33 @@ class Search:
         own = [override for override in overrides if override not in self.space.fixed.values()]
         try:
             run = self.plan_point(overrides)
-        except ValueError as error:  # the space is larger than what is legal
-            return self._tell_failed(trial, Cause.USER_ERROR, str(error))
-        judged = self._judged(run.run_id)
+        except ValueError as error:  # the search space also contains points that are no legal run
+            self._tell_failed(trial, Cause.USER_ERROR, str(error))
+            return
+        judged = self._is_judged(run.run_id)
         trial.set_user_attr("run_id", run.run_id)
         trial.set_user_attr("overrides", overrides)
         self._record(trial.number, run, own)
-        one = self.open[trial.number] = Open(trial, run.run_id, " ".join(own))
-        state = self.ledger.state(run.run_id)
-        if state.state is State.FINISHED or (judged and state.state in (State.PRUNED, State.DIVERGED, State.FAILED)):
-            self._watch(one, prune=False)
-            self._tell(one)
+        open_trial = self.open[trial.number] = OpenTrial(trial, run.run_id, " ".join(own))
+        state = self.ledger.state(run.run_id).state
+        if state is State.FINISHED or (judged and state in (State.PRUNED, State.DIVERGED, State.FAILED)):
+            self._watch(open_trial, prune=False)
+            self._tell(open_trial)
         elif run.run_id not in self.started:
             self.started.add(run.run_id)
             self.runs.start(run)
-        return None
 
-    def _judged(self, run_id: str) -> bool:
-        """Has this study pruned the run, or found it hopeless? Then the same point again is told the same."""
+    def _is_judged(self, run_id: str) -> bool:
+        """Whether an earlier trial of this study had the same run, and was pruned or failed for good. Then this trial
+        has the same result.
+        """
         return any(
             t.user_attrs.get("run_id") == run_id and ("pruned" in t.user_attrs or t.user_attrs.get("cause") in HOPELESS)
             for t in self.trials()
         )
 
-    def _record(self, number: int, run: Planned, own: Sequence[str]) -> None:
-        """The run on the ledger and in the sweep, in this order."""
+    def _record(self, number: int, run: PlannedRun, own: Sequence[str]) -> None:
+        """Put the run on the ledger, then into the sweep."""
         write_runs([run], self.ledger, self.info)
         if run.run_id not in self.lines:
             self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": number}
@@ -167,38 +171,38 @@ class Search:
 
     # --- watch
 
-    def _watch(self, one: Open, *, prune: bool = True) -> None:
-        """Report what the run has measured since, and ask it to stop where the pruner says so."""
-        path = layout.journal(self.ledger.run_dir(one.run_id))
-        reading = journal.read(path, offset=one.offset)
-        one.offset = reading.end
+    def _watch(self, open_trial: OpenTrial, *, prune: bool = True) -> None:
+        """Report the run's new metrics to the study, and stop the run if the pruner decides so."""
+        path = layout.journal(self.ledger.run_dir(open_trial.run_id))
+        reading = journal.read(path, offset=open_trial.offset)
+        open_trial.offset = reading.end
         for damage in reading.damaged:
-            self.runs.say(f"trial {one.trial.number}: {path}: {damage}: left out")
+            self.runs.say(f"trial {open_trial.trial.number}: {path}: {damage}: left out")
         for record in reading.records:
             self._check_metrics(record)
-            self._report(one, record, prune=prune)
-        if prune and (why := one.trial.user_attrs.get("pruned")) and self.runs.may_prune(one.run_id):
-            ask_to_prune(self.ledger.run_dir(one.run_id), why)
+            self._report(open_trial.trial, record, prune=prune)
+        why = open_trial.trial.user_attrs.get("pruned")
+        if prune and why and self.runs.may_prune(open_trial.run_id):
+            ask_to_prune(self.ledger.run_dir(open_trial.run_id), why)
 
-    def _report(self, one: Open, record: journal.Record, *, prune: bool) -> None:
-        """Step 0, the base policy's, is the same for all: nothing is judged by it."""
+    def _report(self, trial: Trial, record: journal.Record, *, prune: bool) -> None:
+        """Report one record to the study. Step 0, of the base policy, is left out: it is the same for all trials."""
         value = record.metrics.get(self.goal.metrics[0], math.nan)
-        if len(self.goal.metrics) > 1 or not record.step or math.isnan(value) or "pruned" in one.trial.user_attrs:
+        if len(self.goal.metrics) > 1 or not record.step or math.isnan(value) or "pruned" in trial.user_attrs:
             return
-        known = max(self.trials()[one.trial.number].intermediate_values, default=0)
-        if record.step > known:
-            one.trial.report(value, record.step)
-        # The last step that is known may not have been judged: the controller was killed in between.
-        if prune and record.step >= known and one.trial.should_prune():
+        newest_step = max(self.trials()[trial.number].intermediate_values, default=0)
+        if record.step > newest_step:
+            trial.report(value, record.step)
+        # >=: the newest reported step was not judged yet if the controller was killed in between.
+        if prune and record.step >= newest_step and trial.should_prune():
             pruner = type(self.study.pruner).__name__
-            why = f"{pruner} at step {record.step}: trial {one.trial.number} of search {self.sweep_id}"
-            one.trial.set_user_attr("pruned", why)
+            why = f"{pruner} at step {record.step}: trial {trial.number} of search {self.sweep_id}"
+            trial.set_user_attr("pruned", why)
 
     def _check_metrics(self, record: journal.Record) -> None:
-        """What one training step lacks, all will lack: found in seconds, not at the end."""
-        missing = [
-            m for m in self.goal.metrics if not m.startswith((EVALUATION, VALIDATION)) and m not in record.metrics
-        ]
+        """ValueError for a metric that a training step does not have: no other step will have it either."""
+        of_steps = [metric for metric in self.goal.metrics if not metric.startswith((EVALUATION, VALIDATION))]
+        missing = [metric for metric in of_steps if metric not in record.metrics]
         if record.step and missing:
             known = sorted(name for name in record.metrics if not name.startswith((EVALUATION, VALIDATION, "time/")))
             raise ValueError(
@@ -208,31 +212,33 @@ class Search:
 
     # --- tell
 
-    def _tell(self, one: Open, why: str = "") -> None:
-        state = self.ledger.state(one.run_id)
-        del self.open[one.trial.number]
+    def _tell(self, open_trial: OpenTrial, message: str = "") -> None:
+        """Tell the study the end of a trial. message: of the failure, for a run without a message on the ledger."""
+        trial, state = open_trial.trial, self.ledger.state(open_trial.run_id)
+        del self.open[trial.number]
         if state.state is State.FINISHED:
-            self._tell_values(one)
+            self._tell_values(open_trial)
         elif state.state is State.PRUNED:
-            one.trial.set_user_attr("pruned", state.message)
-            self.study.tell(one.trial, state=TrialState.PRUNED)
-            self.runs.say(f"trial {one.trial.number}: pruned at step {state.step}   {one.point}")
+            trial.set_user_attr("pruned", state.message)
+            self.study.tell(trial, state=TrialState.PRUNED)
+            self.runs.say(f"trial {trial.number}: pruned at step {state.step}   {open_trial.point}")
         else:
             cause = state.cause or ("cancelled" if state.state is State.PLANNED else state.state.value)
-            self._tell_failed(one.trial, cause, state.message or why)
+            self._tell_failed(trial, cause, state.message or message)
 
-    def _tell_values(self, one: Open) -> None:
-        """The values at the last step. None, or NaN, is a failed trial: a broken verifier measures nothing."""
-        records = journal.read(layout.journal(self.ledger.run_dir(one.run_id))).records
+    def _tell_values(self, open_trial: OpenTrial) -> None:
+        """Tell the values at the last step. A missing or NaN value, of a broken verifier say, is a failed trial."""
+        trial = open_trial.trial
+        records = journal.read(layout.journal(self.ledger.run_dir(open_trial.run_id))).records
         last = max(records, key=lambda record: record.step).metrics if records else {}
         values = [last.get(metric, math.nan) for metric in self.goal.metrics]
-        if any(map(math.isnan, values)):
-            lacking = [m for m, value in zip(self.goal.metrics, values, strict=True) if math.isnan(value)]
-            return self._tell_failed(one.trial, NO_VALUE, f"{', '.join(lacking)} has no value at the last step")
-        self.study.tell(one.trial, values)
+        missing = [m for m, value in zip(self.goal.metrics, values, strict=True) if math.isnan(value)]
+        if missing:
+            self._tell_failed(trial, NO_VALUE, f"{', '.join(missing)} has no value at the last step")
+            return
+        self.study.tell(trial, values)
         shown = " ".join(f"{value:.6g}" for value in values)
-        self.runs.say(f"trial {one.trial.number}: {shown}   {one.point}{self._best()}")
-        return None
+        self.runs.say(f"trial {trial.number}: {shown}   {open_trial.point}{self._best()}")
 
     def _best(self) -> str:
         if len(self.goal.metrics) > 1:
@@ -247,5 +253,5 @@ class Search:
 
     @property
     def counts(self) -> Counter[str]:
-        """Trials by state, in small letters."""
+        """The number of trials by state, in lower case."""
         return Counter(t.state.name.lower() for t in self.trials())

@@ -14,12 +14,12 @@ def none() -> pruners.BasePruner:
 
 
 def median(*, n_startup_trials: int, n_warmup_steps: int, n_min_trials: int) -> pruners.BasePruner:
-    """A trial whose best value so far is worse than the median of the others at the same step."""
+    """Stops a trial whose best value so far is worse than the median of the others at the same step."""
     return pruners.MedianPruner(n_startup_trials, n_warmup_steps, n_min_trials=n_min_trials)
 
 
 def patient(*, patience: int, min_delta: float) -> pruners.BasePruner:
-    """A trial whose newest `patience` + 1 evaluations are all worse than one before, by more than `min_delta`."""
+    """Stops a trial whose newest `patience` + 1 evaluations are worse than an earlier one by more than `min_delta`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return pruners.PatientPruner(None, patience, min_delta)
@@ -28,5 +28,5 @@ def patient(*, patience: int, min_delta: float) -> pruners.BasePruner:
 def successive_halving(
     *, min_resource: int | str, reduction_factor: int, min_early_stopping_rate: int
 ) -> pruners.BasePruner:
-    """At growing numbers of steps only the best 1 / reduction_factor go on (ASHA, arXiv:1810.05934)."""
+    """At growing numbers of steps only the best 1 / reduction_factor continue (ASHA, arXiv:1810.05934)."""
     return pruners.SuccessiveHalvingPruner(min_resource, reduction_factor, min_early_stopping_rate)

@@ -1,4 +1,4 @@
-"""What a search found: its best trials, on the screen and, with the command of each, in the sweep's directory."""
+"""The results of a search: its best trials, printed and, with the command of each, written to the sweep's directory."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def report(search: Search) -> list[dict[str, Any]]:
     counts = ", ".join(f"{n} {name}" for name, n in search.counts.items())
     best = [_best(trial) for trial in _front(search)]
     lines = [f"Search {search.sweep_id}: {counts or 'no trials'}.", *_table(search, best)]
-    commands = [f"    python -m rlvr.run {shlex.join(each['overrides'])}" for each in best]
+    commands = [f"    python -m rlvr.run {shlex.join(trial['overrides'])}" for trial in best]
     write_text(layout.search_best(target), "\n".join([*lines, "", *commands]) + "\n")
     write_text(layout.search_trials(target), _csv(search))
     places = f"All trials: {layout.search_trials(target)}   Commands of the best: {layout.search_best(target)}"
-    more = [] if search.done else ["Not at its end: the same command goes on with it."]
+    more = [] if search.done else ["The search is not complete: the same command continues it."]
     print("\n".join(["", *lines, "", places, *more]), flush=True)
     return best
 
 
 def _front(search: Search) -> list[FrozenTrial]:
-    """The best trial, or those that no other beats in every metric; one for each run."""
+    """The best trial or, of several metrics, the Pareto front; one trial for each run."""
     if not search.trials(TrialState.COMPLETE):
         return []
     trials = search.study.best_trials if len(search.goal.metrics) > 1 else [search.study.best_trial]
@@ -44,13 +44,13 @@ def _front(search: Search) -> list[FrozenTrial]:
 
 
 def _best(trial: FrozenTrial) -> dict[str, Any]:
-    told = trial.user_attrs
-    overrides = [word for word in told["overrides"] if not is_naming(word)]
-    return {"trial": trial.number, "run_id": told["run_id"], "values": trial.values, "overrides": overrides}
+    attributes = trial.user_attrs
+    overrides = [word for word in attributes["overrides"] if not is_naming(word)]
+    return {"trial": trial.number, "run_id": attributes["run_id"], "values": trial.values, "overrides": overrides}
 
 
 def _table(search: Search, best: Sequence[dict[str, Any]]) -> list[str]:
-    """Markdown."""
+    """The lines of a Markdown table of the best trials."""
     if not best:
         return ["No trial has a value."]
     keys = [axis.key for axis in search.space.axes]
@@ -82,8 +82,9 @@ def _csv(search: Search) -> str:
     writer.writerow(["trial", "state", *search.goal.metrics, *keys, "run_id", "cause", "message"])
     for t in search.trials():
         values = t.values if t.state == TrialState.COMPLETE else [""] * len(search.goal.metrics)
-        told = t.user_attrs
-        row = _by_key(told["overrides"], keys) if "overrides" in told else [t.params.get(key, "") for key in keys]
-        message = told.get("pruned" if t.state == TrialState.PRUNED else "message", "")
-        writer.writerow([t.number, t.state.name, *values, *row, told.get("run_id", ""), told.get("cause", ""), message])
+        attrs = t.user_attrs
+        row = _by_key(attrs["overrides"], keys) if "overrides" in attrs else [t.params.get(key, "") for key in keys]
+        message = attrs.get("pruned" if t.state == TrialState.PRUNED else "message", "")
+        run_id, cause = attrs.get("run_id", ""), attrs.get("cause", "")
+        writer.writerow([t.number, t.state.name, *values, *row, run_id, cause, message])
     return out.getvalue()

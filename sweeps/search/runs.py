@@ -1,4 +1,4 @@
-"""Runs that become known one by one, on this machine or on SLURM: what a search starts and waits for."""
+"""Executes the runs of a search, which become known one by one, on this machine or on SLURM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Dispatcher, available_gpus, gpus_of, share_of
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S
@@ -26,7 +26,7 @@ SLICE_S = 0.2
 
 
 class _Shipping(contextlib.ExitStack):
-    """A shipper from the first run on, which is when the sweep is on the ledger."""
+    """Starts the shipper at the first run: only then is the sweep on the ledger."""
 
     def __init__(self, ledger: Ledger, sweep_id: str, command: Sequence[str] | None) -> None:
         super().__init__()
@@ -38,37 +38,38 @@ class _Shipping(contextlib.ExitStack):
             self.shipper = ShipperProcess(self.command, layout.shipper_log(self.logs))
 
     def finish(self, hurry: Callable[[], bool]) -> str:
-        """What to tell the user, or nothing."""
+        """End the shipper. Returns a message for the user, or ""."""
         return self.shipper.finish(SHIPPER_S, hurry=hurry) if self.shipper else ""
 
 
 class LocalRuns(_Shipping):
-    """A pool of warm workers (sweeps/local.py), fed as it goes. Ctrl-C: runs save and end, `stopping` is true."""
+    """Runs in a pool of warm workers (sweeps/local.py). After Ctrl-C runs save and end, and `stopping` is true."""
 
     def __init__(
         self, ledger: Ledger, sweep_id: str, config: DictConfig, size: int, shipper: Sequence[str] | None
     ) -> None:
-        """config: of any run; size: runs at a time."""
+        """config: of any run of the search; size: number of workers."""
         super().__init__(ledger, sweep_id, shipper)
         cluster, tag = config.cluster, new_tag()
         devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
-        staff = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
+        workers = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
-        self.dispatcher = Dispatcher(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)
+        self.dispatcher = Dispatcher(ledger, [], workers, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()
         self.enter_context(self.dispatcher.signals())
-        self.callback(lambda: self.say(self.finish(self.dispatcher.told_again())))
+        self.callback(lambda: self.say(self.finish(self.dispatcher.signalled_again())))
         self.enter_context(self.dispatcher.at_work())
         self.push(self._save)
         return self
 
     def _save(self, *error: object) -> None:
-        """An error of ours is no reason for runs to lose a step."""
-        if error[0] is not None:
-            self.dispatcher.stop()
-        while error[0] is not None and (self.dispatcher.active() or not self.dispatcher.stopping):
+        """At an error of the controller, let all runs finish their step and save."""
+        if error[0] is None:
+            return
+        self.dispatcher.stop()
+        while self.dispatcher.active() or not self.dispatcher.stopping:
             self.dispatcher.turn()
 
     @property
@@ -79,13 +80,13 @@ class LocalRuns(_Shipping):
     def busy(self) -> bool:
         return bool(self.dispatcher.active())
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         self.ship()
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
         self.dispatcher.add(run.run_id)
 
     def turn(self) -> dict[str, str]:
-        """What was stopped with the launch has not ended: it goes on with the same command."""
+        """See `Runs.turn`. Runs that were stopped together with the search are left out: they can be continued."""
         self.dispatcher.turn()
         ended: dict[str, str] = {}
         outcome = self.dispatcher.outcome
@@ -104,23 +105,24 @@ class LocalRuns(_Shipping):
 
 
 class SlurmRuns(_Shipping):
-    """Jobs that are submitted as they become known, and followed. Ctrl-C: no longer followed; they go on."""
+    """Runs as SLURM jobs, submitted and followed one by one. After Ctrl-C the jobs continue, but are not followed."""
 
     def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
         super().__init__(ledger, sweep_id, shipper)
         self.sweep_id = sweep_id
-        self.waiting: list[Planned] = []  # to be submitted
-        self.followed: dict[str, int] = {}  # looks in a row at which a run had ended
+        self.waiting: list[PlannedRun] = []  # to be submitted
+        self.followed: dict[str, int] = {}  # by run, the number of successive looks at which it had ended
         self.stop = StopFlag(signal.SIGINT, signal.SIGTERM)
-        self.accepted, self.said = False, ""  # has SLURM ever taken a job of ours; what it answered last
+        self.accepted = False  # whether SLURM has accepted a job of this search
+        self.last_error = ""  # of sbatch
 
     def __enter__(self) -> SlurmRuns:
         super().__enter__()
         self.enter_context(self.stop)
         self.callback(lambda: self.say(self.finish(lambda: False)))
         self.say(
-            "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs go on and "
-            "the same command goes on with the search."
+            "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs continue, "
+            "and the same command continues the search."
         )
         return self
 
@@ -132,12 +134,12 @@ class SlurmRuns(_Shipping):
     def busy(self) -> bool:
         return False
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         self.ship()
         self.waiting.append(run)
 
     def turn(self) -> dict[str, str]:
-        """A SLURM that does not answer is asked again, for as long as it takes."""
+        """See `Runs.turn`. If SLURM does not answer, no run counts as ended, and the next turn asks again."""
         self._submit()
         until = time.monotonic() + LOOK_S
         while time.monotonic() < until and not self.stop:
@@ -145,36 +147,39 @@ class SlurmRuns(_Shipping):
         queue = submissions.read_queue(self.ledger)
         states = submissions.joined(self.ledger, self.ledger.states(self.followed), queue)
         for state in states:
-            known = queue.answered and state.run_id not in queue.tasks and state.state is not State.RUNNING
-            self.followed[state.run_id] = self.followed[state.run_id] + 1 if known else 0
-        # Twice: one look may fall between the end of a job and its return to the queue.
+            has_ended = queue.answered and state.run_id not in queue.tasks and state.state is not State.RUNNING
+            self.followed[state.run_id] = self.followed[state.run_id] + 1 if has_ended else 0
+        # Two looks: one look may fall between the end of a job and its return to the queue.
         ended = {state.run_id: state.message for state in states if self.followed[state.run_id] >= 2}
         for run_id in ended:
             del self.followed[run_id]
         return ended
 
     def _submit(self) -> None:
-        """ValueError if SLURM refuses the first: more likely the command than SLURM. Later it is asked again."""
+        """Submit the waiting runs. ValueError if SLURM refuses the first submission: the command is probably wrong.
+        Later ones are tried again in the next turn.
+        """
         if not self.waiting:
             return
         runs = [
             (run.run_id, {**run.config, "cluster": {**run.config["cluster"], "report": False}}) for run in self.waiting
         ]
         try:
-            done = submit(self.ledger, self.sweep_id, runs, ship=False)
+            outcome = submit(self.ledger, self.sweep_id, runs, ship=False)
         except ValueError as error:
             if not self.accepted:
                 raise
-            if str(error) != self.said:
+            if str(error) != self.last_error:
                 self.say(f"not submitted, tried again: {error}")
-            self.said = str(error)
+            self.last_error = str(error)
             return
-        if done.jobs:
-            names = [run.name for run in self.waiting if run.run_id in done.submitted]
-            self.say(f"submitted {', '.join(names)} (job {', '.join(done.jobs)})")
-        self.accepted, self.said = True, ""
-        self.followed |= {run_id: 0 for run_id, _ in runs if run_id not in done.later}
-        self.waiting = [run for run in self.waiting if run.run_id in done.later]  # tried again, as jobs do at their end
+        if outcome.jobs:
+            names = [run.name for run in self.waiting if run.run_id in outcome.submitted]
+            self.say(f"submitted {', '.join(names)} (job {', '.join(outcome.jobs)})")
+        self.accepted, self.last_error = True, ""
+        self.followed |= {run_id: 0 for run_id, _ in runs if run_id not in outcome.later}
+        # Runs without room in the queue are tried again here, or by jobs that end.
+        self.waiting = [run for run in self.waiting if run.run_id in outcome.later]
 
     def may_prune(self, run_id: str) -> bool:
         return run_id in self.followed

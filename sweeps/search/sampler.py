@@ -1,7 +1,7 @@
-"""Who proposes the next point: the options of `hydra/sweeper/sampler=`.
+"""The samplers, which propose the next point: the options of `hydra/sweeper/sampler=`.
 
-A sampler is made anew for every parameter, its noise a function of (seed, trial, axis): a search that was killed
-anywhere goes on with what it would have proposed. What it has learnt it reads from the study.
+A sampler is constructed anew for every parameter, and its noise is a function of (seed, trial, axis): a search that was
+killed at any point continues with the proposals that it would have made. Its knowledge is in the study.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from sweeps.search.space import Axis
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sampler is made for."""
+class Request:
+    """The parameter for which a sampler is constructed."""
 
     axes: Sequence[Axis]
-    objectives: int
-    trial: int  # number
-    axis: int  # position of the parameter; what is drawn for all axes at once is drawn for the first
+    objectives: int  # number of metrics
+    trial: int  # number of the trial
+    axis: int  # position of the parameter; values that are drawn for all axes at once are drawn at the first
 
     def noise(self, seed: int) -> int:
         return int(np.random.SeedSequence((seed, self.trial, self.axis)).generate_state(1)[0])
 
 
-def tpe(asked: Asked, *, seed: int, n_startup_trials: int, n_ei_candidates: int) -> samplers.BaseSampler:
+def tpe(asked: Request, *, seed: int, n_startup_trials: int, n_ei_candidates: int) -> samplers.BaseSampler:
     """Tree-structured Parzen estimator, for one objective or several (arXiv:2304.11127)."""
     return samplers.TPESampler(
         n_startup_trials=n_startup_trials, n_ei_candidates=n_ei_candidates, seed=asked.noise(seed)
     )
 
 
-def random(asked: Asked, *, seed: int) -> samplers.BaseSampler:
+def random(asked: Request, *, seed: int) -> samplers.BaseSampler:
     """Independent draws, the baseline of every search."""
     return samplers.RandomSampler(asked.noise(seed))
 
 
-def grid(asked: Asked, *, seed: int) -> samplers.BaseSampler:
-    """Each point once, in an order drawn from the seed. Raises ValueError if an axis has no end of points."""
-    # One seed for all trials: Optuna numbers the points in the order that it draws.
+def grid(asked: Request, *, seed: int) -> samplers.BaseSampler:
+    """Each point once, in an order drawn from the seed. Raises ValueError if an axis has infinitely many values."""
+    # All trials have the same seed, because Optuna numbers the points in the order that it draws.
     return _Grid({axis.key: axis.points() for axis in asked.axes}, seed=seed)
 
 
 class _Grid(samplers.GridSampler):
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Nothing: Optuna would stop `Study.optimize` here, which is not what runs."""
+        """Does nothing: Optuna's method stops `Study.optimize`, which is not used here."""
 
 
 def size(axes: Sequence[Axis]) -> int:
-    """Points of a grid."""
+    """The number of points of a grid."""
     return math.prod(len(axis.points()) for axis in axes)
 
 
-def cmaes(asked: Asked, *, seed: int, n_startup_trials: int, popsize: int | None) -> samplers.BaseSampler:
-    """CMA-ES on the numeric axes (arXiv:1604.00772); options beside them are drawn at random."""
+def cmaes(asked: Request, *, seed: int, n_startup_trials: int, popsize: int | None) -> samplers.BaseSampler:
+    """CMA-ES on the numeric axes (arXiv:1604.00772); options of other axes are drawn at random."""
     if asked.objectives > 1:
         raise ValueError(
             f"sampler=cmaes has one objective, not {asked.objectives}: pass hydra/sweeper/sampler=nsgaii or tpe."
         )
     if all(isinstance(axis.distribution, CategoricalDistribution) for axis in asked.axes):
-        told = ", ".join(axis.key for axis in asked.axes)
+        keys = ", ".join(axis.key for axis in asked.axes)
         raise ValueError(
-            f"sampler=cmaes needs a numeric axis, but {told} is a list of options: write numbers as "
+            f"sampler=cmaes needs a numeric axis, but {keys} is a list of options: write numbers as "
             "range(a,b,step) or interval(a,b), or pass hydra/sweeper/sampler=tpe."
         )
     return samplers.CmaEsSampler(
@@ -81,7 +81,7 @@ def cmaes(asked: Asked, *, seed: int, n_startup_trials: int, popsize: int | None
 
 
 def nsgaii(
-    asked: Asked, *, seed: int, population_size: int, crossover_prob: float, mutation_prob: float | None
+    asked: Request, *, seed: int, population_size: int, crossover_prob: float, mutation_prob: float | None
 ) -> samplers.BaseSampler:
     """Genetic search for a Pareto front (NSGA-II, doi:10.1109/4235.996017)."""
     return samplers.NSGAIISampler(

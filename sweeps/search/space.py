@@ -1,10 +1,10 @@
-"""Hydra's sweep syntax as Optuna's search space, and a trial's parameters as overrides again.
+"""Translates Hydra's sweep syntax into Optuna's search space, and a trial's parameters into overrides.
 
 | typed                          | searched                                                          |
 |--------------------------------|-------------------------------------------------------------------|
 | `loss=lad,grpo`, `choice(...)` | options without an order                                          |
 | `range(1,9,2)`                 | the numbers of Hydra's range: 1, 3, 5, 7; floats too              |
-| `interval(0.5,4)`              | every number between; `int(interval(1,8))` the integers 1 to 8    |
+| `interval(0.5,4)`              | all numbers between; `int(interval(1,8))`: the integers 1 to 8    |
 | `tag(log,interval(1e-5,1e-3))` | the same, evenly in the logarithm; also `tag(log,range(1,100))`   |
 """
 
@@ -26,7 +26,7 @@ from sweeps import grid
 
 @dataclass(frozen=True)
 class Axis:
-    """One swept key. `values`: of a float range, as Hydra counts them."""
+    """One swept key. values: those of a float range, as Hydra computes them."""
 
     key: str
     typed: str
@@ -34,19 +34,19 @@ class Axis:
     values: tuple[float, ...] = ()
 
     def suggest(self, trial: Trial) -> str:
-        """The override for a trial. What was suggested to it before stays."""
-        at = self.distribution
-        if isinstance(at, CategoricalDistribution):
-            return f"{self.key}={trial.suggest_categorical(self.key, at.choices)}"
-        if isinstance(at, IntDistribution):
-            return f"{self.key}={trial.suggest_int(self.key, at.low, at.high, step=at.step, log=at.log)}"
-        assert isinstance(at, FloatDistribution)
-        number = trial.suggest_float(self.key, at.low, at.high, step=at.step, log=at.log)
-        # low + k * step is not always the float that a grid has: 0.1 + 2 * 0.1 > 0.3.
+        """The override for a trial. A value that was suggested to the trial before stays."""
+        dist = self.distribution
+        if isinstance(dist, CategoricalDistribution):
+            return f"{self.key}={trial.suggest_categorical(self.key, dist.choices)}"
+        if isinstance(dist, IntDistribution):
+            return f"{self.key}={trial.suggest_int(self.key, dist.low, dist.high, step=dist.step, log=dist.log)}"
+        assert isinstance(dist, FloatDistribution)
+        number = trial.suggest_float(self.key, dist.low, dist.high, step=dist.step, log=dist.log)
+        # low + k * step is not always the float of Hydra's range (0.1 + 2 * 0.1 > 0.3): take the nearest of the range.
         return f"{self.key}={min(self.values, key=lambda v: abs(v - number), default=number)}"
 
     def points(self) -> list[Any]:
-        """Every value. Raises ValueError for an interval."""
+        """All values. Raises ValueError for an interval of real numbers."""
         if isinstance(self.distribution, CategoricalDistribution):
             return list(self.distribution.choices)
         if isinstance(self.distribution, IntDistribution):
@@ -61,7 +61,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Space:
-    """Everything that a trial is made of."""
+    """A search space: its axes, the overrides that all trials share, and the rules of `when`."""
 
     axes: Sequence[Axis]
     fixed: Mapping[str, str]  # key -> the override that all trials share
@@ -69,24 +69,27 @@ class Space:
     usual: grid.Usual = lambda key: None
 
     def point(self, suggest: Callable[[int], str]) -> list[str]:
-        """The overrides of a trial. `suggest`: that of the axis at a position, asked only for axes of this trial."""
+        """The overrides of a trial. suggest: returns the override of the axis at a position; called only for axes that
+        this trial has.
+        """
         conditional = {key for rule in self.whens for key in rule.only}
         keys = [key_of(axis.key) for axis in self.axes]
         order = sorted(range(len(keys)), key=lambda k: keys[k] in conditional)
         rules = [[rule for rule in self.whens if key in rule.only] for key in keys]
-        made = dict(self.fixed)
+        point = dict(self.fixed)
         for k in grid.in_order(order, lambda k: {keys[k]}, lambda k: {key for rule in rules[k] for key in rule.wanted}):
-            if all(rule.holds(made, self.usual) for rule in rules[k]):
-                made[keys[k]] = suggest(k)
-        return list(functools.reduce(lambda now, rule: rule.set(now, self.usual), self.whens, made).values())
+            if all(rule.holds(point, self.usual) for rule in rules[k]):
+                point[keys[k]] = suggest(k)
+        return list(functools.reduce(lambda now, rule: rule.set(now, self.usual), self.whens, point).values())
 
 
 def search_space(
     overrides: Sequence[Override], whens: Sequence[str] = (), usual: grid.Usual = lambda key: None
 ) -> Space:
-    """What is typed, the last word on a key counting; `whens`: lines such as `eta if loss=lad` (sweeps/grid.py).
+    """The search space of these overrides; of several for a key the last counts.
 
-    Raises ValueError, naming the key, for what cannot be searched.
+    whens: lines such as `eta if loss=lad` (sweeps/grid.py). Raises ValueError, with the key, for an axis that cannot be
+    searched.
     """
     axes: dict[str, Axis] = {}
     fixed: dict[str, str] = {}
@@ -112,38 +115,38 @@ def search_space(
 
 def _axis(key: str, override: Override) -> Axis:
     typed = override.get_value_string()
-    told = override.value()
-    tags: set[str] = set(getattr(told, "tags", ()))
+    sweep = override.value()
+    tags: set[str] = set(getattr(sweep, "tags", ()))
     log = "log" in tags
     if tags - {"log"}:
         raise ValueError(f"{key}={typed}: the tag {', '.join(sorted(tags - {'log'}))} is unknown. Known: log.")
-    if isinstance(told, IntervalSweep):
-        return Axis(key, typed, _interval(f"{key}={typed}", told, log=log))
-    if isinstance(told, RangeSweep):
-        return _range(key, typed, told, log=log)
+    if isinstance(sweep, IntervalSweep):
+        return Axis(key, typed, _interval(f"{key}={typed}", sweep, log=log))
+    if isinstance(sweep, RangeSweep):
+        return _range(key, typed, sweep, log=log)
     if log:
         raise ValueError(f"{key}={typed}: a list of options has no logarithm. Write tag(log,interval(a,b)).")
     return Axis(key, typed, CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator()))))
 
 
-def _interval(what: str, told: IntervalSweep, *, log: bool) -> BaseDistribution:
-    low, high = told.start, told.end
+def _interval(typed: str, sweep: IntervalSweep, *, log: bool) -> BaseDistribution:
+    low, high = sweep.start, sweep.end
     assert low is not None
     assert high is not None
     if not low < high:
-        raise ValueError(f"{what} is empty: its first number must be smaller than its second.")
-    _check_log(what, low, log=log)
+        raise ValueError(f"{typed} is empty: its first number must be smaller than its second.")
+    _check_log(typed, low, log=log)
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=log)
     return FloatDistribution(low, high, log=log)
 
 
-def _range(key: str, typed: str, told: RangeSweep, *, log: bool) -> Axis:
-    numbers = sorted(told.range())
+def _range(key: str, typed: str, sweep: RangeSweep, *, log: bool) -> Axis:
+    numbers = sorted(sweep.range())
     if len(numbers) < 2:
         raise ValueError(f"{key}={typed} has {len(numbers)} values. Hydra's range stops before its second number.")
     _check_log(f"{key}={typed}", numbers[0], log=log)
-    step = abs(told.step)
+    step = abs(sweep.step)
     if all(isinstance(n, int) for n in numbers):
         if log and step != 1:
             raise ValueError(f"{key}={typed}: a logarithmic range has step 1. Write tag(log,range(a,b)).")
@@ -153,6 +156,6 @@ def _range(key: str, typed: str, told: RangeSweep, *, log: bool) -> Axis:
     return Axis(key, typed, FloatDistribution(numbers[0], numbers[-1], step=step), tuple(map(float, numbers)))
 
 
-def _check_log(what: str, low: float, *, log: bool) -> None:
+def _check_log(typed: str, low: float, *, log: bool) -> None:
     if log and low <= 0:
-        raise ValueError(f"{what}: a logarithm needs numbers greater than 0.")
+        raise ValueError(f"{typed}: a logarithm needs numbers greater than 0.")

@@ -1,4 +1,4 @@
-"""The Optuna study of a search: what it is to optimise, where it is kept, and what it suggests."""
+"""The Optuna study of a search: its goal, its journal file, and its suggestions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sweeps.search.space import Space
 
 @dataclass(frozen=True)
 class Goal:
-    """What is optimised, by what means, how long."""
+    """The metrics to optimise, and how: sampler, pruner, number of trials."""
 
     metrics: Sequence[str]
-    directions: Sequence[Literal["maximize", "minimize"]]  # one for each
-    sampler: Callable[[int, int], optuna.samplers.BaseSampler]  # for (trial, axis)
+    directions: Sequence[Literal["maximize", "minimize"]]  # of each metric
+    sampler: Callable[[int, int], optuna.samplers.BaseSampler]  # (trial, axis) -> sampler
     pruner: optuna.pruners.BasePruner
     n_trials: int
-    retries: int
+    retries: int  # of a failed trial
 
 
 def suggest(study: optuna.Study, trial: Trial, space: Space, goal: Goal) -> list[str]:
-    """The overrides of a trial; what it was given before stays. The study's sampler is that of its first axis."""
-    if "fixed_params" not in study.get_trials(deepcopy=False)[trial.number].system_attrs:  # else it repeats another
-        _ = trial.relative_params  # drawn for all axes at once, by that sampler
+    """The overrides of a trial; values that it has already stay. On entry study.sampler is that of its first axis."""
+    if "fixed_params" not in study.get_trials(deepcopy=False)[trial.number].system_attrs:  # else it is a retry
+        _ = trial.relative_params  # draws the values for all axes at once, with the sampler of the first
 
     def axis(position: int) -> str:
         study.sampler = goal.sampler(trial.number, position)
@@ -41,8 +41,8 @@ def suggest(study: optuna.Study, trial: Trial, space: Space, goal: Goal) -> list
     return space.point(axis)
 
 
-class _Ours(BaseJournalFileLock):
-    """The controller holds a lock of its own for as long as it lives: no other writes this journal."""
+class _NoLock(BaseJournalFileLock):
+    """No lock of Optuna's: the controller holds the lock of the search, so that no other process writes the journal."""
 
     def acquire(self) -> bool:
         return True
@@ -52,33 +52,32 @@ class _Ours(BaseJournalFileLock):
 
 
 def open_study(path: Path, goal: Goal) -> optuna.Study:
-    """The study of a journal, made if it is new. A line that a full disk has torn is cut off first.
-
-    ValueError for a journal that cannot be read.
+    """The study of a journal, which is created if it does not exist. An incomplete last line, as a full disk leaves, is
+    cut off first. ValueError for a journal that cannot be read.
     """
     if path.exists():
         content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        complete = content.rfind(b"\n") + 1  # bytes of the complete lines
+        if complete < len(content):
             with path.open("r+b") as file:
-                file.truncate(whole)
+                file.truncate(complete)
     try:
-        return _study(JournalStorage(journal.JournalFileBackend(str(path), _Ours())), goal)
+        return _study(JournalStorage(journal.JournalFileBackend(str(path), _NoLock())), goal)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} is damaged. Move it away and repeat the command: the search begins again, and what it proposed "
-            "before and has finished is not trained again."
+            f"{path} is damaged. Move it away and repeat the command: the search begins again, and runs that have "
+            "finished are not trained again."
         ) from error
 
 
-def study_on_paper(goal: Goal) -> optuna.Study:
-    """A study that is written nowhere."""
+def study_in_memory(goal: Goal) -> optuna.Study:
+    """A study that is not written to disk."""
     return _study(InMemoryStorage(), goal)
 
 
 def _study(storage: BaseStorage, goal: Goal) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    made = optuna.create_study(
+    study = optuna.create_study(
         storage=storage,
         study_name="search",
         directions=list(goal.directions),
@@ -88,5 +87,5 @@ def _study(storage: BaseStorage, goal: Goal) -> optuna.Study:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        made.set_metric_names(list(goal.metrics))
-    return made
+        study.set_metric_names(list(goal.metrics))
+    return study

@@ -1,6 +1,6 @@
 """Hydra's sweeper `hydra/sweeper=optuna`: a search over the swept keys instead of their grid (docs/optuna.md).
 
-Optuna itself is imported only when a search starts: `--help` and grids do without.
+Optuna is imported only when a search starts: `--help` and grids do not need it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
-from sweeps.planned import Planned, evaluated
+from sweeps.planned import PlannedRun, evaluated
 from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
@@ -43,9 +43,9 @@ N_TRIALS = 20
 
 @dataclass
 class Searched(Outcome):
-    """What a search came to. A failed trial is part of one; a search without a value, or cut short, is not done."""
+    """The outcome of a search. Failed trials are normal; a search without any value, or not yet done, is a failure."""
 
-    complete: int = 0
+    complete: int = 0  # trials with a value
     done: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Searched(Outcome):
 
 
 class SearchSweep:
-    """Checks everything that can be checked, then hands over to the controller (sweeps/search/controller.py)."""
+    """Checks everything that can be checked, then runs the controller (sweeps/search/controller.py)."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SearchSweep:
         pruner: DictConfig,
         params: Mapping[str, str] | None,
     ) -> None:
-        """config: as Hydra composed it for the command; the rest: conf/hydra/sweeper/optuna.yaml."""
+        """config: as Hydra composed it for the command; the others: see conf/hydra/sweeper/optuna.yaml."""
         self.base, self.session = config, session.current()
         self.points = self.session.points(config, [])
         self.metrics, self.directions, self.params = _words(metrics), _words(directions), dict(params or {})
@@ -91,7 +91,7 @@ class SearchSweep:
         self.study = self.base.hydra.runtime.choices.get("study") or self.base.name or SEARCH
         on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
         at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
-        sweep_id, first = self._sweep_id(space, goal), self._first(space, goal, at_once)
+        sweep_id, first = self._sweep_id(space, goal), self._first_runs(space, goal, at_once)
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
@@ -103,38 +103,38 @@ class SearchSweep:
             return []
         return self._search(Ledger(home()), planned, space, goal, at_once, on_slurm=on_slurm)
 
-    # --- before
+    # --- checks
 
     def _check(self) -> None:
         for name, least in {"n_trials": 1, "n_jobs": 1, "retries": 0}.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(f"hydra.sweeper.{name}={value} must be a whole number, {least} or more.")
-        ways = "maximize or minimize"
+        allowed = "maximize or minimize"
         if unknown := [word for word in self.directions if word not in ("maximize", "minimize")]:
-            raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {ways}.")
+            raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {allowed}.")
         if not self.metrics:
             known = evaluated(self.base)
             raise ValueError(
-                f"nothing says what to optimise: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
-                f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps will do, too."
+                f"no metric to optimise is set: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
+                f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps are allowed, too."
             )
         if len(self.directions) != len(self.metrics):
             raise ValueError(
                 f"hydra.sweeper.directions=[{','.join(self.directions)}] for hydra.sweeper.metrics="
-                f"[{','.join(self.metrics)}]: pass {ways} for each metric."
+                f"[{','.join(self.metrics)}]: pass {allowed} for each metric."
             )
         if useless := [key for key in self.swept if key.split(".")[0] in NOT_IDENTITY]:
-            raise ValueError(f"{useless[0]} changes no result: there is nothing to search in it. Give it one value.")
+            raise ValueError(f"{useless[0]} changes no result, so it cannot be searched. Give it one value.")
         for line in ("also", "zip", "exclude"):
             if self.base[line]:
                 raise ValueError(
-                    f"{line} shapes a grid, not a search. Drop it, or pass {line}=[] where a study brings it; `when` "
+                    f"{line} shapes a grid, not a search. Drop it, or pass {line}=[] where a study sets it; `when` "
                     "makes an axis conditional."
                 )
-        for word in (*GROWTH, *ADDED):
-            if self.base[word]:
-                raise ValueError(f"{word} is of a grid, not of a search. Drop it, or drop hydra/sweeper.")
+        for key in (*GROWTH, *ADDED):
+            if self.base[key]:
+                raise ValueError(f"{key} works with a grid, not with a search. Drop it, or drop hydra/sweeper.")
         bind("hydra.sweeper.sampler", self.sampler)
         bind("hydra.sweeper.pruner", self.pruner)
 
@@ -147,7 +147,7 @@ class SearchSweep:
         make = instantiate(self.sampler, _partial_=True)
 
         def sampler(trial: int, axis: int) -> optuna.samplers.BaseSampler:
-            return make(samplers.Asked(axes, len(self.metrics), trial, axis))
+            return make(samplers.Request(axes, len(self.metrics), trial, axis))
 
         pruner = instantiate(self.pruner)
         if len(self.metrics) > 1 and not isinstance(pruner, optuna.pruners.NopPruner):
@@ -161,7 +161,9 @@ class SearchSweep:
         return Goal(self.metrics, directions, sampler, pruner, n_trials, self.retries)
 
     def _sweep_id(self, space: Space, goal: Goal) -> str:
-        """8 hexadecimal digits of what defines the search: the same command finds it again, with more trials too."""
+        """8 hexadecimal digits of a hash of all that defines the search, so that the same command continues it. The
+        number of trials is left out: it may grow.
+        """
         base = as_dict(self.base)
         parts = {
             "config": identity({key: value for key, value in base.items() if key != "hydra"}),
@@ -181,38 +183,37 @@ class SearchSweep:
         cluster = self.base.cluster
         if on_slurm:
             return self.n_jobs or cluster.max_parallel or SLURM_AT_ONCE
-        asked = self.n_jobs or cluster.workers
+        typed = self.n_jobs or cluster.workers
         try:
-            return local.at_once(asked, cluster.threads, cluster.ranks, local.gpus_of(self.base))
+            return local.at_once(typed, cluster.threads, cluster.ranks, local.gpus_of(self.base))
         except ValueError:
             if not self.session.dry_run:
                 raise
-            return asked or 1  # on paper, for another machine
+            return typed or 1  # a dry run for another machine
 
-    def _first(self, space: Space, goal: Goal, count: int) -> list[Planned]:
-        """The first trials, planned on paper: what is wrong with all of them is found here, before anything is written.
-
-        ValueError if not one of them makes a legal run.
+    def _first_runs(self, space: Space, goal: Goal, count: int) -> list[PlannedRun]:
+        """The runs of the first trials, planned in memory, so that an error in all of them is raised before anything is
+        written. ValueError if none of them is a legal run.
         """
-        from sweeps.search.study import study_on_paper, suggest
+        from sweeps.search.study import study_in_memory, suggest
 
-        study, found, wrong = study_on_paper(goal), dict[str, Planned](), list[ValueError]()
+        study, runs, errors = study_in_memory(goal), dict[str, PlannedRun](), list[ValueError]()
         for number in range(count):
             study.sampler = goal.sampler(number, 0)
             overrides = suggest(study, study.ask(), space, goal)
             try:
                 run = self._plan_point(overrides)
             except ValueError as error:
-                wrong.append(error)
+                errors.append(error)
             else:
                 self._check_metrics(run.config)
-                found[run.run_id] = run
-        if not found:
-            raise wrong[0]
-        return list(found.values())
+                runs[run.run_id] = run
+        if not runs:
+            raise errors[0]
+        return list(runs.values())
 
-    def _plan_point(self, overrides: Sequence[str]) -> Planned:
-        """The run of a trial. Its name has four digits of each number; its config has all."""
+    def _plan_point(self, overrides: Sequence[str]) -> PlannedRun:
+        """The run of a trial. In its name numbers are rounded to four digits; in its config they are not."""
         point = self.points.full(list(overrides))
         (run,) = plan([point], command=self.session.command, checker=self.session.checker).runs
         short = [_short(override) for override in run.overrides]
@@ -220,7 +221,9 @@ class SearchSweep:
         return self.names.give(replace(run, name=run_name(run.config, short, self.swept), arm=arm))
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
-        """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
+        """ValueError for a metric that no evaluation measures. Other metrics are checked at the first training step
+        (controller.py).
+        """
         known = evaluated(config)
         for name in self.metrics:
             if name.startswith((EVALUATION, VALIDATION)) and name not in known:
@@ -243,8 +246,8 @@ class SearchSweep:
         held = lock(layout.lock(target))
         if held is None:
             raise ValueError(
-                f"another process is at work on this search ({layout.lock(target)}). Look at it: python -m sweeps "
-                f"watch {sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
+                f"another process is at work on this search ({layout.lock(target)}). To follow it: python -m sweeps "
+                f"watch {sweep_id}. For a second search beside it pass another seed, hydra.sweeper.sampler.seed=1."
             )
         try:
             info = {
@@ -256,19 +259,19 @@ class SearchSweep:
             study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
             shipper = launcher.shipper_of(ledger, sweep_id, self.base.tracker)
-            made = (
-                SlurmRuns(ledger, sweep_id, shipper)
-                if on_slurm
-                else LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
-            )
-            with made as runs:
+            runs: SlurmRuns | LocalRuns
+            if on_slurm:
+                runs = SlurmRuns(ledger, sweep_id, shipper)
+            else:
+                runs = LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
+            with runs:
                 if not on_slurm:
                     sign(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
                 search.run(runs, at_once)
             best = report(search)
         finally:
             unlock(held)
-        outcome = _outcome(search, interrupted=made.stopping)
+        outcome = _outcome(search, interrupted=runs.stopping)
         self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=False))
         return best
 
@@ -277,11 +280,12 @@ def _outcome(search: Search, *, interrupted: bool) -> Searched:
     return Searched(complete=search.counts["complete"], done=search.done, interrupted=interrupted and not search.done)
 
 
-def _words(told: str | Sequence[str] | None) -> list[str]:
-    return [told] if isinstance(told, str) else [str(word) for word in told or ()]
+def _words(value: str | Sequence[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else [str(word) for word in value or ()]
 
 
 def _short(override: str) -> str:
+    """The override with a number rounded to four digits."""
     key, _, value = override.partition("=")
     try:
         number = float(value)

@@ -1,7 +1,7 @@
-"""Runs on SLURM; `slurm` itself (the scheduler's commands, scripts, signals) knows nothing of runs.
+"""Runs on SLURM. (The package `slurm` has the scheduler's commands, scripts and signals, and knows nothing of runs.)
 
-Where the command is typed: launch (what is handed in, and cancel), stages (what runs start from, built before them),
-jobs (what every job asks for), submissions (what was handed in, and what the queue says of it), follow (live table).
-On a node: job_of_runs, job_of_stage and job_of_report, a module per kind of job; supervised_run and nodes are parts of
-the first.
+On the login node: launch (submit and cancel), stages (jobs that build what runs start from), jobs (what all jobs have
+in common), submissions (their records, and the state of their jobs in the queue), ends (ends of jobs that only SLURM
+knows), follow (live table). On a compute node: job_of_runs, job_of_stage and job_of_report, a module per kind of job;
+supervised_run and nodes are parts of the first.
 """

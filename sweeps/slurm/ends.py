@@ -1,7 +1,7 @@
-"""What SLURM says of an end, in the ledger's words: ends that no process could write down.
+"""Translates ends that only SLURM knows into causes and states of the ledger: no process of the run could record them.
 
-SLURM killed all of a job, which its log tells, or started it again, which accounting tells, or the job ended before its
-run began.
+Either SLURM killed the whole job, which its log shows; or SLURM started the job again, which accounting shows; or the
+job ended before its run began.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.state import RunState
 
-TAIL = 4096  # bytes
-# What slurmstepd writes when it kills a job's process and supervisor together. The first that fits counts.
+TAIL = 4096  # bytes at the end of a log that are searched
+# Text that slurmstepd writes when it kills a job's process and supervisor together. The first that matches decides.
 KILLED: tuple[tuple[str, Cause, str], ...] = (
     ("exceeded memory limit", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
     ("oom_kill event", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
@@ -25,7 +25,7 @@ KILLED: tuple[tuple[str, Cause, str], ...] = (
     ("DUE TO PREEMPTION", Cause.PREEMPTED, "preempted before it could save"),
 )
 CANCELLED = "CANCELLED AT"
-# What accounting says of a job that SLURM started again; anything else was a preemption.
+# State in accounting of a job that SLURM started again -> cause; any other state was a preemption.
 STARTED_AGAIN: Mapping[str, Cause] = {
     "NODE_FAIL": Cause.NODE,
     "BOOT_FAIL": Cause.NODE,
@@ -34,52 +34,52 @@ STARTED_AGAIN: Mapping[str, Cause] = {
     "OUT_OF_MEMORY": Cause.HOST_OOM,
 }
 
-Submission = tuple[Path, Mapping[str, Any]]  # its folder, and what it says
+Submission = tuple[Path, Mapping[str, Any]]  # its folder, and the content of its submission.json
 
 
-def explained(
+def with_ends_from_slurm(
     states: Sequence[RunState], history: Callable[[], Sequence[Submission]], waiting: Mapping[str, object]
 ) -> list[RunState]:
     """The states, with the ends of runs that are lost, or that have neither begun nor a job.
 
-    history: every submission, newest first; asked only where there is such a run. waiting: have a job.
+    history: returns every submission, newest first; called only if there is such a run. waiting: runs with a job.
     """
 
-    def is_open(state: RunState) -> bool:
+    def has_unknown_end(state: RunState) -> bool:
         if state.attempt:
             return state.state is State.LOST and bool(state.job)
         return state.state is State.PLANNED and state.run_id not in waiting
 
-    if not any(map(is_open, states)):
+    if not any(map(has_unknown_end, states)):
         return list(states)
     logs = task_logs(history())
-    return [_named(s, logs[s.run_id]) if is_open(s) and s.run_id in logs else s for s in states]
+    return [_with_end_from_log(s, logs[s.run_id]) if has_unknown_end(s) and s.run_id in logs else s for s in states]
 
 
 def task_logs(history: Sequence[Submission]) -> dict[str, Path]:
-    """The log of the newest job of each run that SLURM ever started. history: newest first."""
-    found: dict[str, Path] = {}
+    """The log of the newest job of each run that SLURM has ever started. history: newest first."""
+    logs: dict[str, Path] = {}
     for submission, content in history:
         for number, run_id in enumerate(content["runs"]):
             log = layout.task_log(submission, number // content["pack"])
-            if run_id not in found and log.exists():
-                found[run_id] = log
-    return found
+            if run_id not in logs and log.exists():
+                logs[run_id] = log
+    return logs
 
 
-def _named(state: RunState, log: Path) -> RunState:
+def _with_end_from_log(state: RunState, log: Path) -> RunState:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL))
-        words = file.read().decode(errors="replace")
+        tail = file.read().decode(errors="replace")
     for text, cause, message in KILLED:
-        if text in words:
+        if text in tail:
             return _ended(state, cause, f"{message}; see {log}", log)
-    if state.attempt or not words.strip():
+    if state.attempt or not tail.strip():
         return state
-    if CANCELLED in words:
+    if CANCELLED in tail:
         return _ended(state, Cause.PREEMPTED, "cancelled before it began", log)
-    last = words.strip().splitlines()[-1]
-    return _ended(state, Cause.ERROR, f"its job ended before the run began: {last}", log)
+    last_line = tail.strip().splitlines()[-1]
+    return _ended(state, Cause.ERROR, f"its job ended before the run began: {last_line}", log)
 
 
 def _ended(state: RunState, cause: Cause, message: str, log: Path) -> RunState:

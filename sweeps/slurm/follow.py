@@ -1,4 +1,4 @@
-"""`cluster.wait=true`: jobs of SLURM in a live table, to their end."""
+"""`cluster.wait=true`: a live table of SLURM jobs until they have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_S = 3.0
 def follow(
     ledger: Ledger, sweep_id: str, run_ids: Sequence[str], before: Sequence[str], command: Sequence[str] | None
 ) -> Outcome | None:
-    """A live table until none of these runs waits or runs. Ctrl-C stops looking, not the jobs: then None.
+    """Show a live table until all of these runs have ended. After Ctrl-C the jobs continue, and None is returned.
 
     before: runs that had finished before the launch. command: of the shipper.
     """
@@ -39,12 +39,12 @@ def follow(
                 time.sleep(LOOK_S)
                 states = joined(ledger, ledger.states(run_ids))
     except KeyboardInterrupt:
-        print("No longer looking; the jobs go on. `python -m sweeps watch` looks again.", flush=True)
+        print("The jobs continue. `python -m sweeps watch` shows them again.", flush=True)
         return None
     outcome = _outcome(states, before)
     outcome.seconds = time.monotonic() - began
-    if shipper and (trouble := shipper.finish(SHIPPER_S, hurry=lambda: False)):
-        print(trouble, flush=True)
+    if shipper and (problem := shipper.finish(SHIPPER_S, hurry=lambda: False)):
+        print(problem, flush=True)
     for state in states:
         if state.run_id in outcome.messages:
             print(

@@ -1,8 +1,8 @@
 """The last job of a sweep on SLURM: `python -m sweeps.slurm.job_of_report runs/sweeps/SWEEP [--ship]`.
 
-It starts when every job of the sweep has left the queue for good, ships what MLflow lacks and rebuilds the study's
-tables and figures. A failed run does not stop it: a report names the runs that are missing. Of a sweep that grows it is
-the last job of a wave: it looks, and hands in the next wave with a report of its own.
+It starts when all jobs of the sweep have left the queue for good, ships the metrics that MLflow lacks and rebuilds the
+study's tables and figures. A failed run does not stop it: a report names the runs that are missing. In a growing sweep
+it is the last job of a wave: it decides, and submits the next wave with a report job of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
 from sweeps.sync import tracker_of
-from sweeps.worker import shipping, to_store
+from sweeps.worker import shipping, store_options
 
 SHIP_S = 1200.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of `python -m analysis`; 1 if MLflow did not get everything."""
+    """Exit codes: those of `python -m analysis`; 1 if not all metrics could be shipped to MLflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path, metavar="runs/sweeps/SWEEP")
     parser.add_argument("--ship", action="store_true", help="ship metrics to MLflow first")
@@ -33,32 +33,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shipped = ship(home, sweep_id) if options.ship else True
     sweep = Ledger(home).sweep(sweep_id)
     if grows(sweep.info) and has_results(home, sweep_id):
-        go_on(home, sweep_id)
+        submit_next_wave(home, sweep_id)
     study = sweep.study
     command = imports.python("-m", "analysis", "--home", str(home), "--study", study)
     built = subprocess.run(command, env=imports.environment(), check=False).returncode
     return built or (0 if shipped else 1)
 
 
-def go_on(home: Path, sweep_id: str) -> None:
-    """As a command of its own: what SLURM says of this job is not to be taken for that of the next."""
+def submit_next_wave(home: Path, sweep_id: str) -> None:
+    """Run `python -m sweeps retry` without the SLURM_ variables of this job, which sbatch would pass on to the next."""
     environment = {k: v for k, v in imports.environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
     command = imports.python("-m", "sweeps", "retry", sweep_id, "--unless-cancelled", "--home", str(home))
     if subprocess.run(command, env=environment, check=False).returncode:
-        print("The next wave was not handed in: repeat the launch, or `python -m sweeps retry`.", flush=True)
+        print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
 
 
 def ship(home: Path, sweep_id: str) -> bool:
-    """Did MLflow get everything? `python -m sweeps sync` ships the rest any time."""
+    """Ship the sweep's metrics to MLflow. Returns whether all of them were shipped."""
     try:
         ledger = Ledger(home)
         store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
-        command = shipping(home, "--sweep", sweep_id, *to_store(store))
+        command = shipping(home, "--sweep", sweep_id, *store_options(store))
         code = subprocess.run(command, env=imports.environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124
     if code:
-        print("MLflow has not got everything: `python -m sweeps sync` ships the rest", flush=True)
+        print("MLflow does not have all metrics yet: `python -m sweeps sync` ships the rest", flush=True)
     return code == 0
 
 

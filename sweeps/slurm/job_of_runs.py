@@ -1,8 +1,8 @@
-"""A task of an array: `python -m sweeps.slurm.job_of_runs SUBMISSION` runs its runs and decides what their ends mean.
+"""A task of an array: `python -m sweeps.slurm.job_of_runs SUBMISSION` executes its runs and evaluates their ends.
 
 A task has one run, or `cluster.pack` of them side by side, each with attempts and an end of its own. Its exit code is
-that of the first cause that was not wanted (rlvr/ledger/cause.py): a failed training is FAILED in SLURM too, so
-nothing that depends on it is released. A job that was told to stop goes back into the queue, for the runs that have
+that of the first run without success (rlvr/ledger/cause.py): a failed training is FAILED in SLURM too, so that jobs
+which depend on it are not released. A job that SLURM has signalled to stop returns to the queue for the runs that have
 not ended.
 """
 
@@ -37,7 +37,7 @@ class ArrayTask:
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
-        """Exit code of the job, or of this node's part: the first node's counts."""
+        """Execute all runs. Returns the exit code of this node's task; that of the first node is the job's."""
         nodes = self._nodes()
         if nodes is not None and self.here.node:
             run_dir = self.ledger.run_dir(self.run_ids[0])
@@ -45,28 +45,30 @@ class ArrayTask:
             nodes.follow(lambda place: on_nodes(self.settings, node, place, run_dir), int(self.settings["threads"]))
             return 0
         with ThreadPoolExecutor(len(self.run_ids)) as pool:  # signals reach the main thread, which waits
-            ends = list(pool.map(functools.partial(self._one, nodes=nodes), range(len(self.run_ids))))
+            ends = list(pool.map(functools.partial(self._train, nodes=nodes), range(len(self.run_ids))))
         if nodes is not None:
             nodes.over()
-        goes_on = any(end.cause.goes_on for end in ends)  # also if another node holds it: it may have to go on with it
-        if not goes_on or not self._stays():
+        # A run that another process holds counts, too: this job may have to resume it.
+        goes_on = any(end.cause.goes_on for end in ends)
+        if not goes_on or not self._requeue():
             submit_more(self.ledger)
         return next((end.cause.code for end in ends if end.cause is not Cause.OK), 0)
 
     def _nodes(self) -> Nodes | None:
-        count, here = int(self.settings["nodes"]), self.here
-        folder = layout.task_nodes(self.submission, here.index, here.restarts)
-        apart = sampling_nodes(self.settings)
-        return Nodes(folder, here.node, count, self.supervisor, sampling=apart) if count > 1 else None
+        count = int(self.settings["nodes"])
+        if count == 1:
+            return None
+        folder = layout.task_nodes(self.submission, self.here.index, self.here.restarts)
+        return Nodes(folder, self.here.node, count, self.supervisor, sampling=sampling_nodes(self.settings))
 
-    def _one(self, place: int, nodes: Nodes | None) -> Verdict:
-        """One run to its end, unless it has ended: before this launch, or before this job was requeued."""
+    def _train(self, place: int, nodes: Nodes | None) -> Verdict:
+        """Train one run to its end, unless it has ended: before this launch, or before this job was requeued."""
         run_id = self.run_ids[place]
-        settled = layout.run_end(self.submission, run_id)
+        end_path = layout.run_end(self.submission, run_id)
         if self.ledger.state(run_id).state is State.FINISHED:
             self._say("finished before", run_id)
             return Verdict(Cause.OK, "")
-        if (before := read_json(settled)) is not None:
+        if (before := read_json(end_path)) is not None:
             self._say(f"ended before the job was requeued: {before['cause']}", run_id)
             return Verdict(Cause(before["cause"]), str(before["message"]))
         log = layout.task_log(self.submission, self.here.index)
@@ -74,20 +76,20 @@ class ArrayTask:
         end = SupervisedRun(self.ledger, run_id, self.settings, self.supervisor, self.here, log, devices, nodes).train()
         self._say(f"{end.cause.value} {end.message}", run_id)
         if not end.cause.goes_on and len(self.run_ids) > 1:
-            write_json(settled, {"cause": end.cause.value, "message": end.message})
+            write_json(end_path, {"cause": end.cause.value, "message": end.message})
         return end
 
-    def _stays(self) -> bool:
-        """Is the job back in the queue, or cancelled? Else its place there is free for others."""
+    def _requeue(self) -> bool:
+        """Return the job to the queue. False if that is not possible, so that its place there is free for other jobs;
+        True also if the job was cancelled.
+        """
         if self.here.restarts >= self.settings["requeues"]:
-            self._say(
-                f"requeued {self.here.restarts} times already (cluster.requeues): the same command goes on with it"
-            )
+            self._say(f"requeued {self.here.restarts} times already (cluster.requeues): the same command continues it")
             return False
         try:
             requeued = self.here.requeue()
         except ValueError as error:
-            self._say(f"not requeued: {error}. The same command goes on with the run.")
+            self._say(f"not requeued: {error}. The same command continues the run.")
             return False
         self._say("requeued" if requeued else "cancelled: not requeued")
         return True
@@ -97,12 +99,14 @@ class ArrayTask:
 
 
 def share(devices: str | None, place: int, runs: int) -> str | None:
-    """GPUs for one of `runs` runs side by side: its part of CUDA_VISIBLE_DEVICES, or one of them if they are fewer."""
+    """GPUs of run number `place` of `runs` side by side: its part of CUDA_VISIBLE_DEVICES, or one GPU if there are
+    fewer GPUs than runs.
+    """
     if not devices:
         return devices
-    every = devices.split(",")
-    first = place * len(every) // runs
-    return ",".join(every[first : max(first + 1, (place + 1) * len(every) // runs)])
+    gpus = devices.split(",")
+    first = place * len(gpus) // runs
+    return ",".join(gpus[first : max(first + 1, (place + 1) * len(gpus) // runs)])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The job of a stage: `python -m sweeps.slurm.job_of_stage SUBMISSION` builds it, or fails if it does not stand then.
+"""The job of a stage: `python -m sweeps.slurm.job_of_stage SUBMISSION` builds it, or fails.
 
-What depends on it is then cancelled by SLURM; `python -m sweeps status` says why, from the end.json that stands here.
+If it fails, SLURM cancels the jobs that depend on it; `python -m sweeps status` shows the reason, from the end.json
+that this job writes.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class StageTask:
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
-        """Exit code of the job."""
+        """Build the stage. Returns the exit code of the job."""
         ended = self._build()
         tries = int(self.settings["retries"])
-        while ended.status < 0 and self.supervisor.told is None and tries:  # killed, without fault of its own
+        while ended.status < 0 and self.supervisor.stop_signal is None and tries:  # killed, not by an error of its own
             ended, tries = self._build(), tries - 1
         if self.stage.is_dir():
-            print(f"stage {self.stage.name} stands", flush=True)
+            print(f"stage {self.stage.name} is built", flush=True)
             return 0
-        preempted = self.supervisor.told is signal.SIGTERM and self.here.restarts < self.settings["requeues"]
+        preempted = self.supervisor.stop_signal is signal.SIGTERM and self.here.restarts < self.settings["requeues"]
         if preempted and self.here.requeue():
             return Cause.PREEMPTED.code
         cause, message = self._why(ended)
@@ -49,15 +50,15 @@ class StageTask:
         run_dir = layout.run(self.home, str(self.settings["run"]))
         python, ranks, builder = jobs.python(self.settings), int(self.settings["ranks"]), "rlvr.job.build_stage"
         start = of_ranks(ranks, python, module=builder) if ranks > 1 else (*python, "-m", builder)
-        around = environment(int(self.settings["threads"]), tag)
-        ended = self.supervisor.run([*start, str(run_dir), self.stage.name], around, ranks=ranks)
+        env = environment(int(self.settings["threads"]), tag)
+        ended = self.supervisor.run([*start, str(run_dir), self.stage.name], env, ranks=ranks)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended
 
     def _why(self, ended: Ended) -> tuple[Cause, str]:
-        if self.supervisor.told is signal.SIGUSR2:
+        if self.supervisor.stop_signal is signal.SIGUSR2:
             return Cause.TIME_LIMIT, f"more than cluster.time_min={self.settings['time_min']} minutes: raise it"
-        if self.supervisor.told is not None:
+        if self.supervisor.stop_signal is not None:
             return Cause.PREEMPTED, "its job was cancelled"
         if ended.out_of_memory:
             return Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"
@@ -67,7 +68,7 @@ class StageTask:
 
 
 def _last_line(log: Path) -> str:
-    """What the builder said last: its error."""
+    """The last line of the builder's log: its error."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

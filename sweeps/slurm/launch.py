@@ -1,4 +1,4 @@
-"""The SLURM backend of a launch: runs become arrays of jobs, and the command returns. Nothing has to stay alive."""
+"""The SLURM backend of a launch: submits runs as job arrays and returns. No process has to keep running."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
-from slurm.submit import Full, hand_in, script
+from slurm.submit import QueueFull, script, submit_script
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.follow import follow
 from sweeps.slurm.stages import StageJobs
 from sweeps.verdict import Outcome
 
-LOCK_S = 60.0
-MORE_S = 5.0  # a job that ends waits no longer for other submitters
-ENDING_S = 30.0  # jobs that are ending may still go back into the queue: they are waited for
+LOCK_S = 60.0  # longest wait of a launch for other submitters
+MORE_S = 5.0  # longest wait of a job at its end for other submitters
+ENDING_S = 30.0  # longest wait for jobs that are ending, which may still return to the queue
 REPORT_GB = 4.0
-# Of `cluster`: what a job in the queue cannot change any more.
-ASKED = (
+# Keys of `cluster` that a job in the queue cannot change any more.
+FIXED_IN_QUEUE = (
     *("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb", "nodes", "ranks", "threads", "pack"),
     "sampling_nodes",
     *("setup", "environment", "scratch", "container", "sbatch"),
@@ -39,14 +39,14 @@ ASKED = (
 
 @dataclass
 class Submitted(Outcome):
-    """What a launch handed to SLURM: it has not ended, and that is no failure."""
+    """The outcome of a launch whose runs were submitted to SLURM. They have not ended, which is no failure."""
 
     jobs: list[str] = field(default_factory=list[str])
     submitted: list[str] = field(default_factory=list[str])  # run ids
-    before: list[str] = field(default_factory=list[str])  # had a job already
-    stages: list[str] = field(default_factory=list[str])  # ids: they are built first
-    report: str = ""  # job
-    later: list[str] = field(default_factory=list[str])  # run ids: jobs submit them when the queue has room
+    before: list[str] = field(default_factory=list[str])  # ids of runs that had a job already
+    stages: list[str] = field(default_factory=list[str])  # ids of stages that are built first
+    report: str = ""  # number of the report's job
+    later: list[str] = field(default_factory=list[str])  # ids of runs that jobs submit when the queue has room
 
     @property
     def exit_code(self) -> int:
@@ -73,28 +73,29 @@ def run_slurm(
     wait: bool = False,
     unless_cancelled: bool = False,
 ) -> Outcome:
-    """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id; what has none is left out.
+    """Submit the runs that have neither finished nor a job.
 
-    run_ids: of the sweep's runs these alone (None: all).
-    shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
+    configs: the frozen configs by run id; runs without one are left out. run_ids: only these of the sweep's runs (None:
+    all). shipper: command that ships metrics while the command waits (`wait`); otherwise the report's job ships.
     unless_cancelled: as for `submit`.
-    ValueError when SLURM does not answer or refuses: then it says what to do, and what was submitted stays.
+    Raises ValueError, with advice, if SLURM does not answer or refuses; jobs submitted before that stay in the queue.
     """
-    run_ids = [each for each in ledger.sweep(sweep_id).run_ids if run_ids is None or each in run_ids]
+    run_ids = [run_id for run_id in ledger.sweep(sweep_id).run_ids if run_ids is None or run_id in run_ids]
     began = time.monotonic()
     runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
-    done = submit(ledger, sweep_id, runs, ship=shipper is not None, unless_cancelled=unless_cancelled)
-    done.seconds = time.monotonic() - began
-    print(done.summary(), flush=True)
-    return (follow(ledger, sweep_id, run_ids, done.skipped, shipper) if wait else None) or done
+    submitted = submit(ledger, sweep_id, runs, ship=shipper is not None, unless_cancelled=unless_cancelled)
+    submitted.seconds = time.monotonic() - began
+    print(submitted.summary(), flush=True)
+    followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if wait else None
+    return followed or submitted
 
 
 @contextlib.contextmanager
-def _submitting(ledger: Ledger, patience_s: float) -> Generator[int, None, None]:
-    """One process at a time looks at the queue and the waves, and adds to them or takes from them.
+def _submit_lock_held(ledger: Ledger, patience_s: float) -> Generator[int, None, None]:
+    """Hold the submitter's lock: only one process at a time reads and changes the queue and the waves.
 
-    Gives the lock, for sbatch to inherit: a submitter that is killed keeps others out until its sbatch has ended too.
-    Raises ValueError if another process holds it.
+    Yields the lock's descriptor, which sbatch inherits: if the submitter is killed, the lock stays held until its
+    sbatch has ended. Raises ValueError if another process holds it.
     """
     target = layout.submissions(ledger.home)
     target.mkdir(parents=True, exist_ok=True)
@@ -117,14 +118,14 @@ def submit(
     ship: bool,
     unless_cancelled: bool = False,
 ) -> Submitted:
-    """Jobs for stages that are missing, an array for each resource signature, and a job that reports at the end.
+    """Submit jobs for missing stages, an array for each set of resources, and a job that reports at the end.
 
-    unless_cancelled: raises ValueError if the sweep was cancelled; else it is so no longer.
+    unless_cancelled: raise ValueError if the sweep was cancelled; otherwise its mark of cancellation is removed.
     """
-    with _submitting(ledger, LOCK_S) as held:
+    with _submit_lock_held(ledger, LOCK_S) as held:
         mark = layout.cancelled(ledger.sweep_dir(sweep_id))
         if unless_cancelled and mark.exists():
-            raise ValueError(f"sweep {sweep_id} was cancelled. `python -m sweeps retry {sweep_id}` goes on with it.")
+            raise ValueError(f"sweep {sweep_id} was cancelled. `python -m sweeps retry {sweep_id}` continues it.")
         mark.unlink(missing_ok=True)
         return _submit(ledger, sweep_id, runs, ship=ship, held=held)
 
@@ -132,93 +133,98 @@ def submit(
 def _submit(
     ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool, held: int
 ) -> Submitted:
-    """As `submit`, by who holds the lock."""
-    done, queue = _sort(ledger, [run_id for run_id, _ in runs])
-    settled = {*done.skipped, *done.before}
-    todo = [(run_id, config) for run_id, config in runs if run_id not in settled]
+    """As `submit`; the caller holds the lock `held`."""
+    outcome, queue = _sort(ledger, [run_id for run_id, _ in runs])
+    without_job = {*outcome.skipped, *outcome.before}
+    todo = [(run_id, config) for run_id, config in runs if run_id not in without_job]
     _check([jobs.cluster_of(config) for _, config in todo])
-    prepared = StageJobs(ledger, sweep_id, queue, held)
-    groups: list[Alike] = []
+    stage_jobs = StageJobs(ledger, sweep_id, queue, held)
+    arrays: list[Array] = []
     for run_id, config in todo:
-        one = Alike(jobs.cluster_of(config), prepared.before(run_id, config), [run_id])
-        same = next((each for each in groups if (each.cluster, each.after) == (one.cluster, one.after)), None)
+        cluster, after = jobs.cluster_of(config), stage_jobs.before(run_id, config)
+        same = next((array for array in arrays if (array.cluster, array.after) == (cluster, after)), None)
         if same is None:
-            groups.append(one)
+            arrays.append(Array(cluster, after, [run_id]))
         else:
             same.run_ids.append(run_id)
-    done.later = _send_what_fits(ledger, sweep_id, groups, done, held)
-    here = {run_id for run_id, _ in runs}
-    kept = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]  # of other calls
-    rest = [*(run_id for run_id in kept if run_id not in here), *done.later]
-    submissions.record_waves(ledger, sweep_id, rest, ship=ship)
-    done.stages = prepared.fresh
+    outcome.later = _send_what_fits(ledger, sweep_id, arrays, outcome, held)
+    in_this_call = {run_id for run_id, _ in runs}
+    waiting = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]
+    later = [*(run_id for run_id in waiting if run_id not in in_this_call), *outcome.later]
+    submissions.record_waves(ledger, sweep_id, later, ship=ship)
+    outcome.stages = stage_jobs.fresh
     cluster = runs[0][1]["cluster"]
-    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # which the job that reports goes on with
-    if wanted and not rest:  # else the jobs that submit the last of them see to it
-        done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
-    return done
+    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # the report's job submits the next wave
+    if wanted and not later:  # otherwise the report is submitted together with the last runs
+        outcome.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held)
+    return outcome
 
 
-def _send_what_fits(ledger: Ledger, sweep_id: str, groups: Sequence[Alike], done: Submitted, held: int) -> list[str]:
-    """Arrays, as long as the queue takes them; of one that it refuses as too long the first half. Returns what is left.
+def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outcome: Submitted, held: int) -> list[str]:
+    """Submit arrays until the queue is full; of an array that it refuses as too long, the first half. Returns the runs
+    that were not submitted.
 
-    ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit the rest.
+    ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit them later.
     """
-    arrays = chunks(groups, client.max_array() if groups else 1)
+    arrays = chunks(wanted, client.max_array() if wanted else 1)
     for number, array in enumerate(arrays):
-        left = [run_id for each in arrays[number:] for run_id in each.run_ids]
+        left = [run_id for following in arrays[number:] for run_id in following.run_ids]
         try:
-            sent = _send_or_half(ledger, sweep_id, array, arrays=len(arrays), held=held, done=done)
-        except Full:
-            if not done.submitted and not client.queue(submissions.PREFIX):
+            num_sent = _send_or_half(ledger, sweep_id, array, arrays=len(arrays), held=held, outcome=outcome)
+        except QueueFull:
+            if not outcome.submitted and not client.queue(submissions.PREFIX):
                 raise
             return left
         except ValueError as error:
-            if not done.submitted:
+            if not outcome.submitted:
                 raise
             raise ValueError(
-                f"{error} {len(done.submitted)} of {len(done.submitted) + len(left)} runs are in the queue (job "
-                f"{', '.join(done.jobs)}), {len(left)} are not: the same command submits those alone."
+                f"{error} {len(outcome.submitted)} of {len(outcome.submitted) + len(left)} runs are in the queue (job "
+                f"{', '.join(outcome.jobs)}), {len(left)} are not: the same command submits those alone."
             ) from None
-        if sent < len(array.run_ids):
-            return left[sent:]
+        if num_sent < len(array.run_ids):
+            return left[num_sent:]
     return []
 
 
-def _send_or_half(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int, done: Submitted) -> int:
-    """How many of its runs have been submitted. Raises Full if not even one job's are taken."""
+def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int, outcome: Submitted) -> int:
+    """Submit an array, or as large a first part of it as the queue takes, by halving. Returns the number of its runs
+    that were submitted. Raises QueueFull if there is no room for even one job.
+    """
     pack = array.cluster["pack"]
     while True:
         try:
-            done.jobs.append(_send(ledger, sweep_id, array, arrays=arrays, held=held))
-        except Full:
+            outcome.jobs.append(_send(ledger, sweep_id, array, arrays=arrays, held=held))
+        except QueueFull:
             tasks = math.ceil(len(array.run_ids) / pack) // 2
             if not tasks:
                 raise
             array = replace(array, run_ids=array.run_ids[: tasks * pack])
         else:
-            done.submitted += array.run_ids
+            outcome.submitted += array.run_ids
             return len(array.run_ids)
 
 
 def submit_more(ledger: Ledger) -> None:
-    """Called by a job at its end: submit runs that found no room in the queue. What is left is for the next job.
+    """Called by a job at its end: submit runs for which the queue had no room. The others wait for the next job.
 
-    Another submitter at work does as well: then nothing is done here.
+    If another submitter holds the lock, it does the same, and nothing is done here.
     """
     for sweep_id in submissions.waves(ledger):
         try:
-            with _submitting(ledger, MORE_S) as held:
-                done = _submit_waves(ledger, sweep_id, held)
+            with _submit_lock_held(ledger, MORE_S) as held:
+                outcome = _submit_waves(ledger, sweep_id, held)
         except ValueError as error:
             print(f"runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
         else:
-            if done is not None:
-                print(done.summary(), flush=True)
+            if outcome is not None:
+                print(outcome.summary(), flush=True)
 
 
 def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
-    """What waits for room, as it stands now: another submitter may have come first, or `cancel`. None: nothing."""
+    """Submit the runs that wait for room; None if there are none. They are read under the lock, as another submitter,
+    or `cancel`, may have been faster.
+    """
     content = submissions.waves(ledger).get(sweep_id, {"runs": [], "ship": False})
     configs: list[tuple[str, Mapping[str, Any]]] = []
     for run_id in content["runs"]:
@@ -233,33 +239,33 @@ def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
 
 
 def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """ValueError if runs that have a job are to have one that asks for something else: SLURM would keep the old one."""
+    """ValueError if runs have a job in the queue with other settings than these: SLURM would keep the old ones."""
     tasks = submissions.by_run(ledger, client.queue(submissions.PREFIX)) if configs else {}
     differ: dict[str, str] = {}
     for run_id, config in configs.items():
         if run_id in tasks:
             path = layout.submissions(ledger.home) / tasks[run_id].name.removeprefix(submissions.PREFIX)
-            asked: Mapping[str, Any] = submissions.read(path).get("asked") or {}
-            wanted = _asked(jobs.cluster_of(config))
-            words = [f"cluster.{k}={asked[k]}, not {wanted[k]}" for k in asked if wanted.get(k) != asked[k]]
+            old: Mapping[str, Any] = submissions.read(path).get("asked") or {}
+            new = _job_settings(jobs.cluster_of(config))
+            words = [f"cluster.{k}={old[k]}, not {new[k]}" for k in old if new.get(k) != old[k]]
             if words:
                 differ[run_id] = ", ".join(words)
     if differ:
         first = next(iter(differ))
-        which = first if len(differ) == 1 else "SWEEP"
+        name = first if len(differ) == 1 else "SWEEP"
         raise ValueError(
             f"{len(differ)} of {len(configs)} runs have a job that asked for {differ[first]}. End it with `python -m "
-            f"sweeps cancel {which}` (what runs saves first), then repeat this command."
+            f"sweeps cancel {name}` (running runs save first), then repeat this command."
         )
 
 
-def _asked(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job asks of the cluster, and how it starts its runs, as JSON keeps it."""
-    return json.loads(json.dumps({key: cluster[key] for key in ASKED}))
+def _job_settings(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `cluster` that a job in the queue cannot change, as JSON keeps them."""
+    return json.loads(json.dumps({key: cluster[key] for key in FIXED_IN_QUEUE}))
 
 
 def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[client.Task]]:
-    """(what needs no job, the queue), after waiting for jobs that are just ending."""
+    """(an outcome with the runs that need no job, the queue), after waiting for jobs that are just ending."""
     deadline = time.monotonic() + ENDING_S
     while True:
         queue = client.queue(submissions.PREFIX)
@@ -269,48 +275,52 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
             break
         time.sleep(0.5)
     states = {state.run_id: state for state in ledger.states(run_ids)}
-    done = Submitted(skipped=[r for r in run_ids if states[r].state is State.FINISHED])
-    rest = [r for r in run_ids if states[r].state is not State.FINISHED]
-    done.before = [r for r in rest if r in tasks or states[r].state is State.RUNNING]
-    return done, queue
+    unfinished = [r for r in run_ids if states[r].state is not State.FINISHED]
+    return Submitted(
+        skipped=[r for r in run_ids if states[r].state is State.FINISHED],
+        before=[r for r in unfinished if r in tasks or states[r].state is State.RUNNING],
+    ), queue
 
 
 @dataclass
-class Alike:
-    """Runs whose jobs ask for the same: they can be one array."""
+class Array:
+    """Runs whose jobs have the same settings and wait for the same jobs, so that they can be one job array."""
 
     cluster: Mapping[str, Any]
-    after: Sequence[str]  # jobs that come first
+    after: Sequence[str]  # jobs that have to succeed first
     run_ids: list[str]
 
 
-def chunks(groups: Sequence[Alike], most: int) -> list[Alike]:
-    """Arrays no longer than SLURM takes, in the order of the runs."""
-    return [
-        replace(group, run_ids=group.run_ids[first : first + size])
-        for group in groups
-        for size in [most * group.cluster["pack"]]
-        for first in range(0, len(group.run_ids), size)
-    ]
+def chunks(arrays: Sequence[Array], most: int) -> list[Array]:
+    """The arrays cut into pieces of at most `most` jobs, in the order of the runs."""
+    pieces: list[Array] = []
+    for array in arrays:
+        size = most * array.cluster["pack"]
+        for first in range(0, len(array.run_ids), size):
+            pieces.append(replace(array, run_ids=array.run_ids[first : first + size]))
+    return pieces
 
 
 def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
-    """ValueError if a job asks for what no node has: SLURM would take many a one, and never start it."""
+    """ValueError if a job needs more than any node has: SLURM would accept many such jobs, and never start them."""
     distinct: list[Mapping[str, Any]] = []
     for cluster in clusters:
         if cluster not in distinct:
             distinct.append(cluster)
-    there = limits.nodes() if distinct else []
+    nodes = limits.nodes() if distinct else []
     for cluster in distinct:
-        limits.check(jobs.of_runs(cluster), there)
+        limits.check(jobs.of_runs(cluster), nodes)
 
 
-def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int) -> str:
-    """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
+def _send(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int) -> str:
+    """Write the record, write the script, call sbatch, record the job's number. In this order, so that a submitter
+    which is killed in between neither loses a job nor submits one twice. arrays: of this launch, which share
+    `max_parallel`.
+    """
     cluster = array.cluster
     resources = jobs.of_runs(cluster)
     keys = ("threads", "ranks", "nodes", "sampling_nodes", "pack", "retries", "requeues", "container", "hung_min")
-    settings = {**{k: cluster[k] for k in keys}, "asked": _asked(cluster)}
+    settings = {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)}
     target = submissions.record(ledger, sweep_id, array.run_ids, settings)
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
@@ -327,9 +337,9 @@ def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int
     path = layout.script(target, "array")
     write_text(path, text, private=True)
     try:
-        job = hand_in(path, resources, keep_open=[held])
-    except Full:
-        remove(target)  # it stands for nothing
+        job = submit_script(path, resources, keep_open=[held])
+    except QueueFull:
+        remove(target)  # no job belongs to it
         raise
     submissions.record_job(target, job)
     return job
@@ -345,9 +355,10 @@ def _send_report(
     fresh: Sequence[str],
     held: int,
 ) -> str:
-    """The job that ships and reports after all jobs of the sweep; "" if one waits already, or none is needed.
+    """Submit the job that ships and reports after all jobs of the sweep. Returns its number; "" if one waits already,
+    or none is needed.
 
-    Asked of the queue like all else: a submitter that died before this line is made good by the same command.
+    This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
     """
     tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
     running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
@@ -361,8 +372,8 @@ def _send_report(
     text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
     write_text(path, text, private=True)
     try:
-        return hand_in(path, resources, keep_open=[held])
-    except ValueError as error:  # the runs are what matters: they have their jobs
+        return submit_script(path, resources, keep_open=[held])
+    except ValueError as error:  # the jobs of the runs are submitted, and must not fail for the report
         print(f"no report at the end: {error} `python -m analysis` builds it.", file=sys.stderr, flush=True)
         return ""
 
@@ -371,24 +382,25 @@ def _send_report(
 
 
 def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) -> list[str]:
-    """End the jobs of these runs; they save first. Stages that nobody else waits for end too.
+    """End the jobs of these runs, which save first, and the jobs of stages that no other run waits for.
 
-    sweep_id: of the sweep that all of them are; its own jobs do not go on with it then.
+    sweep_id: set if these are all runs of a sweep, which is then marked as cancelled: its jobs submit no further wave.
     Returns the runs whose job ends, with those that are packed into the same jobs.
     """
-    with _submitting(ledger, LOCK_S):
+    with _submit_lock_held(ledger, LOCK_S):
         queue = client.queue(submissions.PREFIX)
         if sweep_id is not None:
             write_json(layout.cancelled(ledger.sweep_dir(sweep_id)), {"time": time.time()})
         tasks = submissions.by_run(ledger, queue)
         ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
-        found = [run_id for run_id, task in tasks.items() if task.job in ending]
-        others = tasks.keys() - {*found}
-        wanted = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
-        idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
-        for waiting, content in submissions.waves(ledger).items():
+        cancelled = [run_id for run_id, task in tasks.items() if task.job in ending]
+        others = tasks.keys() - {*cancelled}
+        needed = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
+        stage_jobs = submissions.by_word(ledger, queue, "stage")
+        unneeded = [task.job for stage, task in stage_jobs.items() if stage not in needed]
+        for waiting_sweep, content in submissions.waves(ledger).items():
             left = [run_id for run_id in content["runs"] if run_id not in run_ids]
             if len(left) < len(content["runs"]):
-                submissions.record_waves(ledger, waiting, left, ship=content["ship"])
-        client.cancel([*(tasks[run_id].job for run_id in found), *idle])
-    return found
+                submissions.record_waves(ledger, waiting_sweep, left, ship=content["ship"])
+        client.cancel([*(tasks[run_id].job for run_id in cancelled), *unneeded])
+    return cancelled

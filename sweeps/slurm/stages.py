@@ -1,7 +1,7 @@
-"""Stages as jobs of their own: each is built once, before the arrays that start from it, for all sweeps.
+"""Jobs that build stages: each stage is built once, before the arrays that start from it, for all sweeps.
 
-Asked of the queue and the file system, like all else: a stage that stands is depended on by nobody, one that a job is
-building is waited for, and the rest get a job.
+The queue and the file system decide: for a stage that exists there is nothing to do; for one that a job is building,
+runs wait for that job; the others get a job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlvr.ledger.files import write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
-from slurm.submit import hand_in, script
+from slurm.submit import script, submit_script
 from sweeps.slurm import jobs, submissions
 
 
@@ -29,11 +29,11 @@ class StageJobs:
         self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
         self.store = layout.stages(ledger.home)
         self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
-        self.fresh: list[str] = []  # ids of stages submitted here
+        self.fresh: list[str] = []  # ids of the stages whose jobs were submitted by this object
         self._known: dict[str, list[Stage]] = {}
 
     def before(self, run_id: str, config: Mapping[str, Any]) -> list[str]:
-        """Jobs that must have succeeded before this run can start; submitted if need be."""
+        """Jobs that must succeed before this run can start. Submits those that are missing."""
         needed = self._stages(config)
         record_stages(self.ledger.run_dir(run_id), [stage.id for stage in needed])
         waits: list[str] = []
@@ -48,7 +48,7 @@ class StageJobs:
         return waits
 
     def _stages(self, config: Mapping[str, Any]) -> list[Stage]:
-        """Of each setting only once: the problems of a task are read for it."""
+        """The stages of a run. Computed once for each setting, as it reads the problems of a task."""
         parts = [config["task"], config["model"], config.get("presample"), config["rollout"]]
         key = json.dumps(parts, sort_keys=True)
         if key not in self._known:
@@ -60,21 +60,24 @@ class StageJobs:
         return self._known[key]
 
     def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], ranks: int, after: Sequence[str]) -> str:
-        """Recorded before sbatch, numbered after it, as an array is. As many GPUs as ranks, if the run has GPUs."""
-        here = {**cluster, "ranks": ranks, "nodes": 1, "sampling_nodes": 0}
-        asked = jobs.resources(
+        """Submit the job of a stage: recorded before sbatch and its number after it, as for an array. It has a GPU for
+        each rank, if the run has GPUs.
+        """
+        stage_cluster = {**cluster, "ranks": ranks, "nodes": 1, "sampling_nodes": 0}
+        resources = jobs.resources(
             cluster,
             time_min=cluster["time_min"],
             memory_gb=cluster["memory_gb"],
-            gpus=min(here["ranks"], cluster["gpus"]),
-            cpus=jobs.cpus(here),
+            gpus=min(ranks, cluster["gpus"]),
+            cpus=jobs.cpus(stage_cluster),
         )
-        about = {key: here[key] for key in ("ranks", "threads", "retries", "requeues", "time_min", "container")}
+        keys = ("ranks", "threads", "retries", "requeues", "time_min", "container")
+        about = {key: stage_cluster[key] for key in keys}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
         target = submissions.record(self.ledger, self.sweep_id, [], about)
         text = script(
             jobs.command("sweeps.slurm.job_of_stage", target),
-            asked,
+            resources,
             name=submissions.job_name(target),
             folder=target,
             log=layout.job_log(target, submissions.STAGE).name,
@@ -83,14 +86,14 @@ class StageJobs:
         )
         path = layout.script(target, submissions.STAGE)
         write_text(path, text, private=True)
-        job = hand_in(path, asked, keep_open=[self.held])
+        job = submit_script(path, resources, keep_open=[self.held])
         submissions.record_job(target, job)
         return job
 
 
 def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
-    """Ranks that sample a run's answers before training: those of one of its nodes, so many that each vLLM has all of
-    its GPUs. (Workers of Ray have GPUs beside the ranks', of which the run has enough.)
+    """Ranks that sample a run's answers before training: those of one node, rounded down so that each vLLM engine has
+    all of its GPUs. (Workers of Ray have GPUs besides those of the ranks; the run has enough of them.)
     """
     of_node = cluster["ranks"] // (cluster["nodes"] - cluster["sampling_nodes"])
     of_engine = engine.get("tensor_parallel", 1) if cluster["gpus"] else 1

@@ -1,14 +1,14 @@
-"""What was handed to SLURM, on the ledger, and what SLURM says of it now.
+"""Submissions to SLURM: how they are recorded in the ledger, and the state of their jobs in the queue.
 
 runs/submissions/<token>/submission.json   written before sbatch: which run is which task of the array
                          array.sbatch      the script
-                         job.json          written after sbatch, or by the first task if the submitter died in between
-                         task_<K>.out      what supervisors said
-A stage's job has the same, but `stage` instead of runs, stage.out, and end.json if it did not come to stand. That of a
-sweep's report says `report`, and keeps script and log with the sweep.
+                         job.json          written after sbatch, or by the first task if the submitter was killed before
+                         task_<K>.out      the log of task K
+For a stage's job there are the same files, but with `stage` instead of runs, stage.out, and end.json if the stage could
+not be built. For a sweep's report there is `report`; its script and log are in the sweep's directory.
 
-The job's name is `rlvr-<token>`, so the queue alone tells which runs have a job: no number of a job is trusted, SLURM
-uses numbers again. A submission whose sbatch never happened has no job in the queue, and stands for nothing.
+The job's name is `rlvr-<token>`, so that the queue alone determines which runs have a job. Job numbers are not used for
+this, because SLURM reuses them. A submission whose sbatch was never called has no job in the queue, and no effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import Task
-from sweeps.slurm.ends import Submission, explained
+from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
 WAITING = (
@@ -48,21 +48,21 @@ WAITING = (
 )
 UNKNOWN = "SLURM does not answer"
 LATER = "until the queue has room"
-STAGE = "stage"  # what the script and the log of a stage's job are called
+STAGE = "stage"  # file name, without its ending, of the script and the log of a stage's job
 
 
 @dataclass(frozen=True)
 class Queue:
-    """The tasks of this home by run, or that SLURM did not tell (`answered` False: then nothing is known)."""
+    """The tasks in SLURM's queue that belong to this home. If `answered` is False nothing is known of them."""
 
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, Task]  # by run id
     answered: bool = True
-    stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that it builds
-    later: frozenset[str] = frozenset()  # runs that the jobs in it submit, as soon as there is room
+    stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that the job builds
+    later: frozenset[str] = frozenset()  # runs that jobs in the queue will submit as soon as there is room
 
 
 def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
-    """Write down what is about to be submitted. The directory's name is its token."""
+    """Write the record of a submission that is about to be made. Returns its directory, whose name is its token."""
     target = layout.submissions(ledger.home) / uuid.uuid4().hex[:12]
     target.mkdir(parents=True)
     content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings, "format": FORMAT}
@@ -72,7 +72,7 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
 
 @functools.cache
 def read(submission: Path) -> Mapping[str, Any]:
-    """What its job is to do; it never changes, so a process reads it once. ValueError where it cannot be read."""
+    """The content of submission.json. It never changes, so a process reads it once. ValueError if it cannot be read."""
     path = layout.submission_info(submission)
     content = read_json(path)
     if content is None:
@@ -81,14 +81,19 @@ def read(submission: Path) -> Mapping[str, Any]:
 
 
 def history(ledger: Ledger) -> list[Submission]:
-    """Every submission of this home and what it says, newest first."""
-    every = layout.submissions(ledger.home).glob("*")
-    found = _readable(path for path in every if layout.submission_info(path).exists())
-    return sorted(found, key=lambda each: each[1]["created"], reverse=True)
+    """Every submission of this home with its content, newest first."""
+    paths = layout.submissions(ledger.home).glob("*")
+    submissions = _readable(path for path in paths if layout.submission_info(path).exists())
+
+    def created(submission: Submission) -> float:
+        _, content = submission
+        return content["created"]
+
+    return sorted(submissions, key=created, reverse=True)
 
 
 def is_submitted(ledger: Ledger, run_ids: Container[str]) -> bool:
-    """Was any of these runs ever handed to SLURM?"""
+    """Whether any of these runs was ever submitted to SLURM."""
     return any(
         layout.job(submission).exists() and any(run_id in run_ids for run_id in content["runs"])
         for submission, content in history(ledger)
@@ -96,7 +101,9 @@ def is_submitted(ledger: Ledger, run_ids: Container[str]) -> bool:
 
 
 def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
-    """Without those of other homes, and those that are torn or of another version: their runs say so."""
+    """The submissions with their contents, without those of other homes and those that cannot be read, because they are
+    incomplete or of another version: the states of their runs show that.
+    """
     for submission in submissions:
         with contextlib.suppress(ValueError):
             yield submission, read(submission)
@@ -107,13 +114,13 @@ def job_name(submission: Path) -> str:
 
 
 def record_job(submission: Path, job: str) -> None:
-    """The number that SLURM gave. Harmless when repeated."""
+    """Record the job number that SLURM has assigned. Harmless when repeated."""
     if read_json(layout.job(submission)) is None:
         write_json(layout.job(submission), {"job": job, "time": time.time()})
 
 
 def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
-    """One call of squeue, at most so long; none where nothing was ever submitted from this home."""
+    """The queue, by one call of squeue of at most `patience_s`; without a call if this home has no submissions."""
     if not layout.submissions(ledger.home).is_dir():
         return Queue({})
     if shutil.which("squeue") is None:
@@ -123,53 +130,55 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
     except ValueError:
         return Queue({}, answered=False)
     runs = by_run(ledger, tasks)
-    later = frozenset(waiting_for_room(ledger)) if runs else frozenset[str]()  # only their jobs submit more
+    later = frozenset(waiting_for_room(ledger)) if runs else frozenset[str]()  # without jobs nothing submits them
     return Queue(runs, stages=by_word(ledger, tasks, "stage"), later=later)
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
-    """Which run each task is for. Tasks of other homes are left out."""
-    found: dict[str, Task] = {}
-    for task, submission, content in _ours(ledger, tasks):
+    """The task of each run. Tasks of other homes are left out."""
+    task_of_run: dict[str, Task] = {}
+    for task, submission, content in _of_this_home(ledger, tasks):
         if task.index is not None:
-            members = runs_of(content, task.index)
-            if len(members) > 1:  # one that has ended for good has no job, though others beside it go on
-                members = [run_id for run_id in members if not layout.run_end(submission, run_id).exists()]
-            found.update(dict.fromkeys(members, task))
-    return found
+            run_ids = runs_of(content, task.index)
+            if len(run_ids) > 1:  # a run that has ended for good has no job, although others in the same job continue
+                run_ids = [run_id for run_id in run_ids if not layout.run_end(submission, run_id).exists()]
+            task_of_run.update(dict.fromkeys(run_ids, task))
+    return task_of_run
 
 
 def runs_of(submission: Mapping[str, Any], index: int) -> list[str]:
-    """The runs of one task of an array: one, or as many as a job packs."""
+    """The runs of one task of an array: one, or up to `pack`."""
     pack = submission["pack"]
     return [str(run_id) for run_id in submission["runs"][index * pack : (index + 1) * pack]]
 
 
 def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
-    """The job of each stage, or of each sweep's report."""
-    return {str(content[word]): task for task, _, content in _ours(ledger, tasks) if word in content}
+    """The job of each stage (by its id), or of each sweep's report (by the id of the sweep)."""
+    return {str(content[word]): task for task, _, content in _of_this_home(ledger, tasks) if word in content}
 
 
-def _ours(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Path, Mapping[str, Any]]]:
-    """The tasks of this home, each with its submission and what that says."""
+def _of_this_home(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Path, Mapping[str, Any]]]:
+    """The tasks of this home, each with its submission and the content of that."""
     named = [(task, layout.submissions(ledger.home) / task.name.removeprefix(PREFIX)) for task in tasks]
-    known = dict(_readable({submission for _, submission in named}))
-    return [(task, submission, known[submission]) for task, submission in named if submission in known]
+    contents = dict(_readable({submission for _, submission in named}))
+    return [(task, submission, contents[submission]) for task, submission in named if submission in contents]
 
 
 def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = None) -> list[RunState]:
-    """The ledger's states with what the queue adds: what waits, and what goes on though its process is gone."""
+    """The states of the ledger, completed by those of the queue: runs that wait, and jobs that run without a process of
+    the run; and by the ends that only SLURM knows.
+    """
     queue = read_queue(ledger) if queue is None else queue
-    if queue.answered:
-        known = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
-        here = waiting_here(ledger) if any(s.state is State.PLANNED for s in known) else set[str]()
-        known = [_waiting(state, queue, here) for state in known]
-        lost = [s.run_id for s in known if s.state is State.PLANNED]
-        missing = _missing_stages(ledger, lost, queue) if lost else {}
-        known = [_without_stage(state, missing.get(state.run_id)) for state in known]
-        return explained(known, functools.partial(history, ledger), queue.tasks)
-    ours = {run_id for _, content in history(ledger) for run_id in content["runs"]}
-    return [_unknown(state) if state.run_id in ours else state for state in states]
+    if not queue.answered:
+        submitted = {run_id for _, content in history(ledger) for run_id in content["runs"]}
+        return [_unknown(state) if state.run_id in submitted else state for state in states]
+    states = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
+    launched_here = waiting_here(ledger) if any(s.state is State.PLANNED for s in states) else set[str]()
+    states = [_waiting(state, queue, launched_here) for state in states]
+    without_job = [s.run_id for s in states if s.state is State.PLANNED]
+    missing = _missing_stages(ledger, without_job, queue) if without_job else {}
+    states = [_without_stage(state, missing.get(state.run_id)) for state in states]
+    return with_ends_from_slurm(states, functools.partial(history, ledger), queue.tasks)
 
 
 def _with_task(state: RunState, task: Task | None) -> RunState:
@@ -184,34 +193,36 @@ def _with_task(state: RunState, task: Task | None) -> RunState:
 
 
 def _unknown(state: RunState) -> RunState:
-    """What is not known is not an end."""
+    """The state of a submitted run while SLURM does not answer: it may have a job, so it must not count as ended."""
     return replace(state, state=State.QUEUED, phase=UNKNOWN) if state.state in (State.PLANNED, State.LOST) else state
 
 
-def _waiting(state: RunState, queue: Queue, here: Container[str]) -> RunState:
-    """A run without an attempt that somebody is to start: a launch on this machine, or jobs in the queue."""
+def _waiting(state: RunState, queue: Queue, launched_here: Container[str]) -> RunState:
+    """A planned run counts as queued if a launch on this machine, or jobs in the queue, will start it."""
     if state.state is not State.PLANNED:
         return state
     if state.run_id in queue.later:
         return replace(state, state=State.QUEUED, phase=LATER)
-    return replace(state, state=State.QUEUED) if state.run_id in here else state
+    return replace(state, state=State.QUEUED) if state.run_id in launched_here else state
 
 
 def waiting_here(ledger: Ledger) -> set[str]:
-    """Runs of the sweeps that a launch on this machine is at work on."""
-    at_work = [
-        sweep
-        for sweep in ledger.sweeps()
-        if any(map(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))))
-    ]
-    return {run_id for sweep in at_work for run_id in sweep.run_ids}
+    """The runs of all sweeps with a running launch on this machine."""
+    run_ids: set[str] = set()
+    for sweep in ledger.sweeps():
+        locks = layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))
+        if any(map(lock_is_held, locks)):
+            run_ids.update(sweep.run_ids)
+    return run_ids
 
 
 # --- sweeps that are larger than the queue may be
 
 
 def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship: bool) -> None:
-    """Keep which runs are to be submitted when there is room, and whether a report ships; none: that was all."""
+    """Record the runs that are to be submitted when there is room, and whether the report ships. Without runs the
+    record is removed.
+    """
     path = layout.waves(ledger.sweep_dir(sweep_id))
     if run_ids:
         write_json(path, {"runs": list(run_ids), "ship": ship})
@@ -220,9 +231,9 @@ def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship:
 
 
 def waves(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
-    """What `record_waves` has kept, by sweep."""
-    found = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
-    return {sweep_id: content for sweep_id, content in found.items() if content is not None}
+    """The records of `record_waves`, by sweep."""
+    contents = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
+    return {sweep_id: content for sweep_id, content in contents.items() if content is not None}
 
 
 def waiting_for_room(ledger: Ledger) -> dict[str, str]:
@@ -234,17 +245,17 @@ def waiting_for_room(ledger: Ledger) -> dict[str, str]:
 
 
 def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dict[str, Submission]:
-    """Of runs without a job: the submission of the stage that they waited for in vain, and what it says."""
+    """By run without a job, the submission of the stage that it needs and whose job ended without success."""
     newest: dict[str, Submission] = {}
     for submission, content in history(ledger):
         if "stage" in content:
             newest.setdefault(content["stage"], (submission, content))
-    found: dict[str, Submission] = {}
+    missing: dict[str, Submission] = {}
     for run_id in run_ids:
         for stage in recorded_stages(ledger.run_dir(run_id)) or []:
             if stage in newest and stage not in queue.stages and not (layout.stages(ledger.home) / stage).is_dir():
-                found.setdefault(run_id, newest[stage])  # the first: the others wait for it
-    return found
+                missing.setdefault(run_id, newest[stage])  # the first one: later stages start from it
+    return missing
 
 
 def _without_stage(state: RunState, stage: Submission | None) -> RunState:
@@ -253,7 +264,7 @@ def _without_stage(state: RunState, stage: Submission | None) -> RunState:
     path, about = stage
     end = read_json(layout.stage_end(path)) or {
         "cause": "ended",
-        "message": "without a word: cancelled, or its node failed",
+        "message": "without a message: cancelled, or its node failed",
     }
     text = f"the {about['source']} stage {about['stage']} that it starts from was not built: {end['cause']}: "
     text += f"{end['message']} (the same command, or `python -m sweeps retry`, tries again)"

@@ -1,4 +1,4 @@
-"""One run in an allocation: tried, tried again where that makes sense, and its end named on the ledger."""
+"""One run in an allocation: it is tried, tried again if that may help, and its end is recorded on the ledger."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sweeps.watchdog import Watchdog
 from sweeps.worker import environment, kill_tagged, new_tag, of_ranks
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
-BUSY_S = 600.0  # patience with a run that another process holds
+BUSY_S = 600.0  # longest wait for a run that another process holds
 
 
 @dataclass(frozen=True)
 class SupervisedRun:
-    """One run; others may go on beside it under the same supervisor."""
+    """One run; others may run beside it under the same supervisor."""
 
     ledger: Ledger
     run_id: str
@@ -35,20 +35,20 @@ class SupervisedRun:
     supervisor: Supervisor
     here: Allocation
     log: Path  # of the job
-    devices: str | None  # CUDA_VISIBLE_DEVICES; None: as it is
-    nodes: Nodes | None  # where the run has several
+    devices: str | None  # CUDA_VISIBLE_DEVICES; None: unchanged
+    nodes: Nodes | None  # None: the run has one node
 
     @property
     def dir(self) -> Path:
         return self.ledger.run_dir(self.run_id)
 
     def train(self) -> Verdict:
-        """The run, and again in the same allocation while its process dies without fault of its own."""
-        self._name_the_end_before()
-        deaths, waited = 0, 0.0
+        """Run it to its end; again in the same allocation as long as `Verdict.again` and the retries allow it."""
+        self._record_end_before_restart()
+        tries, waited = 0, 0.0
         while True:
             end = self._attempt()
-            if self.supervisor.told is not None:
+            if self.supervisor.stop_signal is not None:
                 return end
             if end.cause is Cause.BUSY and self.ledger.state(self.run_id).state is State.FINISHED:
                 return Verdict(Cause.OK, "finished by another process")
@@ -57,73 +57,74 @@ class SupervisedRun:
                     return end
                 pause = min(LONGEST_BACKOFF_S, max(BACKOFF_S, waited))
                 waited += pause
-            elif end.cause is Cause.HUNG:  # the node may be the reason: another job goes on with it
+            elif end.cause is Cause.HUNG:  # the node may be the reason: another job continues the run
                 return end
-            elif end.again and (deaths < self.settings["retries"] or end.cause is Cause.GPU_OOM):
-                pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**deaths)
-                deaths += end.cause is not Cause.GPU_OOM  # that one counts for itself
+            elif end.again and (tries < self.settings["retries"] or end.cause is Cause.GPU_OOM):
+                pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**tries)
+                tries += end.cause is not Cause.GPU_OOM  # limited separately, in `Verdict.again`
             else:
                 return end
             self._say(f"again in {pause:.0f} s: {end.cause.value} {end.message}")
             self.supervisor.pause(pause)
-            if self.supervisor.told is not None:
-                return Verdict(Cause.PREEMPTED, "told to stop between two tries", again=True)
+            if self.supervisor.stop_signal is not None:
+                return Verdict(Cause.PREEMPTED, "stopped by a signal between two tries", again=True)
 
     def _attempt(self) -> Verdict:
         before, tag = newest_attempt(self.dir), new_tag()
         ranks = int(self.settings["ranks"])
-        around = environment(int(self.settings["threads"]), tag)
-        around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        env = environment(int(self.settings["threads"]), tag)
+        env |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
         ends_at = client.end_of(self.here.job)
-        around |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
+        env |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
         watchdog = Watchdog(self.dir, before, self.settings.get("hung_min"), tag)
         if self.nodes is not None:
-            ended = self.nodes.lead(
-                lambda place: on_nodes(self.settings, 0, place, self.dir), around, watchdog.ended_it
-            )
+            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), env, watchdog.finds_hung)
         else:
             start = python(self.settings)
             command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
-            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=watchdog.ended_it)
+            command = [*command, str(self.dir)]
+            ended = self.supervisor.run(command, env, ranks=ranks, should_kill=watchdog.finds_hung)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
-        known = watchdog.verdict(self.log) or self._cause(before, ended)
-        stopping = self.supervisor.told is not None
-        return verdict.of_death(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
+        known = watchdog.verdict(self.log) or self._verdict_of_allocation(before, ended)
+        stopping = self.supervisor.stop_signal is not None
+        return verdict.of_exit(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
 
-    def _cause(self, before: int, ended: Ended) -> Verdict | None:
-        """Where the process could not say itself how it ended, and we know more than its exit code."""
+    def _verdict_of_allocation(self, before: int, ended: Ended) -> Verdict | None:
+        """The verdict on an attempt that was killed for its memory, or after a signal of SLURM; None for other ends,
+        which `verdict.of_exit` evaluates.
+        """
         newest = newest_attempt(self.dir)
         if newest <= before or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return None
         if ended.out_of_memory:
             cause, message = Cause.HOST_OOM, f"out of memory: raise cluster.memory_gb; see {self.log}"
-        elif self.supervisor.told is not None:
-            cause = Cause.TIME_LIMIT if self.supervisor.told.name == "SIGUSR2" else Cause.PREEMPTED
-            message = f"{self.supervisor.told.name}: stopped before it could save"
+        elif self.supervisor.stop_signal is not None:
+            cause = Cause.TIME_LIMIT if self.supervisor.stop_signal.name == "SIGUSR2" else Cause.PREEMPTED
+            message = f"{self.supervisor.stop_signal.name}: stopped before it could save"
         else:
             return None
         return Verdict(cause, message, again=cause.goes_on)
 
-    def _name_the_end_before(self) -> None:
-        """Of the attempt before, when this job was started again and its process left no word."""
+    def _record_end_before_restart(self) -> None:
+        """If SLURM has started this job again, record the end of the attempt before, unless its process has done so."""
         newest = newest_attempt(self.dir)
         if not self.here.restarts or not newest or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return
-        said = client.last_end(self.here.job)
-        cause = STARTED_AGAIN.get(said, Cause.PREEMPTED)
-        if record_death(self.dir, newest, cause, cause.code, f"SLURM started the job again: {said or 'no reason'}"):
-            self._say(f"attempt {newest} ended without a word: {cause.value} ({said or 'SLURM gives no reason'})")
+        state = client.last_end(self.here.job)
+        cause = STARTED_AGAIN.get(state, Cause.PREEMPTED)
+        if record_death(self.dir, newest, cause, cause.code, f"SLURM started the job again: {state or 'no reason'}"):
+            self._say(f"attempt {newest} left no end: {cause.value} ({state or 'SLURM gives no reason'})")
 
     def _say(self, text: str) -> None:
         print(f"{self.here.job} {self.run_id}: {text}", flush=True)
 
 
 def on_nodes(settings: Mapping[str, Any], node: int, place: Sequence[str], run_dir: Path) -> list[str]:
-    """Command of one node's part of a run on several: its ranks, or none where it is for workers of Ray alone."""
+    """Command for one node of a run on several: its ranks, or none on a node that has only workers of Ray."""
     training = settings["nodes"] - sampling_nodes(settings)
     return [*of_ranks(settings["ranks"] // training if node < training else 0, python(settings), place), str(run_dir)]
 
 
 def sampling_nodes(settings: Mapping[str, Any]) -> int:
-    """Of a run's nodes, the last ones: they have no ranks. A job handed in by a version before has none."""
+    """How many of a run's nodes, the last ones, have no ranks. Jobs submitted by an older version have none."""
     return settings.get("sampling_nodes", 0)

@@ -72,8 +72,8 @@ class Place:
         return local.client(self.cluster, *command)
 
     def runs(self) -> dict[str, Path]:
-        found = {json.loads(p.read_text())["name"]: p.parent for p in sorted(self.home.glob("runs/*/run.json"))}
-        return dict(sorted(found.items()))
+        run_dirs = {json.loads(p.read_text())["name"]: p.parent for p in sorted(self.home.glob("runs/*/run.json"))}
+        return dict(sorted(run_dirs.items()))
 
     def status(self) -> dict[str, dict[str, Any]]:
         code, out = self.python("-m", "sweeps", "status", "--json")
@@ -95,11 +95,11 @@ def wait_for(is_so: Callable[[], bool], patience_s: float = 900, every_s: float 
 
 def causes(run_dir: Path) -> list[str]:
     """How each attempt ended, in order; "" for one that has not."""
-    found = []
+    causes = []
     for number in range(1, len(list((run_dir / "attempts").iterdir())) + 1):
         path = run_dir / "attempts" / str(number) / "exit.json"
-        found.append(json.loads(path.read_text())["cause"] if path.exists() else "")
-    return found
+        causes.append(json.loads(path.read_text())["cause"] if path.exists() else "")
+    return causes
 
 
 def steps_done(run_dir: Path) -> int:

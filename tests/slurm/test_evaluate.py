@@ -31,9 +31,9 @@ def test_an_evaluation_on_two_nodes_draws_what_one_here_draws(cluster: Settings,
     words = [str(model), "task=coins", "task.test_problems=8", "evaluation.samples=4", "tracker=none"]
     place, here = Place(tmp_path / "slurm", cluster), tmp_path / "here"
     on_two_nodes = ["cluster.nodes=2", "cluster.ranks=2", "cluster.report=false", "cluster.time_min=10"]
-    code, said = place.python("-m", "rlvr.evaluate", *words, *on_two_nodes)
-    assert code == 0, said
-    assert "1 runs submitted to SLURM" in said
+    code, output = place.python("-m", "rlvr.evaluate", *words, *on_two_nodes)
+    assert code == 0, output
+    assert "1 runs submitted to SLURM" in output
     environment = {**os.environ, "RLVR_HOME": str(here)}
     subprocess.run([sys.executable, "-m", "rlvr.evaluate", *words, "cluster=local"], env=environment, check=True)
     wait_for(lambda: not place.queue())

@@ -36,7 +36,7 @@ RANKS = ["rollout.prompts=2", "cluster.ranks=2", "cluster.cpus=2"]
 
 
 def supervisor_of(run_dir: Path) -> psutil.Process:
-    return next(each for each in process_of(run_dir).parents() if "sweeps.slurm.job_of_runs" in each.cmdline())
+    return next(process for process in process_of(run_dir).parents() if "sweeps.slurm.job_of_runs" in process.cmdline())
 
 
 def slurmd_of(cluster: Settings, node: str) -> int:
@@ -152,7 +152,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     assert 0 < float(process_of(run_dir).environ()[ENDS_AT]) - time.time() <= 600
     launcher = process_of(run_dir).parent()
     assert launcher is not None
-    (second,) = (each for each in launcher.children() if each.environ().get("RANK") == "1")
+    (second,) = (process for process in launcher.children() if process.environ().get("RANK") == "1")
     second.kill()
     process_of(run_dir).resume()
     wait_for(lambda: not place.queue())

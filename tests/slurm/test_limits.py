@@ -46,7 +46,7 @@ class TestReal:
     pytestmark = real
 
     @pytest.mark.parametrize(
-        ("mistake", "said"),
+        ("mistake", "line"),
         [
             ("cluster.partition=nowhere", "Partitions: main, preemptible, urgent. Pass cluster.partition=main."),
             ("cluster.account=nobody", "Yours: root. Pass cluster.account=root."),
@@ -57,13 +57,13 @@ class TestReal:
         ],
     )
     def test_a_mistake_is_answered_in_one_line(
-        self, cluster: Settings, tmp_path: Path, mistake: str, said: str
+        self, cluster: Settings, tmp_path: Path, mistake: str, line: str
     ) -> None:
         place = Place(tmp_path, cluster)
         code, out = place.python("-m", "rlvr.run", *BANDIT, "tracker=none", mistake)
         assert code == 2, out
         assert len(out.splitlines()) == 1, out
-        assert said in out
+        assert line in out
         assert not place.queue()
 
     def test_what_a_profile_says_reaches_the_run(
@@ -88,13 +88,13 @@ class TestReal:
             f"cluster.container='sh {container}'",
             "+cluster.sbatch.comment=ours",
         ]
-        world = [each for each in BANDIT if not each.startswith("cluster.")]
+        world = [word for word in BANDIT if not word.startswith("cluster.")]
         place.launch(*here, "steps=1", "tracker=none", world=world)
         wait_for(lambda: not place.queue())
         (run_dir,) = place.runs().values()
         assert causes(run_dir) == ["ok"]
-        said, scratch = seen.read_text().splitlines()
-        assert said == f"module /shared/ada/huggingface {scratch}"
+        setting, scratch = seen.read_text().splitlines()
+        assert setting == f"module /shared/ada/huggingface {scratch}"
         assert re.fullmatch(rf"{tmp_path}/local/rlvr-\d+", scratch)
         assert not list((tmp_path / "local").iterdir())  # removed
 

@@ -30,9 +30,9 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_every_node_has_its_own_port_and_nothing_lies_outside_the_directory() -> None:
-    made = Settings(Path("/tmp/x"), 17000, nodes=3)
-    assert made.ports == [17000, 17001, 17011, 17012, 17013]
-    words = slurm_conf(made, "host").replace(",", " ").split()
+    settings = Settings(Path("/tmp/x"), 17000, nodes=3)
+    assert settings.ports == [17000, 17001, 17011, 17012, 17013]
+    words = slurm_conf(settings, "host").replace(",", " ").split()
     paths = {word.rsplit("=/", 1)[1] for word in words if "=/" in word}
     assert {path for path in paths if not path.startswith("tmp/x/")} == {"bin/true"}
 
@@ -110,8 +110,10 @@ class TestReal:
             assert "(13)" in as_nobody(*client, f"--user={user}", "-e", "select 1").stderr  # EACCES
         asked = subprocess.run([*client, "--user=slurm", "-e", "select 1"], capture_output=True, text=True, check=False)
         assert "Access denied" in asked.stderr, "even root needs the password of slurmdbd.conf"
-        told = subprocess.run([*client, "--user=root", "-Ne", "select 1"], capture_output=True, text=True, check=False)
-        assert told.stdout == "1\n", "who is root here is root there"
+        process = subprocess.run(
+            [*client, "--user=root", "-Ne", "select 1"], capture_output=True, text=True, check=False
+        )
+        assert process.stdout == "1\n", "who is root here is root there"
 
     def test_other_users_read_no_secret(self, cluster: Settings) -> None:
         for name in (

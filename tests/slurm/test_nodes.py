@@ -43,7 +43,7 @@ def test_other_nodes_come_by_the_interface_that_is_named(monkeypatch: pytest.Mon
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     assert own_ip() == "127.0.0.1"
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
-    assert own_ip() in {each.address for every in psutil.net_if_addrs().values() for each in every}
+    assert own_ip() in {address.address for every in psutil.net_if_addrs().values() for address in every}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm.job_of_runs import share
 from sweeps.slurm.jobs import cluster_of, of_runs
-from sweeps.slurm.launch import Alike, chunks
+from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import by_run, record
 from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import Place, causes, freeze, process_of, wait_for
@@ -80,7 +80,7 @@ def test_gpus_are_shared_evenly() -> None:
 
 
 def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
-    groups = [Alike({"pack": 2}, [], ["a", "b", "c", "d", "e"])]
+    groups = [Array({"pack": 2}, [], ["a", "b", "c", "d", "e"])]
     assert [array.run_ids for array in chunks(groups, 2)] == [["a", "b", "c", "d"], ["e"]]
     name = f"rlvr-{record(Ledger(tmp_path), 's', ['a', 'b', 'c'], {'pack': 2}).name}"
     first, second = (Task(f"7_{k}", name, k, "RUNNING", "None", "n1") for k in range(2))

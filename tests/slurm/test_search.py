@@ -53,13 +53,13 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
     finally:
         process.kill()
     assert process.returncode == 0, out
-    told = trials(place.home)
-    assert [(t["lr"], t["state"]) for t in told] == [("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED")]
-    assert told[0]["cause"] == "preempted"
-    good, hopeless = [place.home / "runs" / t["run_id"] for t in told[1:]]
+    trial_rows = trials(place.home)
+    assert [(t["lr"], t["state"]) for t in trial_rows] == [("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED")]
+    assert trial_rows[0]["cause"] == "preempted"
+    good, hopeless = [place.home / "runs" / t["run_id"] for t in trial_rows[1:]]
     assert causes(good) == ["preempted", "ok"]
     assert list(deterministic(good)) == list(range(601))
     assert causes(hopeless) == ["pruned"]
     assert place.queue() == {}
     submissions = [json.loads(p.read_text())["runs"] for p in place.home.glob("runs/submissions/*/submission.json")]
-    assert sorted(run for runs in submissions for run in runs) == sorted(t["run_id"] for t in told)
+    assert sorted(run for runs in submissions for run in runs) == sorted(t["run_id"] for t in trial_rows)

@@ -45,8 +45,8 @@ WORLD = [
 
 
 def stage_jobs(place: Place) -> list[dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in place.home.glob("runs/submissions/*/submission.json")]
-    return sorted((each for each in found if "stage" in each), key=lambda each: each["created"])
+    contents = [json.loads(path.read_text()) for path in place.home.glob("runs/submissions/*/submission.json")]
+    return sorted((content for content in contents if "stage" in content), key=lambda content: content["created"])
 
 
 class TestReal:
@@ -54,9 +54,9 @@ class TestReal:
 
     def test_two_jobs_feed_every_arm_of_two_sweeps(self, cluster: Settings, tmp_path: Path) -> None:
         place = Place(tmp_path, cluster)
-        said = place.launch("loss=dph_js", world=WORLD)
-        assert "1 runs submitted to SLURM" in said
-        assert "after stage" in said
+        output = place.launch("loss=dph_js", world=WORLD)
+        assert "1 runs submitted to SLURM" in output
+        assert "after stage" in output
         assert "after stage" not in place.launch("loss=dph_forward_kl", world=WORLD)  # jobs build both already
         wait_for(lambda: not place.queue())
         runs = list(place.runs().values())
@@ -103,7 +103,7 @@ class TestReal:
         assert code == 0, out
         assert "2 runs submitted to SLURM" in out
         again = stage_jobs(place)[2:]
-        assert [each["stage"] for each in again] == [pretrain["stage"], presample["stage"]]
+        assert [content["stage"] for content in again] == [pretrain["stage"], presample["stage"]]
         code, out = place.python("-m", "sweeps", "cancel", "main")
         assert code == 0, out
         wait_for(lambda: not place.queue())

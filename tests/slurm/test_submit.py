@@ -15,10 +15,10 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
-from slurm.submit import Resources, hand_in, script
+from slurm.submit import Resources, script, submit_script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
-from sweeps.slurm.launch import Alike, chunks
+from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import Queue, by_run, joined, record
 from tests.slurm.place import wait_for
 
@@ -90,7 +90,7 @@ def test_slurm_writes_the_logs_of_such_a_folder_into_it(
         text = script(["echo", "here"], Resources(2, 1, 0.1), name="x", folder=folder, log=log, count=count)
         path = folder / f"{count}.sbatch"
         path.write_text(text)
-        hand_in(path, Resources(2, 1, 0.1))
+        submit_script(path, Resources(2, 1, 0.1))
     wait_for(lambda: not local.client(cluster, "squeue", "-h", f"--user={os.geteuid()}"), patience_s=300)
     logs = {file.relative_to(tmp_path).as_posix(): file.read_text() for file in tmp_path.rglob("*.out")}
     assert logs == dict.fromkeys([f"a%j/50% %%x/{name}.out" for name in ("report", "task_0", "task_1")], "here\n")
@@ -134,7 +134,7 @@ def test_a_short_job_is_warned_in_its_last_quarter() -> None:
 
 def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
     small, large = ({"gpus": gpus, "pack": 1} for gpus in (0, 1))
-    arrays = chunks([Alike(small, ["7"], ["a", "b", "c", "d", "e"]), Alike(large, [], ["f"])], 2)
+    arrays = chunks([Array(small, ["7"], ["a", "b", "c", "d", "e"]), Array(large, [], ["f"])], 2)
     shares = [(small, ["7"], ["a", "b"]), (small, ["7"], ["c", "d"]), (small, ["7"], ["e"]), (large, [], ["f"])]
     assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
 
@@ -271,14 +271,14 @@ def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", OBEYS], {}, ranks=1)
     assert ended == Ended(75, out_of_memory=False)
-    assert supervisor.told == signal.SIGTERM
+    assert supervisor.stop_signal == signal.SIGTERM
 
 
 def test_a_killed_process_is_told_from_one_that_left() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}, ranks=1)
     assert ended.status == -9
-    assert supervisor.told is None
+    assert supervisor.stop_signal is None
 
 
 def test_the_warning_does_not_kill_what_starts_ranks() -> None:
@@ -305,7 +305,7 @@ def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_
         pairs = (line.partition("=") for line in (tmp_path / f"{name}.env").read_text().splitlines())
         return {key: value for key, _, value in pairs if key.startswith(("SBATCH_", "SQUEUE_", "SLURM_"))}
 
-    assert hand_in(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
+    assert submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
     assert given("sbatch") == {"SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/here"}
     queue("rlvr-")
     assert given("squeue") == {"SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}

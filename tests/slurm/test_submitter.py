@@ -61,11 +61,11 @@ def test_a_submitter_killed_anywhere_loses_and_doubles_nothing(
 
 def jobs(ledger: Ledger, queue: list[str]) -> Counter[str]:
     """How many jobs each run of this home has, and how many build stages and reports."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in queue:
         index, name = line.split("|")
         path = layout.submissions(ledger.home) / name.removeprefix(submissions.PREFIX) / "submission.json"
         about = read_json(path) or {"runs": []}
-        found.update([word for word in ("stage", "report") if word in about])
-        found.update([about["runs"][int(index)]] if about["runs"] else [])
-    return found
+        counts.update([word for word in ("stage", "report") if word in about])
+        counts.update([about["runs"][int(index)]] if about["runs"] else [])
+    return counts

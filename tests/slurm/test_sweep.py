@@ -72,7 +72,7 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
         assert causes(run_dir) == ["ok"]
         assert list(deterministic(run_dir)) == [0, 1, 2, 3]
     submissions = [json.loads(path.read_text()) for path in tmp_path.glob("runs/submissions/*/submission.json")]
-    assert sorted(len(each["runs"]) for each in submissions) == [0, 6]  # the report's job, and one array
+    assert sorted(len(submission["runs"]) for submission in submissions) == [0, 6]  # the report's job, and one array
     scripts = [*tmp_path.glob("runs/submissions/*/*.sbatch"), *tmp_path.glob("runs/sweeps/*/*.sbatch")]
     assert sorted(path.name for path in scripts) == ["array.sbatch", "report.sbatch"]
     assert {oct(path.stat().st_mode & 0o777) for path in scripts} == {"0o600"}  # they hold cluster.setup

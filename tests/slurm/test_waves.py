@@ -265,7 +265,7 @@ def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
 
     def num_handed_in_by_its_job() -> int:
         before = len(history(ledger))
-        job_of_report.go_on(tmp_path, sweep.sweep_id)
+        job_of_report.submit_next_wave(tmp_path, sweep.sweep_id)
         return len(history(ledger)) - before
 
     assert num_handed_in_by_its_job() > 0
@@ -331,7 +331,7 @@ def test_a_launch_that_slurm_refuses_leaves_nothing_behind_and_a_silent_squeue_c
             code, out = place.python("-m", "sweeps", "status")
             assert time.monotonic() - began < 15  # three of them squeue's; the rest is a loaded machine
         assert code == 0, out
-        assert "SLURM does not answer: this is what the ledger says." in out
+        assert "SLURM does not answer: these are the states on the ledger." in out
         assert "queued (SLURM does not answer)" in out
         code, out = place.python("-m", "sweeps", "cancel", "main")
         assert code == 0, out

@@ -12,7 +12,7 @@ from sweeps.arms import arms, total
 
 
 def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
-    made = [
+    states = [
         RunState("a", "lad-js-s0", State.FINISHED, 1, 10, 10, accuracy=0.25, useful=3600, group_id="g", arm="lad-js"),
         RunState(
             "b",
@@ -31,11 +31,18 @@ def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
         ),
         RunState("c", "lad-hd-s0", State.QUEUED, group_id="h", arm="lad-hd"),
     ]
-    one, other = arms(made)
-    assert (one.name, one.runs, one.states) == ("lad-js", 2, {"finished": 1, "running": 1})
-    assert (one.step, one.steps, one.accuracy, one.rate, one.eta, one.attempts) == (14, 20, 0.5, 2.0, 3.0, 3)
-    assert (one.hours_useful, one.hours_replayed, one.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
-    assert (other.name, other.states, other.accuracy, other.rate) == ("lad-hd", {"queued": 1}, None, None)
-    assert dataclasses.asdict(total("all", made))["steps"] == 30  # the queued one as long as its siblings
+    lad_js, lad_hd = arms(states)
+    assert (lad_js.name, lad_js.runs, lad_js.states) == ("lad-js", 2, {"finished": 1, "running": 1})
+    assert (lad_js.step, lad_js.steps, lad_js.accuracy, lad_js.rate, lad_js.eta, lad_js.attempts) == (
+        14,
+        20,
+        0.5,
+        2.0,
+        3.0,
+        3,
+    )
+    assert (lad_js.hours_useful, lad_js.hours_replayed, lad_js.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
+    assert (lad_hd.name, lad_hd.states, lad_hd.accuracy, lad_hd.rate) == ("lad-hd", {"queued": 1}, None, None)
+    assert dataclasses.asdict(total("all", states))["steps"] == 30  # the queued one as long as its siblings
     nothing = total("all", [])  # a sweep cut off before its first run
     assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)

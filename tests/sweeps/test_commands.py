@@ -84,13 +84,13 @@ def test_status_shows_all_sweeps_of_the_newest_study_but_those_that_a_newer_one_
     assert "one:" not in out
     assert "2 other sweeps: python -m sweeps status --all" in out
     assert main(["status", "try-0", "--home", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert "eta try-0 one: 1 finished" in said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert "eta try-0 one: 1 finished" in output.out
+    assert output.err == ""
     for command in ("status", "cancel"):
         main([command, "eta", "--home", str(tmp_path)])
-        told = capsys.readouterr().err.splitlines()[0]
-        assert told == "This is the newest sweep of eta, three. Others, by their ids: two."
+        warning = capsys.readouterr().err.splitlines()[0]
+        assert warning == "This is the newest sweep of eta, three. Others, by their ids: two."
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
@@ -319,10 +319,10 @@ def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
     plan(tmp_path, a="")
     watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]
     master, slave = pty.openpty()
-    told = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     with (
         Attempt.open(tmp_path / "runs" / "a"),  # it runs: else there is nothing to wait for
-        subprocess.Popen(watch, cwd=HERE.parent.parent, env=told, stdout=slave, stderr=subprocess.PIPE) as process,
+        subprocess.Popen(watch, cwd=HERE.parent.parent, env=env, stdout=slave, stderr=subprocess.PIPE) as process,
     ):
         seen = b""
         while b"name-a" not in seen:  # the table stands: it is watching

@@ -64,23 +64,23 @@ def test_an_arm_that_is_not_above_its_control_is_flagged(tmp_path: Path) -> None
             plan.append((run_id, name, [f"loss={loss}", *words, f"seed={seed}"]))
 
     random = {"rollout": {"reward": "random"}}
-    made = {"rollout": {"samples": 8}}
-    arm("grpo", (3, 4, 3), **made)
-    arm("pacs", (6, 7, 6), **made)
-    arm("grpo", (3, 4, 4), "rollout.reward=random", rollout={**made["rollout"], **random["rollout"]})
-    arm("pacs", (3, 3, 3), "rollout.reward=random", rollout={**made["rollout"], **random["rollout"]})
-    arm("grpo", (4, 4, 3), first=3, **made)
+    rollout = {"rollout": {"samples": 8}}
+    arm("grpo", (3, 4, 3), **rollout)
+    arm("pacs", (6, 7, 6), **rollout)
+    arm("grpo", (3, 4, 4), "rollout.reward=random", rollout={**rollout["rollout"], **random["rollout"]})
+    arm("pacs", (3, 3, 3), "rollout.reward=random", rollout={**rollout["rollout"], **random["rollout"]})
+    arm("grpo", (4, 4, 3), first=3, **rollout)
     write_sweep(tmp_path, "s", plan, control={f"grpo-s{seed}": "seeds" for seed in (3, 4, 5)})
     frames = load(tmp_path)
-    found = {(one.arm, one.control): one for one in held(frames)}
-    assert {key: one.passed for key, one in found.items()} == {
+    by_arm = {(result.arm, result.control): result for result in held(frames)}
+    assert {key: result.passed for key, result in by_arm.items()} == {
         ("loss=grpo", "random"): False,
         ("loss=pacs", "random"): True,
         ("loss=pacs", "seeds"): True,
     }
-    assert found["loss=pacs", "seeds"].effect == pytest.approx(3 / 8)  # 3 of 8 more at every seed
+    assert by_arm["loss=pacs", "seeds"].effect == pytest.approx(3 / 8)  # 3 of 8 more at every seed
     # By place 3, 4, 3 and 4, 4, 3 of 8: one of three is 1/8 above.
-    assert found["loss=pacs", "seeds"].floor == pytest.approx(1 / 24)
+    assert by_arm["loss=pacs", "seeds"].floor == pytest.approx(1 / 24)
     assert [v.claim.says for v in findings(frames)] == ["loss=grpo is not decidedly above its control, random rewards"]
     table = comparison.table(frames)
     assert table is not None

@@ -40,8 +40,8 @@ def launched(
 
     def launch(*words: str, **about: object) -> tuple[int, str]:
         usual = {"samples": 8, "metric": "avg", "arm": "loss=pacs", "relation": ">", "of": "each"}
-        told = {**usual, "baseline": "", "against": "", **about}
-        (tmp_path / "mine" / "study" / "mine.yaml").write_text(STUDY.format(**told))
+        fields = {**usual, "baseline": "", "against": "", **about}
+        (tmp_path / "mine" / "study" / "mine.yaml").write_text(STUDY.format(**fields))
         code = main(["--config-dir", str(tmp_path / "mine"), "study=mine", "cluster=local", *words, "--dry-run"])
         return code, capsys.readouterr().err
 
@@ -74,11 +74,11 @@ def test_a_study_whose_arms_are_all_planned_is_launched_without_a_word(launched)
     ],
 )
 def test_what_no_run_can_test_is_refused(launched, about: dict[str, object], message: str) -> None:
-    code, told = launched(**about)
+    code, errors = launched(**about)
     assert code == 2
-    assert message in told
+    assert message in errors
     if "no arm has" in message:
-        assert told.rstrip().endswith("Planned here: loss=grpo; loss=pacs.")
+        assert errors.rstrip().endswith("Planned here: loss=grpo; loss=pacs.")
 
 
 def test_two_claims_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_two_claims_of_one_name_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_other_sweeps_of_the_study_may_test_is_warned_of(launched, words, about, reason: str) -> None:
-    code, told = launched(*words, **about)
+    code, errors = launched(*words, **about)
     assert code == 0
-    (line,) = told.splitlines()
+    (line,) = errors.splitlines()
     assert line.startswith(f"These runs alone cannot test all that is expected of them: {reason}")
 
 

@@ -57,7 +57,7 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     ledger = Ledger(tmp_path)
     done, half = make_run(ledger, "done", "ok", 40, 80, 120), make_run(ledger, "half", "preempted", 40, 80)
     assert main(["gc", "--home", str(tmp_path)]) == 0
-    assert "could go: python -m sweeps gc --yes" in capsys.readouterr().out
+    assert "can be removed: python -m sweeps gc --yes" in capsys.readouterr().out
     assert len(list((done / "checkpoints").iterdir())) == 3
     assert [left.size for left in find(ledger)] == [KB, KB]
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
@@ -103,9 +103,9 @@ def test_a_run_that_is_taken_between_looking_and_removing_is_left(
     run_dir = make_run(ledger, "run", None)
     half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
     half.mkdir(parents=True)
-    found = find(ledger)
+    removable = find(ledger)
     with Attempt.open(run_dir) as attempt:
-        assert remove(found, print) == 0
+        assert remove(removable, print) == 0
         attempt.close("preempted")
     assert half.is_dir()
     assert "in use now" in capsys.readouterr().out

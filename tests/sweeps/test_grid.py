@@ -13,8 +13,8 @@ from tests.support.composed import composed
 
 
 def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
-    made = expand(parse(shlex.split(words)), own, Rules(**rules), lambda key: (usual or {}).get(key))
-    return [" ".join(point) for point in made]
+    expanded = expand(parse(shlex.split(words)), own, Rules(**rules), lambda key: (usual or {}).get(key))
+    return [" ".join(point) for point in expanded]
 
 
 def test_axes_are_crossed_the_last_one_fastest() -> None:
@@ -72,8 +72,8 @@ def test_settings_of_some_points_win_over_those_of_all() -> None:
 
 
 def test_a_baseline_is_repeated_over_what_the_user_sweeps_beside_the_study() -> None:
-    made = points("eta=1,2 seed=0,1", own=("eta",), also=["loss=grpo"])
-    assert made[4:] == ["seed=0 loss=grpo", "seed=1 loss=grpo"]
+    expanded = points("eta=1,2 seed=0,1", own=("eta",), also=["loss=grpo"])
+    assert expanded[4:] == ["seed=0 loss=grpo", "seed=1 loss=grpo"]
 
 
 def test_an_arm_may_sweep_and_its_own_values_win() -> None:
@@ -100,34 +100,36 @@ def test_seeds_of_the_command_line_repeat_every_arm_that_has_none_of_its_own() -
 def test_seeds_typed_beside_a_study_take_the_place_of_its_own() -> None:
     """dph_baselines has seed 0 among its axes."""
     master, _ = composed("study=dph_baselines", "task.train=t", "task.test=t")
-    made = GridSweep(master, {"loss": "dph_forward_kl", "seed": "0"}).points(["seed=1,2"])
-    assert [point for point in made if "loss=grpo" in point] == [["seed=1", "loss=grpo"], ["seed=2", "loss=grpo"]]
+    expanded = GridSweep(master, {"loss": "dph_forward_kl", "seed": "0"}).points(["seed=1,2"])
+    assert [point for point in expanded if "loss=grpo" in point] == [["seed=1", "loss=grpo"], ["seed=2", "loss=grpo"]]
 
 
 def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
     """lr is swept for lad alone; the arm says its own lr, and is repeated over seeds but not over lr."""
-    made = points("loss=lad lr=1,2 s=0,1", own=("loss",), also=["loss=grpo lr=3", "loss=rloo"], when=["lr if loss=lad"])
-    assert made[4:] == ["s=0 loss=grpo lr=3", "s=1 loss=grpo lr=3", "s=0 loss=rloo", "s=1 loss=rloo"]
+    expanded = points(
+        "loss=lad lr=1,2 s=0,1", own=("loss",), also=["loss=grpo lr=3", "loss=rloo"], when=["lr if loss=lad"]
+    )
+    assert expanded[4:] == ["s=0 loss=grpo lr=3", "s=1 loss=grpo lr=3", "s=0 loss=rloo", "s=1 loss=rloo"]
 
 
 def test_an_arm_that_is_another_by_what_holds_anyway_is_left_out() -> None:
     """Under a recipe that clips at 0.28 an arm with that bound is the plain one, in whatever order they stand."""
     for also in (["loss=grpo", "loss=grpo clip_high=0.28"], ["loss=grpo clip_high=0.28", "loss=grpo"]):
-        made = points("loss=lad eta=1,2", also=also, usual={"clip_high": 0.28})
-        assert made[2:] == ["loss=grpo"]
+        expanded = points("loss=lad eta=1,2", also=also, usual={"clip_high": 0.28})
+        assert expanded[2:] == ["loss=grpo"]
         assert set(points("loss=lad eta=1,2", also=also)[2:]) == {"loss=grpo", "loss=grpo clip_high=0.28"}
     assert points("loss=grpo s=0,1", also=["loss=grpo s=0,1 clip_high=0.28"], usual={"clip_high": 0.28}) == [
         "loss=grpo s=0",
         "loss=grpo s=1",
     ]
     # a knob of an option has another default in another option: only the shorthands of all are looked at
-    made = points("loss=lad eta=1,2", also=["loss=js", "loss=js loss.coef=1"], usual={"loss.coef": 1})
-    assert made[2:] == ["loss=js", "loss=js loss.coef=1"]
+    expanded = points("loss=lad eta=1,2", also=["loss=js", "loss=js loss.coef=1"], usual={"loss.coef": 1})
+    assert expanded[2:] == ["loss=js", "loss=js loss.coef=1"]
 
 
 def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
     """The study's grid is of its default loss, lad; an arm adds grpo. Each rule must see both."""
-    made = points(
+    expanded = points(
         "eta=1,2 s=0,1",
         own=("eta",),
         usual={"loss": "lad"},
@@ -135,7 +137,9 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         exclude=["loss=grpo s=1"],
         when=["cluster.gpus=2 if loss=lad", "cluster.gpus=4 if loss=grpo"],
     )
-    assert made == [f"eta={e} s={s} cluster.gpus=2" for e in (1, 2) for s in (0, 1)] + ["s=0 loss=grpo cluster.gpus=4"]
+    assert expanded == [f"eta={e} s={s} cluster.gpus=2" for e in (1, 2) for s in (0, 1)] + [
+        "s=0 loss=grpo cluster.gpus=4"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         ("a=1,2 b=1,2,3", {"zip": ["a,b"]}, "zip=a,b pairs values one by one, and a has 2, b has 3"),
         ("a=1,2 b=1,2", {"zip": ["a"]}, "names one key"),
         ("a=1,2 b=1,2", {"zip": ["a,c"]}, "c is not swept. Swept: a, b"),
-        ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "stands in two lines"),
+        ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "is in two lines"),
         ("a=1,2", {"exclude": ["c=1"]}, "no point of the sweep sets c. Points set a"),
         ("a=1,2", {"exclude": ["a=3"]}, "exclude='a=3' matches no point"),
         ("a=1,2", {"exclude": ["a=1,2"]}, "leaves no point"),
@@ -155,8 +159,8 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         ("a=1,2", {"when": ["b=1 if a=3"]}, "matches no point"),
         ("a=1,2", {"also": ["b=1 c=1e-4="]}, "also='b=1 c=1e-4=': c=1e-4=: the value cannot be read. Type KEY=VALUE"),
         ("a=1,2", {"also": ["'b=1"]}, "a quote is not closed"),
-        ("a=1,2", {"also": ["b=1 +until=decided"]}, "until is of the whole sweep, not of some points."),
-        ("a=1,2", {"when": ["tracker.uri=x if a=1"]}, "tracker.uri is of the whole sweep"),
+        ("a=1,2", {"also": ["b=1 +until=decided"]}, "until is set for the whole sweep, not for some points."),
+        ("a=1,2", {"when": ["tracker.uri=x if a=1"]}, "tracker.uri is set for the whole sweep"),
         ("a=1,2", {"when": ["b='1 if a=1"]}, 'when="b=\'1 if a=1": a quote is not closed'),
         ("a=1,2", {"exclude": ["a=é"]}, "exclude='a=é': a=é: letters and signs of other scripts stand in quotes."),
         ("a=1,2", {"exclude": ["a=("]}, "exclude='a=(': a=(: the value cannot be read."),

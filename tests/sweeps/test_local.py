@@ -36,8 +36,8 @@ def plan(home: Path, **acts: str | dict[str, Any]) -> Ledger:
     """A sweep `s` of runs that do what they are told (see obeying_worker.py): a word is their `act`."""
     ledger = Ledger(home)
     for run_id, act in acts.items():
-        told = {"act": act} if isinstance(act, str) else act
-        config = {"act": "", "steps": 1, "pause": 0.0, "deaths": 1, **told}
+        behaviour = {"act": act} if isinstance(act, str) else act
+        config = {"act": "", "steps": 1, "pause": 0.0, "deaths": 1, **behaviour}
         ledger.create_run(run_id, json.dumps(config), {"run_id": run_id, "name": f"name-{run_id}"})
     runs = [{"run_id": run_id, "name": run_id, "overrides": [], "index": i} for i, run_id in enumerate(acts)]
     ledger.record_sweep("s", {"study": "test"}, runs)
@@ -71,8 +71,8 @@ def wait_for(claim: Callable[[], object], patience_s: float = 20.0) -> None:
 
 def attempts(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
     """job.json and exit.json of every attempt, as one."""
-    found = sorted((ledger.run_dir(run_id) / "attempts").iterdir(), key=lambda p: int(p.name))
-    parts = [[p / "job.json", p / "exit.json"] for p in found]
+    directories = sorted((ledger.run_dir(run_id) / "attempts").iterdir(), key=lambda p: int(p.name))
+    parts = [[p / "job.json", p / "exit.json"] for p in directories]
     return [{k: v for f in files if f.exists() for k, v in json.loads(f.read_text()).items()} for files in parts]
 
 
@@ -84,7 +84,7 @@ def running(ledger: Ledger, *run_ids: str) -> bool:
 
 
 def test_two_warm_workers_share_six_runs(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, **{each: {"pause": 0.1} for each in "abcdef"})
+    ledger = plan(tmp_path, **{run_id: {"pause": 0.1} for run_id in "abcdef"})
     outcome = launch(ledger)
     assert sorted(outcome.finished) == list("abcdef")
     assert {ledger.state(run_id).state for run_id in "abcdef"} == {"finished"}
@@ -167,7 +167,7 @@ def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     ledger = plan(tmp_path, a="", bad=cause, c="")
     outcome = launch(ledger, ranks=ranks)
     assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
-    assert [each["cause"] for each in attempts(ledger, "bad")] == [cause]
+    assert [attempt["cause"] for attempt in attempts(ledger, "bad")] == [cause]
     word = "DIVERGED" if cause == "diverged" else "FAILED"
     out = capsys.readouterr().out
     assert f"{word} name-bad (bad): {cause}: as told" in out
@@ -203,7 +203,7 @@ def test_a_worker_that_leaves_before_its_attempt_leaves_a_failure_on_the_ledger(
 def test_a_preempted_run_is_taken_up_again(tmp_path: Path, cause: str) -> None:
     ledger = plan(tmp_path, a=cause)
     outcome = launch(ledger, retries=2)
-    assert [each["cause"] for each in attempts(ledger, "a")] == [cause] * 3
+    assert [attempt["cause"] for attempt in attempts(ledger, "a")] == [cause] * 3
     assert (outcome.preempted, outcome.exit_code) == (["a"], 1)
 
 
@@ -239,7 +239,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
 
 @pytest.mark.real
 def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, **{each: {"steps": 50, "pause": 0.02} for each in "abc"})
+    ledger = plan(tmp_path, **{run_id: {"steps": 50, "pause": 0.02} for run_id in "abc"})
     with launching(ledger, workers=2) as parent:
         wait_for(lambda: running(ledger, "a", "b"))
         parent.send_signal(signal.SIGINT)
@@ -255,15 +255,15 @@ def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
 def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = plan(tmp_path, **{each: {"steps": 500, "pause": 0.02} for each in "ab"})
+    ledger = plan(tmp_path, **{run_id: {"steps": 500, "pause": 0.02} for run_id in "ab"})
     cancel = ["cancel", "--home", str(tmp_path)]
     monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
     with launching(ledger, workers=2) as parent:
         wait_for(lambda: running(ledger, "a", "b"))
         assert commands.main([*cancel, "a"]) == 2  # it is one of two
-        assert "no launch of this machine works on run a alone" in capsys.readouterr().err
+        assert "no launch on this machine works on run a alone" in capsys.readouterr().err
         assert commands.main([*cancel, "s"]) == 0
-        assert f"Process {parent.pid} of this machine was told to stop" in capsys.readouterr().out
+        assert f"Process {parent.pid} of this machine was signalled to stop" in capsys.readouterr().out
         parent.communicate(timeout=20)
     assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
     assert commands.main([*cancel, "s"]) == 2  # the lock that it signed is free
@@ -273,7 +273,7 @@ def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
 def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is_still_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = plan(tmp_path, **{each: {"steps": 500, "pause": 0.02} for each in "abcd"})
+    ledger = plan(tmp_path, **{run_id: {"steps": 500, "pause": 0.02} for run_id in "abcd"})
     monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
     pids: list[int] = []
     with launching(ledger, workers=1, run_ids=["a"]) as first:
@@ -289,9 +289,9 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
                 assert commands.main(["cancel", "--home", str(tmp_path), "s"]) == 0
                 third.communicate(timeout=20)
             second.communicate(timeout=20)
-    said = capsys.readouterr().out.splitlines()
-    sentence = "Process {} of this machine was told to stop: runs finish their step and save."
-    assert sorted(said) == sorted(sentence.format(pid) for pid in pids)
+    lines = capsys.readouterr().out.splitlines()
+    sentence = "Process {} of this machine was signalled to stop: runs finish their step and save."
+    assert sorted(lines) == sorted(sentence.format(pid) for pid in pids)
     assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
     assert waiting_here(ledger) == set()
 
@@ -334,7 +334,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
         os.kill(parent.pid, signal.SIGKILL)
         outcome = launch(ledger)  # at once: the old worker may still be there
     assert sorted(outcome.finished) == ["a", "b"]
-    assert [each.get("cause") for each in attempts(ledger, "a")] == [None, "ok"]
+    assert [attempt.get("cause") for attempt in attempts(ledger, "a")] == [None, "ok"]
 
 
 # --- two launchers
@@ -343,12 +343,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_two_launchers_of_one_sweep_run_everything_once(tmp_path: Path) -> None:
     run_ids = list("abcdefgh")
-    ledger = plan(tmp_path, **{each: {"steps": 3, "pause": 0.1} for each in run_ids})
+    ledger = plan(tmp_path, **{run_id: {"steps": 3, "pause": 0.1} for run_id in run_ids})
     with launching(ledger, workers=2) as one, launching(ledger, workers=2) as other:
-        outs = [each.communicate(timeout=60)[0] for each in (one, other)]
+        outs = [launcher.communicate(timeout=60)[0] for launcher in (one, other)]
     outcomes = [json.loads(out.splitlines()[-1]) for out in outs]
     assert [one.returncode, other.returncode] == [0, 0]
-    assert all(sorted(each["finished"] + each["skipped"]) == run_ids for each in outcomes)
+    assert all(sorted(outcome["finished"] + outcome["skipped"]) == run_ids for outcome in outcomes)
     assert [len(attempts(ledger, run_id)) for run_id in run_ids] == [1] * len(run_ids)
 
 
@@ -370,10 +370,10 @@ def test_a_run_that_another_process_holds_is_waited_for_and_said_so(
         assert "waiting   name-a: another process is at work on it" in capsys.readouterr().out
         if cause == "preempted":
             assert sorted(outcome.finished) == ["a", "b"]
-            assert [each["cause"] for each in attempts(ledger, "a")] == ["preempted", "ok"]
+            assert [attempt["cause"] for attempt in attempts(ledger, "a")] == ["preempted", "ok"]
             ledger = plan(tmp_path / "second", a="", b="")
             run_dir = str(ledger.run_dir("a"))
-    assert [each["cause"] for each in attempts(ledger, "a")] == ["ok"]
+    assert [attempt["cause"] for attempt in attempts(ledger, "a")] == ["ok"]
 
 
 def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
 
     ledger = plan(tmp_path, a="")
     with Attempt.open(ledger.run_dir("a")) as other:
-        end = verdict.of_death(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
+        end = verdict.of_exit(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
         assert end.cause is Cause.BUSY
         assert not (other.path / "exit.json").exists()
         other.close(Cause.OK)
@@ -393,7 +393,7 @@ def test_a_run_that_hangs_before_its_attempt_is_ended_and_tried_again(tmp_path: 
     with Attempt.open(ledger.run_dir("a")) as before:
         before.close(Cause.PREEMPTED)
     assert launch(ledger, retries=1, hung_min=0.005).finished == ["a"]  # 12 times 0.3 s
-    assert [each["cause"] for each in attempts(ledger, "a")] == ["preempted", "hung", "ok"]
+    assert [attempt["cause"] for attempt in attempts(ledger, "a")] == ["preempted", "hung", "ok"]
 
 
 @pytest.fixture
@@ -427,9 +427,9 @@ def test_on_a_full_disk_an_end_keeps_its_cause_and_is_said(
     run_dir = Ledger(full_disk).run_dir("a")
     (run_dir / "lock").unlink()  # its process is dead
     known = verdict.Verdict(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
-    assert verdict.of_death(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
-    told = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
-    assert capsys.readouterr().err == f"{run_dir}: {told}\n"
+    assert verdict.of_exit(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
+    message = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
+    assert capsys.readouterr().err == f"{run_dir}: {message}\n"
     assert not list(run_dir.glob("attempts/[23]/exit.json"))
 
 
@@ -468,7 +468,7 @@ def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
     wait_for(lambda: worker.poll() is not None)
     child = int(log.read_text())
     assert lock.process_start(child) is not None
-    worker.bury()
+    worker.clean_up()
     assert lock.process_start(child) is None
 
 
@@ -490,7 +490,7 @@ def test_the_end_of_one_worker_is_not_that_of_the_tenth_after_it(tmp_path: Path)
     wait_for(lambda: staff[1].poll() is not None)
     assert staff[10].poll() is None
     for worker in (staff[1], staff[10]):
-        worker.bury()
+        worker.clean_up()
 
 
 @pytest.mark.slow

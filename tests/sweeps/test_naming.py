@@ -30,9 +30,9 @@ from tests.sweeps.test_plan import planned
 def test_a_bad_name_is_one_line_before_anything_is_launched(words, message, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     assert main(["-m", "loss=grpo", "seed=0,1", "cluster=local", *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -61,7 +61,7 @@ def test_a_name_is_of_one_sweep_and_of_those_that_have_all_its_runs(tmp_path: Pa
     with pytest.raises(ValueError, match=re.escape("name=pilot is taken by sweep s1 (x), which has other runs.")):
         check_free("pilot", "s3", ["a", "c"], ledger)
     for name in ("paper", "eta.rlvr"):
-        with pytest.raises(ValueError, match=f"name={name} is another thing to `python -m analysis`"):
+        with pytest.raises(ValueError, match=f"name={name} means something else to `python -m analysis`"):
             check_free(name, "s3", ["c"], ledger)
     with pytest.raises(ValueError, match="name=mine is the name of a study in"):
         check_free("mine", "s3", ["c"], ledger)

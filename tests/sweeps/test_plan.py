@@ -20,9 +20,9 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
-from sweeps.launcher import _tell_of_other_versions
+from sweeps.launcher import _warn_of_changed_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import _here, _rounded, _size, differences, measured, preview
+from sweeps.preview import _local_resources, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -72,8 +72,8 @@ def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
-    made = planned(["seed=0"], ["seed=1"])
-    marked = replace(made, runs=(made.runs[0], replace(made.runs[1], control="seeds")))
+    new_plan = planned(["seed=0"], ["seed=1"])
+    marked = replace(new_plan, runs=(new_plan.runs[0], replace(new_plan.runs[1], control="seeds")))
     assert preview(marked, Ledger(tmp_path), slurm=False).count("seed=1 control=seeds") == 1
 
 
@@ -86,7 +86,7 @@ def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     cluster = ["cluster=slurm", "cluster.cpus=3"]
     coming = planned(["steps=40", "eta=2", "cluster.threads=2", *cluster], ["rollout.prompts=64", *cluster])
     text = preview(coming, ledger, slurm=True)
-    assert "about 8 CPU-hours (from 1 finished run alike; 1 run like none)" in text
+    assert "about 8 CPU-hours (from 1 finished run alike; 1 run without an estimate)" in text
     assert "2 runs: SLURM, 1 rank, 3 CPUs, 0 GPUs, 4 GB" in text
     gpu = preview(planned(["steps=40", "cluster.gpus=2", *cluster]), ledger, slurm=True)
     assert "about 8 GPU-hours" in gpu
@@ -140,7 +140,7 @@ def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
     cluster = {"workers": None, "threads": 1, "ranks": 1, "nodes": 1, "gpus": 0}
     config = {"cluster": cluster, "rollout": {"engine": {"workers": 2}}}
-    assert _here(config) == "1 rank with 1 thread each, 2 at a time on this machine"
+    assert _local_resources(config) == "1 rank with 1 thread each, 2 at a time on this machine"
 
 
 def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
             ("trainer.eps", 1e-9),
         ]
     ]
-    ledger, made = Ledger(tmp_path), planned(knobs)
-    write(made, ledger)
-    (line,) = (ledger.sweep_dir(made.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
+    ledger, new_plan = Ledger(tmp_path), planned(knobs)
+    write(new_plan, ledger)
+    (line,) = (ledger.sweep_dir(new_plan.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
     assert len(line) < 1000
 
 
@@ -313,9 +313,9 @@ def test_finished_runs_are_estimated_once_for_all_planned_ones(tmp_path: Path, m
 def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
     """(device, hours of runs, what hours are counted in)"""
     text = preview(planned(*points), ledger, slurm=False)
-    found = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
-    assert found is not None, text
-    return found[1], float(found[2]), found[3]
+    match = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
+    assert match is not None, text
+    return match[1], float(match[2]), match[3]
 
 
 @pytest.mark.parametrize(
@@ -363,8 +363,8 @@ def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
         finish(ledger, run.run_id, 1, 100)
         (end,) = ledger.run_dir(run.run_id).rglob("exit.json")
         end.write_text(json.dumps(json.loads(end.read_text()) | {"time": 1e9 + number}))
-    found = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
-    assert found == [(7, 0), (9, 2), (9, 1)]
+    measured_runs = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
+    assert measured_runs == [(7, 0), (9, 2), (9, 1)]
 
 
 def test_a_launch_names_finished_runs_that_read_something_else(
@@ -379,10 +379,10 @@ def test_a_launch_names_finished_runs_that_read_something_else(
     configs = dict.fromkeys(ledger.runs(), config)
     for run_id in ("a" * 12, "b" * 12):
         finish(ledger, run_id, 1, 1)
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == ""
     data.write_text("after that")
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == (
         f"task.train={data}: 2 finished runs read other content than is there now, and are not run again. Give the new "
         "one another path, which makes other runs.\n"
@@ -402,10 +402,10 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
         own_code.record(ledger.run_dir(run_id), config, [str(mine)])
     configs = dict.fromkeys(ledger.runs(), config)
     finish(ledger, "a" * 12, 1, 1)
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == ""
     (mine / "launched_loss.py").write_text("after that")
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_changed_inputs(ledger, configs)
     how = (
         "and the same command. To have both: a module of another name for the new one, in its `_target_`, which makes "
         "other runs.\n"
@@ -415,7 +415,7 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
         f"rm -r {tmp_path}/runs/aaaaaaaaaaaa, {how}"
     )
     finish(ledger, "b" * 12, 1, 1)
-    _tell_of_other_versions(ledger, configs)
+    _warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == (
         f"{mine}/launched_loss.py: 2 finished runs were made with another version, and are not run again. To train "
         f"anew: rm -r {tmp_path}/runs/{{aaaaaaaaaaaa,bbbbbbbbbbbb}}, {how}"

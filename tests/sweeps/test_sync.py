@@ -24,11 +24,11 @@ from tests.tracker.places import end_attempt, expected, make_run, make_sweep, st
 
 
 def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path) -> None:
-    said = "MLflow: http://gone:5000 does not answer"
-    shipper = ShipperProcess([sys.executable, "-c", f"print({said!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
+    line = "MLflow: http://gone:5000 does not answer"
+    shipper = ShipperProcess([sys.executable, "-c", f"print({line!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
     assert shipper.finish(60, hurry=lambda: False) == (
-        f"MLflow has not got everything: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics are "
-        "safe in runs/: `python -m sweeps sync` ships the rest."
+        f"MLflow does not have all metrics yet: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics "
+        "are safe in runs/: `python -m sweeps sync` ships the rest."
     )
 
 
@@ -39,9 +39,9 @@ def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_bef
     finish(ledger, before.runs[0].run_id, steps=2, seconds=1.0)
     after = planned(*([*point[:-1], f"seed={seed}", "tracker.uri=sqlite:///named.db"] for seed in (0, 1)))
     write(after, ledger)
-    found = {sweep.sweep_id: dict(tracker_of(ledger, sweep)) for sweep in ledger.sweeps()}
-    assert found[before.sweep_id] == {"enabled": False, "uri": None}
-    assert found[after.sweep_id] == {"enabled": True, "uri": "sqlite:///named.db"}
+    trackers = {sweep.sweep_id: dict(tracker_of(ledger, sweep)) for sweep in ledger.sweeps()}
+    assert trackers[before.sweep_id] == {"enabled": False, "uri": None}
+    assert trackers[after.sweep_id] == {"enabled": True, "uri": "sqlite:///named.db"}
     assert after.runs[0].run_id == before.runs[0].run_id
 
 

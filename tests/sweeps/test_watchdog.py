@@ -20,7 +20,7 @@ def silent_for(watchdog: Watchdog, seconds: float) -> bool:
     """Was the run ended within that time? A slow machine looks less often, and then counts less."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if watchdog.ended_it():
+        if watchdog.finds_hung():
             return True
         time.sleep(0.005)
     return False
@@ -41,7 +41,7 @@ def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a
     assert end.cause is Cause.HUNG
     assert end.cause.goes_on
     assert end.cause.state is State.PREEMPTED
-    assert "phase 'train': ended. What its threads were doing is at the end of" in end.message
+    assert "phase 'train': ended. The stacks of its threads are at the end of" in end.message
 
 
 def test_a_run_whose_engine_answers_is_not_ended_however_long_its_evaluation_takes(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_run_whose_engine_answers_is_not_ended_however_long_its_evaluation_tak
     while time.monotonic() < until:  # eight times its patience
         beat = {"time": 1.0, "alive": time.time(), "phase": "evaluation", "step": 3, "origin": {"step": 1, "time": 0.0}}
         write_json(attempt.path / "heartbeat.json", beat)
-        assert not watchdog.ended_it()
+        assert not watchdog.finds_hung()
     assert silent_for(watchdog, 30)  # its answers have stopped
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_never_begins_its_attempt_is_ended_as_hung_in_one_of_its_own(
     assert not silent_for(watchdog, 0.7)
     assert silent_for(watchdog, 30)
     assert newest_attempt(tmp_path) == 1
-    ended = verdict.of_death(
+    ended = verdict.of_exit(
         tmp_path, 1, -9, stopping=False, log=tmp_path / "job.out", known=watchdog.verdict(tmp_path / "job.out")
     )
     assert (ended.cause, ended.again) == (Cause.HUNG, True)

@@ -21,7 +21,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.controller import advance, has_results
 from sweeps.growing.record import FINAL, TUNING, Candidate, Record
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
 
 PROBLEMS = 60
@@ -29,10 +29,10 @@ ARMS = {0: "grpo", 1: "pacs", 2: "rloo"}
 
 
 def candidate(place: int, seed: int, *, stage: str = FINAL, lr: float = 1e-6) -> Candidate:
-    made = config(ARMS[place], seed=seed, lr=lr)
+    frozen_config = config(ARMS[place], seed=seed, lr=lr)
     name = f"{ARMS[place]}-lr{lr:g}-{stage}-s{seed}"
     words = (f"loss={ARMS[place]}", f"lr={lr:g}", f"seed={seed}")
-    run = Planned(f"id-{name}", group_of(made), name, words, made, arm=name.rpartition("-")[0])
+    run = PlannedRun(f"id-{name}", group_of(frozen_config), name, words, frozen_config, arm=name.rpartition("-")[0])
     return Candidate(run, place, seed, stage, f"lr={lr:g}")
 
 
@@ -57,10 +57,10 @@ def test_the_plan_of_a_growing_sweep_is_the_users_alone_to_read(tmp_path: Path) 
 def train(home: Path, right: Callable[[str, int], float], cause: str = "ok", of: str = "") -> None:
     """End every run (of a loss) that has not: `right` of 8 samples are right on each problem, by (name, seed)."""
     for path in sorted((home / "runs").glob(f"id-{of}*")):
-        made = json.loads((path / "run.json").read_text())
+        info = json.loads((path / "run.json").read_text())
         if (path / "attempts").exists():
             continue
-        (one,) = [c for c in Record.read(Ledger(home), "s").candidates if c.run.run_id == made["run_id"]]
+        (one,) = [c for c in Record.read(Ledger(home), "s").candidates if c.run.run_id == info["run_id"]]
         share = right(one.run.name, one.seed)
         shutil.rmtree(path)
         problems = counts(*(min(8, max(0, round(share) + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))
@@ -92,7 +92,7 @@ def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
     train(tmp_path, right)
     wave = advance(ledger, "s", print)
     (first,) = looks(tmp_path)
-    outcomes = {each["name"].partition(" ")[0]: each["outcome"] for each in first["questions"]}
+    outcomes = {question["name"].partition(" ")[0]: question["outcome"] for question in first["questions"]}
     assert outcomes == {"loss=pacs": "above", "loss=rloo": "undecided"}
     assert sorted(run for run in wave if "s3" in run) == ["id-grpo-lr1e-06-final-s3", "id-rloo-lr1e-06-final-s3"]
     assert not [run for run in wave if "pacs" in run and "s3" in run]
@@ -112,8 +112,8 @@ def test_where_nothing_can_be_compared_nothing_is_decided(tmp_path: Path) -> Non
     """Two sizes of maze are two settings of one arm each."""
     for size in (7, 9):
         for seed in range(3):
-            made = config("grpo", seed=seed, task={"size": size})
-            write_run(tmp_path, made, {40: {"maze": counts(4, 4)}}, study="study", name=f"grpo-{size}-s{seed}")
+            frozen_config = config("grpo", seed=seed, task={"size": size})
+            write_run(tmp_path, frozen_config, {40: {"maze": counts(4, 4)}}, study="study", name=f"grpo-{size}-s{seed}")
     with pytest.raises(LookupError, match="no setting has two arms that measured avg@8. Name a metric"):
         questions(load(tmp_path, study="study"), "", 0.95)
 
@@ -176,9 +176,9 @@ def test_each_arm_goes_on_with_the_value_that_is_best_on_the_validation_split(tm
     assert advance(record.ledger, "s", print) == []
     frames = load(tmp_path)
     assert {run.seed for run in frames.rows} == {0, 1}  # what is reported did not choose
-    found = tuning_table.table(frames)
-    assert found is not None
-    picked = {(cell["block"], cell["row"]): round(cell["mean"], 6) for cell in found.records if "picked" in cell["row"]}
+    rows = tuning_table.table(frames)
+    assert rows is not None
+    picked = {(cell["block"], cell["row"]): round(cell["mean"], 6) for cell in rows.records if "picked" in cell["row"]}
     assert picked == {("loss=grpo", "lr = 1e-06 (picked)"): 0.5, ("loss=pacs", "lr = 1e-05 (picked)"): 0.625}
     drawn = tuning_figure.figure(frames)
     assert drawn is not None

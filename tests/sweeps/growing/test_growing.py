@@ -111,10 +111,10 @@ def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_
     repeated = recorded(ledger, "cluster.threads=3", "tracker=none", "checkpoint.every=7")
     repeated.repeat()
     there = Record.read(ledger, first.sweep_id).candidates
-    assert [each.run.run_id for each in there] == [each.run.run_id for each in first.candidates]
-    for config in (*(each.run.config for each in there), read_config(ledger.run_dir(begun.run.run_id))):
-        told = config["cluster"]["threads"], config["tracker"]["enabled"], config["checkpoint"]["every"]
-        assert told == (3, False, 7)
+    assert [candidate.run.run_id for candidate in there] == [candidate.run.run_id for candidate in first.candidates]
+    for config in (*(candidate.run.config for candidate in there), read_config(ledger.run_dir(begun.run.run_id))):
+        settings = config["cluster"]["threads"], config["tracker"]["enabled"], config["checkpoint"]["every"]
+        assert settings == (3, False, 7)
 
 
 def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judged(
@@ -125,7 +125,7 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     looked = Record.read(ledger, ledger.sweeps()[0].sweep_id)
     looked.info["until"]["looks"].append({"seeds": 3})
     repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'", "tracker=none")
-    assert "baseline and claims: those that the launch fixed stay." in capsys.readouterr().err
+    assert "baseline and claims stay as the first launch fixed them." in capsys.readouterr().err
     looked.save()  # by a controller, in the meantime
     repeated.rename()
     (sweep,) = ledger.sweeps()
@@ -155,7 +155,7 @@ def test_a_repeated_command_goes_on_from_what_a_killed_one_has_written(tmp_path:
 def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_it_is(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     first, second = recorded(ledger), recorded(ledger)  # both before anything is written
-    ids = [each.run.run_id for each in first.candidates]
+    ids = [candidate.run.run_id for candidate in first.candidates]
 
     def refuse() -> None:
         with launcher._forgotten_if_refused(ledger, second.sweep_id, ids), controller.owned(ledger, first.sweep_id):
@@ -169,7 +169,7 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
     with controller.owned(ledger, second.sweep_id):  # as on SLURM, where it waits
         second.write()
     (sweep,) = ledger.sweeps()
-    assert sorted(sweep.run_ids) == ledger.runs() == sorted(each.run.run_id for each in first_wave(first))
+    assert sorted(sweep.run_ids) == ledger.runs() == sorted(candidate.run.run_id for candidate in first_wave(first))
 
 
 @pytest.mark.slow

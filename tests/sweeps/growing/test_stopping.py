@@ -60,8 +60,8 @@ def test_what_is_tuned() -> None:
     for typed, told in (
         ("lr", "write a knob and its values"),
         ("lr:1e-5", "two values or more"),
-        ("loss:a,b", "loss is tuned and given"),
-        ("lr:1,2 eta:1 lr:3,4", "lr stands twice"),
+        ("loss:a,b", "loss is both tuned and set"),
+        ("lr:1,2 eta:1 lr:3,4", "lr is written twice"),
         ("lr:1,2 seed:x", "seeds are whole numbers"),
     ):
         with pytest.raises(ValueError, match=told):

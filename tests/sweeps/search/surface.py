@@ -23,7 +23,7 @@ from rlvr.ledger.attempt import Attempt, asked_to_prune
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sweeps import Ledger
-from sweeps.planned import Planned
+from sweeps.planned import PlannedRun
 from sweeps.search import sampler as samplers
 from sweeps.search.controller import Search
 from sweeps.search.space import search_space
@@ -31,7 +31,7 @@ from sweeps.search.study import Goal, open_study
 
 STEPS = 4
 SPACE = ("x=interval(0,1)", "y=range(1,5)", "kind=one,two")
-MAKE: dict[str, Callable[[samplers.Asked], BaseSampler]] = {
+MAKE: dict[str, Callable[[samplers.Request], BaseSampler]] = {
     "tpe": lambda asked: samplers.tpe(asked, seed=0, n_startup_trials=3, n_ei_candidates=24),
     "random": lambda asked: samplers.random(asked, seed=0),
     "cmaes": lambda asked: samplers.cmaes(asked, seed=0, n_startup_trials=1, popsize=4),
@@ -50,11 +50,11 @@ class Here:
 
     def __init__(self, ledger: Ledger, deaths: int = 0) -> None:
         self.ledger, self.deaths = ledger, deaths
-        self.at_work: dict[str, tuple[Planned, Attempt, JournalWriter]] = {}
+        self.at_work: dict[str, tuple[PlannedRun, Attempt, JournalWriter]] = {}
         self.step: dict[str, int] = {}
         self.said: list[str] = []
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         attempt = Attempt.open(self.ledger.run_dir(run.run_id))
         self.at_work[run.run_id] = run, attempt, JournalWriter(self.ledger.run_dir(run.run_id), attempt.number)
         self.step[run.run_id] = 0
@@ -84,11 +84,11 @@ class Here:
         self.said.append(text)
 
 
-def plan_point(overrides: list[str]) -> Planned:
-    told = dict(each.split("=") for each in overrides)
-    config = {"x": float(told["x"]), "y": told["y"], "kind": told["kind"], "seed": 0, "cluster": {}}
+def plan_point(overrides: list[str]) -> PlannedRun:
+    values = dict(each.split("=") for each in overrides)
+    config = {"x": float(values["x"]), "y": values["y"], "kind": values["kind"], "seed": 0, "cluster": {}}
     run_id = hashlib.sha256(repr(config).encode()).hexdigest()[:12]
-    return Planned(run_id, run_id, run_id, tuple(overrides), config)
+    return PlannedRun(run_id, run_id, run_id, tuple(overrides), config)
 
 
 def search(
@@ -105,7 +105,7 @@ def search(
     goal = Goal(
         list(metrics),
         list(metrics.values()),
-        lambda trial, axis: MAKE[sampler](samplers.Asked(space.axes, len(metrics), trial, axis)),
+        lambda trial, axis: MAKE[sampler](samplers.Request(space.axes, len(metrics), trial, axis)),
         pruner or NopPruner(),
         n_trials,
         retries,

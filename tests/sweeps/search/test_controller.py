@@ -23,9 +23,9 @@ PARETO = {"up": "maximize", "down": "minimize"}
 
 
 def complete(home: Path, *, at_once: int = 1, deaths: int = 0, **options: Any) -> list[tuple[Any, ...]]:
-    made = search(home, **options)
-    made.run(Here(made.ledger, deaths), at_once)
-    return rows(made)
+    searching = search(home, **options)
+    searching.run(Here(searching.ledger, deaths), at_once)
+    return rows(searching)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,16 @@ def test_killed_again_and_again_it_proposes_and_tells_the_same(
     while not in_a_child(lambda: complete(home, **options), writes + lives):
         lives += 1
         assert lives < 100
-    made = search(home, **options)
-    assert rows(made) == undisturbed
+    searching = search(home, **options)
+    assert rows(searching) == undisturbed
     assert lives > 5
-    manifest = [json.loads(line) for line in (made.ledger.sweep_dir("s") / "manifest.jsonl").read_text().splitlines()]
-    first = {t.user_attrs["run_id"]: t.number for t in reversed(made.trials())}  # a point may come twice: one run
+    manifest = [
+        json.loads(line) for line in (searching.ledger.sweep_dir("s") / "manifest.jsonl").read_text().splitlines()
+    ]
+    first = {t.user_attrs["run_id"]: t.number for t in reversed(searching.trials())}  # a point may come twice: one run
     assert {line["run_id"]: line["trial"] for line in manifest} == first
     for line in manifest:
-        records = journal.read(layout.journal(made.ledger.run_dir(line["run_id"]))).records
+        records = journal.read(layout.journal(searching.ledger.run_dir(line["run_id"]))).records
         assert [r.step for r in records] == list(range(1, len(records) + 1))
 
 
@@ -76,10 +78,10 @@ def test_killed_with_several_trials_at_work_it_loses_and_doubles_none(tmp_path: 
         lives += 1
         assert lives < 100
     assert lives > 2
-    made = search(tmp_path)
-    assert Counter(row[1] for row in rows(made)) == {"COMPLETE": 8}
-    finished = [s for s in made.ledger.states(made.ledger.runs()) if s.state == "finished"]
-    assert {s.run_id for s in finished} == {t.user_attrs["run_id"] for t in made.trials()}
+    searching = search(tmp_path)
+    assert Counter(row[1] for row in rows(searching)) == {"COMPLETE": 8}
+    finished = [s for s in searching.ledger.states(searching.ledger.runs()) if s.state == "finished"]
+    assert {s.run_id for s in finished} == {t.user_attrs["run_id"] for t in searching.trials()}
     assert len(finished) == 8
 
 
@@ -111,17 +113,17 @@ def test_more_trials_go_on_from_those_there_are(tmp_path: Path) -> None:
 
 def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Path) -> None:
     """Worse at a step than the median of the trials that were complete then: by hand, from x alone."""
-    made = search(tmp_path, sampler="random", pruner=MedianPruner(**MEDIAN), n_trials=12)
-    runs = Here(made.ledger)
-    made.run(runs, at_once=1)
+    searching = search(tmp_path, sampler="random", pruner=MedianPruner(**MEDIAN), n_trials=12)
+    runs = Here(searching.ledger)
+    searching.run(runs, at_once=1)
     complete = list[float]()
-    for trial in made.trials():
+    for trial in searching.trials():
         value = 1 - (trial.params["x"] - 0.3) ** 2
         # Trials stand in the same order at every step, so that each is judged at its first.
         pruned = len(complete) >= MEDIAN["n_startup_trials"] and value < statistics.median(complete)
         assert (trial.state == TrialState.PRUNED) == pruned
-        state = made.ledger.state(trial.user_attrs["run_id"])
-        records = journal.read(layout.journal(made.ledger.run_dir(state.run_id))).records
+        state = searching.ledger.state(trial.user_attrs["run_id"])
+        records = journal.read(layout.journal(searching.ledger.run_dir(state.run_id))).records
         if pruned:
             why = f"MedianPruner at step 1: trial {trial.number} of search s"
             assert (state.state, state.message, [r.step for r in records]) == ("pruned", why, [1])
@@ -133,53 +135,53 @@ def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Pat
 
 
 def test_a_pareto_front_is_that_of_brute_force(tmp_path: Path) -> None:
-    made = search(tmp_path, sampler="nsgaii", metrics=PARETO, n_trials=20)
-    made.run(Here(made.ledger), at_once=3)
-    points = {t.user_attrs["run_id"]: (1 - (t.params["x"] - 0.3) ** 2, t.params["x"]) for t in made.trials()}
+    searching = search(tmp_path, sampler="nsgaii", metrics=PARETO, n_trials=20)
+    searching.run(Here(searching.ledger), at_once=3)
+    points = {t.user_attrs["run_id"]: (1 - (t.params["x"] - 0.3) ** 2, t.params["x"]) for t in searching.trials()}
     front = {
         run_id
         for run_id, (up, down) in points.items()
         if not any(u >= up and d <= down and (u, d) != (up, down) for u, d in points.values())
     }
     assert 2 < len(front) < len(points)
-    best = report(made)
-    assert {each["run_id"]: tuple(each["values"]) for each in best} == {run_id: points[run_id] for run_id in front}
-    text = (made.ledger.sweep_dir("s") / "best.md").read_text()
+    best = report(searching)
+    assert {trial["run_id"]: tuple(trial["values"]) for trial in best} == {run_id: points[run_id] for run_id in front}
+    text = (searching.ledger.sweep_dir("s") / "best.md").read_text()
     assert "Pareto front (maximize up, minimize down)" in text
     assert text.count("python -m rlvr.run") == len(front)
 
 
 def test_a_trial_whose_node_is_gone_fails_and_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
-    told = complete(tmp_path, deaths=2, retries=2, n_trials=3)
-    assert Counter(row[1] for row in told) == {"FAIL": 6, "COMPLETE": 3}
-    made = search(tmp_path)
-    of = {t.number: t.user_attrs.get("retry_of") for t in made.trials()}
-    for trial in made.trials(TrialState.COMPLETE):
+    trials_told = complete(tmp_path, deaths=2, retries=2, n_trials=3)
+    assert Counter(row[1] for row in trials_told) == {"FAIL": 6, "COMPLETE": 3}
+    searching = search(tmp_path)
+    of = {t.number: t.user_attrs.get("retry_of") for t in searching.trials()}
+    for trial in searching.trials(TrialState.COMPLETE):
         first = of[of[trial.number] or 0]
         assert first is not None
-        assert trial.params == made.trials()[first].params
-        assert made.ledger.state(trial.user_attrs["run_id"]).attempt == 3
-    assert {t.user_attrs["cause"] for t in made.trials(TrialState.FAIL)} == {"node"}
+        assert trial.params == searching.trials()[first].params
+        assert searching.ledger.state(trial.user_attrs["run_id"]).attempt == 3
+    assert {t.user_attrs["cause"] for t in searching.trials(TrialState.FAIL)} == {"node"}
     assert Counter(row[1] for row in complete(tmp_path / "b", deaths=2, n_trials=3)) == {"FAIL": 3}
 
 
 def test_the_same_point_again_is_not_run_again(tmp_path: Path) -> None:
-    made = search(tmp_path, n_trials=2)
+    searching = search(tmp_path, n_trials=2)
     for _ in range(2):
-        made.study.enqueue_trial({"x": 0.25, "y": 2, "kind": "one"})
-    made.run(Here(made.ledger), at_once=1)
-    assert [row[3] for row in rows(made)] == [[1 - (0.25 - 0.3) ** 2]] * 2
-    assert made.ledger.state(made.trials()[0].user_attrs["run_id"]).attempt == 1
-    assert len(made.ledger.runs()) == 1
+        searching.study.enqueue_trial({"x": 0.25, "y": 2, "kind": "one"})
+    searching.run(Here(searching.ledger), at_once=1)
+    assert [row[3] for row in rows(searching)] == [[1 - (0.25 - 0.3) ** 2]] * 2
+    assert searching.ledger.state(searching.trials()[0].user_attrs["run_id"]).attempt == 1
+    assert len(searching.ledger.runs()) == 1
 
 
 def test_an_unknown_metric_of_a_training_step_is_named_at_the_first(tmp_path: Path) -> None:
-    made = search(tmp_path, metrics={"upp": "maximize"})
+    searching = search(tmp_path, metrics={"upp": "maximize"})
     with pytest.raises(ValueError, match="no metric upp: a training step has down, up"):
-        made.run(Here(made.ledger), at_once=1)
+        searching.run(Here(searching.ledger), at_once=1)
 
 
 def test_patience_counts_evaluations_since_the_best(tmp_path: Path) -> None:
     """`up` rises from the first step, so when it is minimised the steps 2 and 3 are one more than a patience of 1."""
-    told = complete(tmp_path, metrics={"up": "minimize"}, pruner=patient(patience=1, min_delta=0.0), n_trials=2)
-    assert [(row[1], list(row[4])) for row in told] == [("PRUNED", [1, 2, 3])] * 2
+    trials_told = complete(tmp_path, metrics={"up": "minimize"}, pruner=patient(patience=1, min_delta=0.0), n_trials=2)
+    assert [(row[1], list(row[4])) for row in trials_told] == [("PRUNED", [1, 2, 3])] * 2

@@ -68,7 +68,7 @@ MISTAKES = {
     "GPUs that are not here": (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
     "threads of some trials": (
         ["eta=1,2", "when=cluster.threads=2 if eta=2", *GOAL, "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=2"],
-        "all runs of a launch on this machine share it. Launch them apart.",
+        "all runs of a launch on this machine share it. Launch them separately.",
     ),
     "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
     "a pruner of several metrics": (
@@ -184,13 +184,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @real
 def test_the_value_of_a_trial_is_the_metric_of_its_run_at_the_last_step(home: Path) -> None:
-    told = trials(home)
-    assert [t["state"] for t in told] == ["COMPLETE"] * 3
-    for trial in told:
+    trial_rows = trials(home)
+    assert [t["state"] for t in trial_rows] == ["COMPLETE"] * 3
+    for trial in trial_rows:
         run_dir = home / "runs" / trial["run_id"]
         assert float(trial[METRIC]) == last(run_dir)
         assert f"eta: {float(trial['eta'])}" in (run_dir / "config.yaml").read_text()
-    best = max(told, key=lambda t: float(t[METRIC]))
+    best = max(trial_rows, key=lambda t: float(t[METRIC]))
     (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
     assert best["run_id"] in text
     assert f"lr={best['lr']}" in text
@@ -228,7 +228,7 @@ def test_stopped_killed_and_repeated_it_ends_as_if_it_had_not_been(home: Path, t
     assert commands.main(["cancel", "search", "--home", str(tmp_path)]) == 0  # as Ctrl-C does
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 130, out
-    assert "the same command goes on with it" in out
+    assert "the same command continues it" in out
     process = start(tmp_path, *OPTIONS, "tracker=none")
     wait_for(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) > 1, process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -300,9 +300,12 @@ def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
     os.kill(json.loads(struck.read_text())["pid"], signal.SIGKILL)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
-    told = trials(tmp_path)
+    trial_rows = trials(tmp_path)
     run_id = struck.parent.parent.parent.name
-    assert [(t["state"], t["cause"]) for t in told if t["run_id"] == run_id] == [("FAIL", "error"), ("COMPLETE", "")]
-    assert sorted(t["state"] for t in told) == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert [(t["state"], t["cause"]) for t in trial_rows if t["run_id"] == run_id] == [
+        ("FAIL", "error"),
+        ("COMPLETE", ""),
+    ]
+    assert sorted(t["state"] for t in trial_rows) == ["COMPLETE", "COMPLETE", "FAIL"]
     assert attempts(tmp_path / "runs" / run_id) == 2
     assert list(deterministic(tmp_path / "runs" / run_id)) == list(range(121))

@@ -19,8 +19,8 @@ from sweeps.search.space import Axis, search_space
 
 
 def space(*typed: str) -> tuple[list[Axis], list[str]]:
-    found = search_space(OverridesParser.create().parse_overrides(list(typed)))
-    return list(found.axes), list(found.fixed.values())
+    searched = search_space(OverridesParser.create().parse_overrides(list(typed)))
+    return list(searched.axes), list(searched.fixed.values())
 
 
 TABLE: dict[str, BaseDistribution] = {
@@ -86,7 +86,7 @@ def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) ->
     points = alternatives(parse([typed]))[axis.key]
     study, seen = create_study(), list[str]()
     for number in range(len(points)):
-        study.sampler = samplers.grid(samplers.Asked([axis], 1, number, 0), seed=3)
+        study.sampler = samplers.grid(samplers.Request([axis], 1, number, 0), seed=3)
         trial = study.ask()
         seen.append(axis.suggest(trial))
         study.tell(trial, 0.0)
@@ -95,11 +95,11 @@ def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) ->
 
 def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
     overrides = parse(["eta=interval(0.5,4)", "loss=lad,grpo", "steps=3"])
-    found = search_space(overrides, ["eta if loss=lad", "cluster.gpus=2 if loss=grpo steps=3"])
-    given = {"eta": "eta=1.5", "loss": "loss=grpo"}
-    point = lambda: found.point(lambda k: given[found.axes[k].key])  # noqa: E731
+    searched = search_space(overrides, ["eta if loss=lad", "cluster.gpus=2 if loss=grpo steps=3"])
+    suggestions = {"eta": "eta=1.5", "loss": "loss=grpo"}
+    point = lambda: searched.point(lambda k: suggestions[searched.axes[k].key])  # noqa: E731
     assert sorted(point()) == ["cluster.gpus=2", "loss=grpo", "steps=3"]
-    given["loss"] = "loss=lad"
+    suggestions["loss"] = "loss=lad"
     assert sorted(point()) == ["eta=1.5", "loss=lad", "steps=3"]
     with pytest.raises(ValueError, match="no point of the sweep sets lr"):
         search_space(overrides, ["lr if loss=lad"])
@@ -107,11 +107,11 @@ def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
 
 def test_an_axis_is_asked_for_after_those_that_its_condition_names() -> None:
     whens = ["lr if steps=2", "steps if loss=lad"]
-    found = search_space(parse(["lr=interval(1e-5,1e-3)", "steps=1,2", "loss=lad,grpo"]), whens)
-    given = {"lr": "lr=1e-4", "steps": "steps=2", "loss": "loss=lad"}
-    point = lambda: found.point(lambda k: given[found.axes[k].key])  # noqa: E731
+    searched = search_space(parse(["lr=interval(1e-5,1e-3)", "steps=1,2", "loss=lad,grpo"]), whens)
+    suggestions = {"lr": "lr=1e-4", "steps": "steps=2", "loss": "loss=lad"}
+    point = lambda: searched.point(lambda k: suggestions[searched.axes[k].key])  # noqa: E731
     assert point() == ["loss=lad", "steps=2", "lr=1e-4"]
-    given["loss"] = "loss=grpo"
+    suggestions["loss"] = "loss=grpo"
     assert point() == ["loss=grpo"]
 
 
@@ -139,13 +139,13 @@ def test_every_option_is_what_its_name_says(group: str) -> None:
     for name, node in files.items():
         assert isinstance(node, DictConfig)
         bind(f"hydra.sweeper.{group}", node)
-        made = instantiate(node, _partial_=True)
-        option = made(_asked("seed=range(3)")) if group == "sampler" else made()
+        make = instantiate(node, _partial_=True)
+        option = make(_asked("seed=range(3)")) if group == "sampler" else make()
         assert type(option).__name__ == OPTIONS[group][name]
 
 
-def _asked(*typed: str, objectives: int = 1) -> samplers.Asked:
-    return samplers.Asked(space(*typed)[0], objectives, 0, 0)
+def _asked(*typed: str, objectives: int = 1) -> samplers.Request:
+    return samplers.Request(space(*typed)[0], objectives, 0, 0)
 
 
 def test_a_sampler_says_what_it_cannot_search() -> None:
@@ -162,16 +162,16 @@ def test_a_sampler_says_what_it_cannot_search() -> None:
 def test_every_sampler_finds_the_top_of_a_hill() -> None:
     """Maximise 1 - (x - 3)^2 over [0, 4] in 40 trials; random draws reach 0.99 with probability 1 - 0.95^40 = 0.87."""
     (axis,), _ = space("x=interval(0,4)")
-    made = {
+    expected = {
         "tpe": lambda a: samplers.tpe(a, seed=0, n_startup_trials=10, n_ei_candidates=24),
         "random": lambda a: samplers.random(a, seed=0),
         "cmaes": lambda a: samplers.cmaes(a, seed=0, n_startup_trials=1, popsize=None),
         "nsgaii": lambda a: samplers.nsgaii(a, seed=0, population_size=8, crossover_prob=0.9, mutation_prob=None),
     }
-    for name, make in made.items():
+    for name, make in expected.items():
         study = create_study(direction="maximize")
         for number in range(40):
-            study.sampler = make(samplers.Asked([axis], 1, number, 0))
+            study.sampler = make(samplers.Request([axis], 1, number, 0))
             trial = study.ask()
             x = float(axis.suggest(trial).removeprefix("x="))
             study.tell(trial, 1 - (x - 3) ** 2)
