@@ -133,7 +133,7 @@ MISTAKES = {
         ["-m", "loss=lad", "also=loss=lad eta=0.25"],
         "no eta and eta=0.25 make the same run",
     ),
-    "how an option is called": (["loss._partial_=false"], "loss._partial_=false is no knob: the option says how it is"),
+    "how an option is called": (["loss._partial_=false"], "loss._partial_=false is no knob: the option's file decides how"),
     "a sweep's word without its value": (["-m", "seed=0,1", "tune="], "tune= has no value. Give it one, or drop it."),
     "a knob of some of the options": (
         ["-m", "task=maze,bandit", "task.test_problems=64"],

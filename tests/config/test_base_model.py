@@ -77,9 +77,9 @@ FAULTS: dict[str, Callable[[Path], object]] = {
         d / "model.safetensors"
     ).rename(d / "pytorch_model.bin"),
     "model.safetensors is damaged: cut short, or no safetensors.": cut,
-    "its weights lack layers.1.mlp.up_proj.weight, which its config.json asks for.": lambda d: header(d, renamed),
+    "its weights lack layers.1.mlp.up_proj.weight, which its config.json requires.": lambda d: header(d, renamed),
     "its weights lack layers.2.self_attn.q_proj.weight, ": lambda d: edit(d, num_hidden_layers=3),
-    f"its embedding has the shape [{len(VOCABULARY)}, 16], and its config.json asks for [99, 16].": lambda d: edit(
+    f"its embedding has the shape [{len(VOCABULARY)}, 16], and its config.json requires [99, 16].": lambda d: edit(
         d, vocab_size=99
     ),
     "it has no tokenizer.json: a model has a tokenizer beside its weights.": lambda d: (d / "tokenizer.json").unlink(),
@@ -113,13 +113,13 @@ def test_heads_that_no_layer_can_have_are_refused(typed: str, said: str) -> None
 
 def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -> None:
     asked = ["model=hf", "model.chat=true"]
-    with pytest.raises(ValueError, match="no chat template, and model.chat=true asks for one"):
+    with pytest.raises(ValueError, match="no chat template, and model.chat=true needs one"):
         check(*asked, f"model.path={whole}")
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     for name, text in (("good", "{% for m in messages %}{{ m.content }}{% endfor %}"), ("refusing", refusing)):
         template(shutil.copytree(whole, tmp_path / name), text)
         check(*asked, f"model.path={tmp_path / name}")
-    with pytest.raises(ValueError, match="its chat template refuses a prompt after model.system: no system role."):
+    with pytest.raises(ValueError, match="its chat template rejects a prompt after model.system: no system role."):
         check(*asked, f"model.path={tmp_path / 'refusing'}", "model.system=Hello")
     template(shutil.copytree(whole, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):

@@ -83,7 +83,7 @@ def test_where_patching_is_wrong_all_points_are_composed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As with a Hydra that applies overrides in another way: here it forgets them."""
-    monkeypatch.setattr(Points, "_chooses", lambda self, override: True)
+    monkeypatch.setattr(Points, "_chooses_option", lambda self, override: True)
     points = composed([["lr=1e-4"], ["lr=2e-4"]])
     assert capsys.readouterr().err == ""
     points._bases = dict.fromkeys(points._bases, points._bases["lr=1e-4",])

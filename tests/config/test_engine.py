@@ -111,7 +111,7 @@ def test_a_worker_on_several_gpus_needs_them_on_one_node() -> None:
     check(*several, "cluster.gpus=7", "rollout.engine.workers=3")
     assert refused(*several, "cluster.gpus=6", "rollout.engine.workers=3") == (
         "rollout=ray takes a GPU for each of cluster.ranks=1 and rollout.engine.workers=3, "
-        "rollout.engine.tensor_parallel=2 for each of these, and cluster.gpus=6. Pass cluster.gpus=7, or fewer workers."
+        "rollout.engine.tensor_parallel=2 for each worker, and cluster.gpus=6. Pass cluster.gpus=7, or fewer workers."
     )
     apart = (*several, "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=2", "cluster.gpus=5")
     assert "Pass cluster.gpus=6, or fewer workers." in refused(*apart, "rollout.engine.workers=4")
@@ -168,7 +168,7 @@ MISMATCH = {
     "rollout.importance_cap=3": "rollout.importance_cap=3.0 must be more than 1 and needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "must be more than 1",
     "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
-    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask",
+    "rollout.importance=some": "rollout.importance=some must be none, truncate, mask or clip",
     "rollout.importance_level=sequence": "needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "must be token, sequence or",
     "trainer.temperature=0.5": "Drop trainer.temperature, or weigh them",
