@@ -16,7 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import group_of
-from rlvr.evaluate import EvaluatedPolicy, _distinct, _of_checkpoint, found, main
+from rlvr.evaluate import EvaluatedPolicy, _of_checkpoint, _with_distinct_names, main, policies_of
 from rlvr.job.evaluation import _answers
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
@@ -248,13 +248,13 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
     run_dir = layout.run(home, run)
     name = json.loads(layout.info(run_dir).read_text())["arm"]
     for source in (run, str(run_dir), "main"):
-        (policy,) = found([source], ledger, "newest")
+        (policy,) = policies_of([source], ledger, "newest")
         assert (policy.name, policy.step) == (f"{name}@{STEPS}", STEPS)
-    assert [policy.step for policy in found([run], ledger, "all", with_base=True)] == [2, 4, 0]
-    assert found([run], ledger, "2")[0].path == layout.checkpoint(layout.checkpoints(run_dir), 2).resolve()
-    base = found([run], ledger, "base")[0]
+    assert [policy.step for policy in policies_of([run], ledger, "all", with_base=True)] == [2, 4, 0]
+    assert policies_of([run], ledger, "2")[0].path == layout.checkpoint(layout.checkpoints(run_dir), 2).resolve()
+    base = policies_of([run], ledger, "base")[0]
     assert base.name == "base"
-    assert found([str(base.path)], ledger, "newest")[0].trained is None
+    assert policies_of([str(base.path)], ledger, "newest")[0].trained is None
     for source, which, message in (
         ("no-such", "newest", "There is no run"),
         ("runs/no-such", "newest", "There is no run"),  # no name of the hub
@@ -263,7 +263,7 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
         (run, "last", "pass newest, best"),
     ):
         with pytest.raises(ValueError, match=message):
-            found([source], ledger, which)
+            policies_of([source], ledger, which)
 
 
 def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
@@ -280,12 +280,12 @@ def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
     *lines, tuning = map(json.loads, manifest.read_text().splitlines())
     manifest.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**tuning, "stage": "tuning"}]))
     for source in ("eta", "7c46"):
-        policies = found([source], Ledger(tmp_path), "newest")
+        policies = policies_of([source], Ledger(tmp_path), "newest")
         assert [policy.path.parents[1].name for policy in policies] == ["id-grpo-s0", "id-grpo-s2"]
-        assert "left out: grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
-    assert [policy.name for policy in found(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
-    assert "grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
-    assert len(found(["eta"], Ledger(tmp_path), "all")) == 3
+        assert "left out: grpo-s1 (failed) is at step 20 of 40." in capsys.readouterr().err
+    assert [policy.name for policy in policies_of(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
+    assert "grpo-s1 (failed) is at step 20 of 40." in capsys.readouterr().err
+    assert len(policies_of(["eta"], Ledger(tmp_path), "all")) == 3
 
 
 def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
@@ -302,7 +302,7 @@ def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
         home = tmp_path / str(number)
         run_dir = layout.run(home, write_run(home, config("grpo", model={"path": named}), {}))
         record_stages(run_dir, ["presampled"])
-        (base,) = found([str(run_dir)], Ledger(home), "base")
+        (base,) = policies_of([str(run_dir)], Ledger(home), "base")
         assert base.path == expected.resolve()
 
 
@@ -323,11 +323,11 @@ def test_the_best_checkpoints_of_an_arm_are_one_arm_and_bases_of_two_tasks_are_e
         EvaluatedPolicy(tmp_path, "base", group, 0, {"task": {"name": task, "reader": {"path": group}}})
         for group, task in (("aaaa1", "coins"), ("bbbb1", "coins"), ("cccc1", "maze"))
     ]
-    assert [policy.name for policy in _distinct(bases[1:], one_task=False)] == ["base", "base"]
+    assert [policy.name for policy in _with_distinct_names(bases[1:], one_task=False)] == ["base", "base"]
     assert not capsys.readouterr().err
-    assert [policy.name for policy in _distinct(bases, one_task=False)] == ["base-aaaa", "base-bbbb", "base"]
+    assert [policy.name for policy in _with_distinct_names(bases, one_task=False)] == ["base-aaaa", "base-bbbb", "base"]
     assert "several base policies of one task" in capsys.readouterr().err
-    assert [policy.name for policy in _distinct(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
+    assert [policy.name for policy in _with_distinct_names(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
 
 
 def test_a_word_longer_than_a_path_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:

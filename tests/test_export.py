@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.export import chosen, main
+from rlvr.export import checkpoint_of, main
 
 
 def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Path:
@@ -18,9 +18,9 @@ def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Pat
 
 def test_the_newest_is_chosen_or_the_best_or_the_one_that_is_named(tmp_path: Path) -> None:
     first, second, third = (make_checkpoint(tmp_path, s, score) for s, score in ((2, 0.3), (4, 0.5), (10, None)))
-    assert chosen(tmp_path, best=False) == third
-    assert chosen(tmp_path, best=True) == second
-    assert chosen(first, best=False) == first
+    assert checkpoint_of(tmp_path, best=False) == third
+    assert checkpoint_of(tmp_path, best=True) == second
+    assert checkpoint_of(first, best=False) == first
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ MISTAKES = {
     "a syntax error": (["eta=[1,"], "eta=[1,: the value cannot be read. Type KEY=VALUE"),
     "a knob of another option": (["task=classes", "task.class=3"], "Did you mean task.classes?"),
     "a sweep's word on a single run, with a plus": (["++until=decided"], "until has no effect on a single run."),
-    "a policy in a training": (["+policy.chat=true"], "policy.chat is of evaluations, and this trains. Evaluate by"),
+    "a policy in a training": (["+policy.chat=true"], "policy.chat is a knob of evaluations, and this command trains"),
     "a group without its option": (["loss="], "loss=: loss takes the name of an option."),
     "a group of Hydra's own": (["hydra/job_logging=default"], "hydra/job_logging=default has no effect on a run."),
     "a learning rate that nobody reads": (
@@ -133,7 +133,10 @@ MISTAKES = {
         ["-m", "loss=lad", "also=loss=lad eta=0.25"],
         "no eta and eta=0.25 make the same run",
     ),
-    "how an option is called": (["loss._partial_=false"], "loss._partial_=false is no knob: the option's file decides how"),
+    "how an option is called": (
+        ["loss._partial_=false"],
+        "loss._partial_=false is no knob: the option's file decides how it is called.",
+    ),
     "a sweep's word without its value": (["-m", "seed=0,1", "tune="], "tune= has no value. Give it one, or drop it."),
     "a knob of some of the options": (
         ["-m", "task=maze,bandit", "task.test_problems=64"],

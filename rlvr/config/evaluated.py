@@ -37,7 +37,7 @@ def check_words(words: Sequence[str]) -> None:
             )
 
 
-def evaluated(
+def evaluation_point(
     composed: Composed, policy: Mapping[str, Any], trained: Mapping[str, Any] | None, typed: Sequence[str]
 ) -> Composed:
     """A composed point in which a policy replaces all that only training reads.

@@ -94,7 +94,7 @@ TOGETHER = {
     ),
     "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
     "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
-        "rollout.ahead=2 has none. Pass rollout=ray, or rollout.ahead=1."
+        "rollout.ahead=2 does not allow. Pass rollout=ray, or rollout.ahead=1."
     ),
     "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
 }

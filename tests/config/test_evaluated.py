@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlvr.config.compose import composing
-from rlvr.config.evaluated import check_words, evaluated
+from rlvr.config.evaluated import check_words, evaluation_point
 from rlvr.config.freeze import arm_name, frozen, group_id
 from rlvr.ledger.identity import run_id
 from tests.support.composed import check, composed
@@ -30,7 +30,7 @@ def trained(*overrides: str) -> dict[str, Any]:
 def evaluation(*typed: str, of: dict[str, Any] | None = None, usual: str = "", **policy: Any) -> dict[str, Any]:
     """The frozen config."""
     config, choices = composed("policy=evaluated", *([usual] if usual else []), *typed)
-    _, config, choices = evaluated((list(typed), config, choices), {**POLICY, **policy}, of, typed)
+    _, config, choices = evaluation_point((list(typed), config, choices), {**POLICY, **policy}, of, typed)
     return frozen(config, choices)
 
 
@@ -70,7 +70,7 @@ def test_policies_of_several_seeds_are_one_group() -> None:
     for seed in (0, 1):
         run = trained("task=coins", "model=coins_tiny", f"seed={seed}")
         config, choices = composed("policy=evaluated", "task=coins")
-        _, config, _ = evaluated(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
+        _, config, _ = evaluation_point(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
         groups.add(group_id(copy.deepcopy(config)))
     assert len(groups) == 1
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=flowrl trainer.lora_rank=4 trainer.reference_every=2", "without its adapters"),
         ("rollout.overlong_penalty=2.0", "has no effect without rollout.overlong_buffer=TOKENS"),
         ("rollout.overlong_buffer=8 rollout.max_tokens=4", "every response would be penalised"),
-        ("loss=pacs rollout.overlong_buffer=4", "which loss=pacs takes alone"),
+        ("loss=pacs rollout.overlong_buffer=4", "which loss=pacs does not take"),
         (
             "loss=dapo advantage=maxrl",
             r"rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
@@ -45,7 +45,10 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=grpo trainer.kl_estimator=k2", "trainer.kl_estimator=k2 has no effect with trainer.kl=0. Drop it"),
         ("rollout.dynamic_sampling=none rollout.max_rounds=3", "has no effect with rollout.dynamic_sampling other"),
         ("loss=pacs loss.std_floor=0.2", "loss.std_floor=0.2 has no effect with loss.score=rloo"),
-        ("loss=ppo rollout.samples=1", "one response is all right or all wrong.*rollout.dynamic_sampling=none"),
+        (
+            "loss=ppo rollout.samples=1",
+            "a group of one response is all right or all wrong.*rollout.dynamic_sampling=none",
+        ),
         ("loss=cross_entropy rollout.dynamic_sampling=none trainer.kl=0.1", "learns known answers. Drop trainer.kl"),
         ("loss=cross_entropy rollout.dynamic_sampling=none max_kl=1", "learns known answers. Drop max_kl"),
     ],

@@ -64,7 +64,7 @@ TYPED = {
     "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
     "-m lr=1e-4,1e-3 ++lr=5": "lr=1e-4,1e-3 and ++lr=5: lr is given twice.",
     "cluster.threads=1 cluster.threads=2": "cluster.threads is given twice. Keep one of them.",
-    "-m eta=1,2,1": "eta=1,2,1: 1 stands twice on this axis. Drop one.",
+    "-m eta=1,2,1": "eta=1,2,1: 1 is listed twice on this axis. Drop one.",
     "hydra.output_subdir=x": "hydra.output_subdir=x has no effect on a run.",  # wrote a directory, in a dry run too
     "-m seed=range(1000000)": "seed=range(1000000) has more than 100000 values, and a launch has at most ",
     "-m seed=range(1000) eta=range(1,1001)": "the grid has 1000000 points, and a launch has at most 100000 points.",
@@ -112,7 +112,7 @@ def test_what_looks_like_a_mistake_and_is_none_is_planned(typed: str, capsys: py
             b"_partial_: true\n\tpush: 1\n",
             "line 2, column 1: no YAML, found character '\\t' that cannot start any token.",
         ),
-        (b"push: 1 # \xe9\n", "no YAML, byte 11 is none of a text in UTF-8."),
+        (b"push: 1 # \xe9\n", "no YAML, byte 11 is not valid in UTF-8."),
         (b"- 1\n- 2\n", "loss is no component: choose an option by loss=OPTION, and set its knobs."),
     ],
 )
