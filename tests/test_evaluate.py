@@ -1,4 +1,4 @@
-"""`python -m rlvr.evaluate` on a run that was really trained: the same samples, whoever draws them, however often."""
+"""`python -m rlvr.evaluate` on a run that was really trained: the same samples by any engine, in any number of parts."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def python(home: Path, module: str, *words: str, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one run of four steps."""
+    """A home with one run of four steps."""
     home = tmp_path_factory.mktemp("home")
     python(home, "rlvr.run", *TRAINING)
     return home
 
 
 def run_dirs(home: Path) -> list[Path]:
-    """Of evaluations, oldest first."""
+    """The directories of evaluations, oldest first."""
     runs = [layout.run(home, run) for run in layout.run_ids(home) if read_config(layout.run(home, run)).get("policy")]
     return sorted(runs, key=lambda path: json.loads(layout.info(path).read_text())["created"])
 
@@ -74,7 +74,7 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def chunks(home: Path) -> dict[Path, int]:
-    """Samples of each."""
+    """Chunks of samples -> number of their samples."""
     return {path: pq.read_metadata(path).num_rows for path in home.glob("runs/evaluations/*/*.parquet")}
 
 
@@ -128,9 +128,7 @@ def base_policy(home: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_model_on_the_hub(
-    home: Path, tmp_path: Path
-) -> None:
+def test_1024_samples_after_8_are_those_drawn_at_once_of_a_model_on_the_hub(home: Path, tmp_path: Path) -> None:
     words = ["task=coins", f"task.test_problems={PROBLEMS}", "evaluation.problems=2", "rollout.max_tokens=13", *HERE]
     grown, whole = tmp_path / "grown", tmp_path / "whole"
     model = base_policy(home)
@@ -149,7 +147,7 @@ def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_mod
 
 
 def check_same(ours: list[dict[str, Any]], others: list[dict[str, Any]], number: int) -> None:
-    """All but the rounding of float32: a sum depends on what else stands in the batch."""
+    """Equal up to the rounding of float32: a sum depends on the other sequences in the batch."""
     rounded = {"logp", "logp_sampling"}
     assert len(ours) == len(others) == number
     assert [{k: v for k, v in row.items() if k not in rounded} for row in ours] == [
@@ -266,7 +264,7 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
             policies_of([source], ledger, which)
 
 
-def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
+def test_of_a_study_only_finished_runs_without_tuning_are_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of 40 steps: one finished, one that failed at 20, one still at work at its last, and one of tuning."""
@@ -330,7 +328,7 @@ def test_the_best_checkpoints_of_an_arm_are_one_arm_and_bases_of_two_tasks_are_e
     assert [policy.name for policy in _with_distinct_names(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
 
 
-def test_a_word_longer_than_a_path_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_too_long_for_a_path_is_no_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-run", f"policy.system={'careful ' * 50}", "policy.chat=true"]) == 2
     assert "There is no run" in capsys.readouterr().err
 

@@ -84,10 +84,10 @@ def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
         if "binary_rewards" in marks and task.gives_graded_rewards:
-            other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
+            remedy = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
             raise ValueError(
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
-                f"Pass loss=grpo advantage=grpo, or {other}."
+                f"Pass loss=grpo advantage=grpo, or {remedy}."
             )
     if "one_token_responses" in loss and 1 not in (task.max_tokens, config.rollout.max_tokens):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The config of an evaluation, and which words it takes."""
+"""The config of an evaluation, and which overrides it accepts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluation(*typed: str, of: dict[str, Any] | None = None, usual: str = "", *
     return frozen(config, choices)
 
 
-def test_an_evaluation_has_what_its_run_trained_with_but_for_what_was_typed() -> None:
+def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> None:
     run = trained(
         "task=coins",
         "model=coins_tiny",
@@ -75,7 +75,7 @@ def test_policies_of_several_seeds_are_one_group() -> None:
     assert len(groups) == 1
 
 
-def test_the_most_likely_answer_is_asked_for_once() -> None:
+def test_the_most_likely_answer_is_sampled_once() -> None:
     run = trained("task=coins", "model=coins_tiny")
     plain = evaluation("evaluation.temperature=0", of=run)
     assert (plain["evaluation"]["samples"], plain["evaluation"]["k"]) == (1, [1])
