@@ -1,4 +1,4 @@
-"""`python -m rlvr.evaluate` on a run that was really trained: the same samples by any engine, in any number of parts."""
+"""`python -m rlvr.evaluate` on a run that was really trained: the same samples by any engine and in any parts."""
 
 from __future__ import annotations
 

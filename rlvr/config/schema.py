@@ -163,7 +163,8 @@ def _default(value: object, other: object) -> object:
 def _whose_logp(*, _root_: DictConfig) -> str:
     """Default of `rollout.logp_old`: "trainer" in half precision, else "engine".
 
-    In half precision engine and trainer round differently, but a ratio must compare log-probabilities computed in the same way.
+    In half precision engine and trainer round differently, but a ratio must compare log-probabilities that are computed
+    in the same way.
     """
     dtypes = {OmegaConf.select(_root_, f"{part}.dtype") for part in ("rollout.engine", "trainer")}
     return "trainer" if dtypes & {"bfloat16", "float16"} else "engine"
