@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
-OF_HYDRA = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # Hydra's keys that have an effect
+HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
 MOST_POINTS = 100_000  # of one launch: composing and checking so many takes ten minutes
 Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
 
@@ -57,8 +57,8 @@ def check(words: Sequence[str], groups: Collection[str]) -> None:
     for word in words:
         override = read(word)
         key, value = override.key_or_group, override.value()
-        if key.startswith(("hydra.", "hydra/")) and not key.startswith(OF_HYDRA):
-            raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(OF_HYDRA)}.")
+        if key.startswith(("hydra.", "hydra/")) and not key.startswith(HYDRA_KEYS):
+            raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(HYDRA_KEYS)}.")
         if key == "study" and override.is_sweep_override():
             raise ValueError(f"{word}: a study brings axes, arms and claims of its own. Launch studies one by one.")
         if key not in groups or isinstance(value, dict) or override.is_delete():

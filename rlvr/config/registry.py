@@ -32,7 +32,7 @@ SHORTHANDS = ("eta", "beta", "clip_high")  # top-level knobs for the losses that
 
 
 @dataclass(frozen=True)
-class Brought:
+class BroughtOption:
     """An option of another group that an option brings along."""
 
     group: str
@@ -122,12 +122,12 @@ class Registry:
             value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
         return None if isinstance(value, str) and ("${" in value or value == "???") else value
 
-    def brought(self, group: str, option: str) -> list[Brought]:
+    def brought(self, group: str, option: str) -> list[BroughtOption]:
         """What an option brings along, by its defaults list and those of the options that it is based on."""
         _, defaults = self._load(f"{group}/{option}")
         return [*self._brought_by_bases(group, defaults), *_groups_of(defaults)]
 
-    def _brought_by_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+    def _brought_by_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[BroughtOption]:
         for path in _bases(group, defaults):
             yield from self.brought(*_split(path))
 
@@ -155,7 +155,7 @@ class Registry:
     @functools.cached_property
     def losses_without_advantage(self) -> list[str]:
         """Losses that read no advantage: their files choose `advantage=none`."""
-        none = Brought("advantage", "none", is_override=True)
+        none = BroughtOption("advantage", "none", is_override=True)
         return [loss for loss in self.readable("loss") if none in self.brought("loss", loss)]
 
     def losses_reading(self, shorthand: str) -> list[str]:
@@ -235,10 +235,10 @@ def _bases(group: str, defaults: Sequence[InputDefault]) -> list[str]:
     return [path for path in paths if _split(path)[0] == group]
 
 
-def _groups_of(defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+def _groups_of(defaults: Sequence[InputDefault]) -> Iterator[BroughtOption]:
     for default in defaults:
         if isinstance(default, GroupDefault) and isinstance(default.value, str):
-            yield Brought(str(default.group).lstrip("/"), default.value, bool(default.override))
+            yield BroughtOption(str(default.group).lstrip("/"), default.value, bool(default.override))
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from rlvr.config.explain import of_unreadable
-from rlvr.config.registry import Brought, Registry
+from rlvr.config.registry import BroughtOption, Registry
 from tests.support.composed import REGISTRY
 
 OWN = {
@@ -71,7 +71,7 @@ def test_paths_of_folders_are_absolute(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_option_brings_its_defaults_and_those_of_its_bases(folder: Path) -> None:
     registry = Registry([str(folder)])
-    js = Brought("divergence", "js", is_override=False)
+    js = BroughtOption("divergence", "js", is_override=False)
     assert registry.brought("loss", "lad") == registry.brought("loss", "tuned") == [js]
     assert registry.brought("loss", "plain") == []
     assert registry.losses_with("divergence") == ["lad", "lad_theoretical", "tuned"]
