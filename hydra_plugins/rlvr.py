@@ -1,7 +1,7 @@
-"""What Hydra finds of this project: the launcher and the two sweepers that conf/hydra/ names.
+"""The plugins that Hydra discovers: the launcher and the two sweepers that conf/hydra/ names.
 
-`hydra_plugins` is a namespace package: every Hydra application in this environment runs this file when it starts, some
-twice. So nothing of ours is imported before one of the classes is used.
+`hydra_plugins` is a namespace package: every Hydra application in this environment imports this file when it starts,
+some twice. So our own packages are imported only when one of the classes is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 
 class RlvrLauncher(Launcher):
-    """`hydra/launcher=rlvr`, which a sweeper of others may use too: sweeps/launcher.py."""
+    """`hydra/launcher=rlvr`, which other projects' sweepers may use too. Implementation: sweeps/launcher.py."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config = config
@@ -29,7 +29,7 @@ class RlvrLauncher(Launcher):
 
 
 class GridSweeper(Sweeper):
-    """`hydra/sweeper=grid`, the default: sweeps/grid_sweep.py."""
+    """`hydra/sweeper=grid`, the default. Implementation: sweeps/grid_sweep.py."""
 
     def __init__(self, params: Any = None) -> None:
         self.params = params
@@ -44,7 +44,7 @@ class GridSweeper(Sweeper):
 
 
 class OptunaSweeper(Sweeper):
-    """`hydra/sweeper=optuna`: sweeps/search/sweeper.py."""
+    """`hydra/sweeper=optuna`. Implementation: sweeps/search/sweeper.py."""
 
     def __init__(self, **knobs: Any) -> None:
         self.knobs = knobs

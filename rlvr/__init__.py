@@ -1,7 +1,7 @@
-"""Reinforcement learning with verifiable rewards, as sweeps.
+"""Sweeps of experiments in reinforcement learning with verifiable rewards.
 
 From Python `rlvr.compose`, `rlvr.run`, `rlvr.sweep` and `rlvr.load` do what the command line does (docs/python.md).
-Nothing is imported before one of them is used.
+Nothing else is imported before one of them is used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module rlvr has no attribute {name}")
-    door = importlib.import_module("rlvr.run")
-    return door if name == "run" else getattr(door, name)
+    module = importlib.import_module("rlvr.run")
+    return module if name == "run" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

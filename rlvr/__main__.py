@@ -1,6 +1,6 @@
-"""The command `rlvr`, and `python -m rlvr`: one name for all that this project can be told to do.
+"""The command `rlvr`, also `python -m rlvr`: one name for all commands of this project.
 
-Unlike `python -m`, it does not put the working directory on Python's path: no file that lies there is taken for ours.
+The command does not put the working directory on Python's path, so that no file there can hide one of our modules.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from rlvr.ledger import terminal
 
 @dataclass(frozen=True)
 class Command:
-    """A module with a main program, started by its name."""
+    """A module that is run as the main program."""
 
     module: str
     about: str
     first: tuple[str, ...] = ()  # arguments before the user's
 
 
-def _of_sweeps(name: str, about: str) -> Command:
+def _sweeps_command(name: str, about: str) -> Command:
     return Command("sweeps", about, (name,))
 
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command("rlvr.run", "train one run, or with -m a sweep of runs; --dry-run shows them first"),
-    "status": _of_sweeps("status", "how the runs of a sweep stand"),
-    "watch": _of_sweeps("watch", "status, redrawn until all runs have ended"),
-    "logs": _of_sweeps("logs", "the log of a run"),
-    "cancel": _of_sweeps("cancel", "end the SLURM jobs of a sweep or run; they save first"),
-    "retry": _of_sweeps("retry", "start what has not finished of a sweep or run again"),
-    "gc": _of_sweeps("gc", "old checkpoints, unused stages, half-written files"),
-    "sync": _of_sweeps("sync", "ship metrics to MLflow that are not there yet"),
+    "status": _sweeps_command("status", "the state of a sweep's runs"),
+    "watch": _sweeps_command("watch", "status, redrawn until all runs have ended"),
+    "logs": _sweeps_command("logs", "the log of a run"),
+    "cancel": _sweeps_command("cancel", "end the SLURM jobs of a sweep or run; they save first"),
+    "retry": _sweeps_command("retry", "start what has not finished of a sweep or run again"),
+    "gc": _sweeps_command("gc", "old checkpoints, unused stages, half-written files"),
+    "sync": _sweeps_command("sync", "ship metrics to MLflow that are not there yet"),
     "sweeps": Command("sweeps", "these seven by their other name: rlvr sweeps status"),
     "report": Command("analysis", "tables and figures of a study"),
     "evaluate": Command("rlvr.evaluate", "sample and judge policies: runs, checkpoints, models, on any task"),
@@ -51,13 +51,13 @@ COMMANDS: Mapping[str, Command] = {
 
 HEAD = "Experiment sweeps for reinforcement learning with verifiable rewards.\n"
 FOOT = """\
-`rlvr COMMAND --help` explains each, `rlvr --version` says which version this is. In a checkout `rlvr run` is
+`rlvr COMMAND --help` explains each command, `rlvr --version` prints the version. In a checkout `rlvr run` is
 `python -m rlvr.run`, `rlvr status` is `python -m sweeps status`, and `rlvr report` is `python -m analysis`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of the command; 2 for one that does not exist."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    """Exit codes: those of the command; 2 for an unknown command."""
+    name, *command_arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr: {problem}", file=sys.stderr)
         return 2
     assert command is not None
-    sys.argv = [f"rlvr {name}", *command.first, *rest]
-    runpy.run_module(command.module, run_name="__main__", alter_sys=True)  # it ends the process with its own code
+    sys.argv = [f"rlvr {name}", *command.first, *command_arguments]
+    runpy.run_module(command.module, run_name="__main__", alter_sys=True)  # it exits with its own exit code
     return 0
 
 

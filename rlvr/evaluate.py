@@ -2,11 +2,11 @@
 
 python -m rlvr.evaluate SOURCE... [KEY=VALUE ...]
 
-  SOURCE   a run (id, name or directory), a study or sweep (its runs that are at their last step, but for those of
+  SOURCE   a run (id, name or directory), a study or sweep (its runs that are at their last step, without those of
            tune=), a checkpoint, an export, the directory of a model in Hugging Face format, or its name on the hub,
            OWNER/MODEL
 
-Of a run it takes task, engine, length and evaluation as it was trained with, where nothing else is typed:
+Task, engine, length and evaluation are those with which the run was trained, unless others are typed:
 
   python -m rlvr.evaluate lad-js-eta1-s0 evaluation.samples=1024
   python -m rlvr.evaluate eta --with-base evaluation.temperature=0.6,1.0     a study and its base, two temperatures
@@ -15,8 +15,8 @@ Of a run it takes task, engine, length and evaluation as it was trained with, wh
   python -m rlvr.evaluate Qwen/Qwen3-4B task=math task.test=math500.jsonl policy.chat=true rollout=vllm
                           evaluation.samples=64 evaluation.temperature=0.6 evaluation.top_p=0.95
 
-Samples are kept by what decides them: asking for 1024 after 8 draws 1016, and an interrupted evaluation goes on.
-Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster=slurm runs
+Samples are kept and used again: 1024 samples after 8 draw only 1016, and an interrupted evaluation goes on.
+Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` work on them, cluster=slurm runs
 them on SLURM, cluster.ranks shares one among processes. `python -m analysis --study evaluation` shows them.
 All knobs: docs/evaluate.md.
 """
@@ -35,7 +35,7 @@ from typing import Any
 from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
-from rlvr.config.evaluated import check_words, evaluated
+from rlvr.config.evaluated import check_words, evaluation_point
 from rlvr.config.freeze import BEST, frozen
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
@@ -48,12 +48,12 @@ from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import EVALUATION, TUNING, Ledger
 
-BASE = "base"  # in tables, the policy that runs started from
+BASE = "base"  # name, in tables, of the policy that runs started from
 
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Something to evaluate. trained: the frozen config of the run that it comes from; None: a model from elsewhere."""
+    """A policy to evaluate. trained: the frozen config of the run that it comes from; None: a model from elsewhere."""
 
     path: Path
     name: str
@@ -61,13 +61,18 @@ class EvaluatedPolicy:
     step: int
     trained: Mapping[str, Any] | None = None
     import_paths: tuple[str, ...] = ()
-    config_dirs: tuple[str, ...] = ()  # of that run
+    config_dirs: tuple[str, ...] = ()  # as import_paths, of that run
 
     @functools.cached_property
     def knobs(self) -> dict[str, Any]:
-        """Of conf/policy/evaluated.yaml."""
-        about = {"name": self.name, "group": self.group, "step": self.step}
-        return {"path": str(self.path), "digest": digest_of(self.path), **about}
+        """The knobs of conf/policy/evaluated.yaml."""
+        return {
+            "path": str(self.path),
+            "digest": digest_of(self.path),
+            "name": self.name,
+            "group": self.group,
+            "step": self.step,
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,19 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_intermixed_args(words)
     overrides = [word for word in options.words if _is_override(word)]
     sources = [word for word in options.words if not _is_override(word)]
-    given = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir else [])]
+    flags = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir else [])]
     try:
-        with runs.one_line_errors([*given, *overrides]) as registry:
+        with runs.one_line_errors([*flags, *overrides]) as registry:
             check_words(overrides)
-            policies = found(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base)
-            policies = _distinct(policies, one_task="task" in map(key_of, overrides))
+            policies = policies_of(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base)
+            policies = _with_distinct_names(policies, one_task="task" in map(key_of, overrides))
             overrides = _with_directories(policies, overrides, registry)
-        with runs.one_line_errors([*given, *overrides]) as registry:
-            usual = _usual(policies, overrides, registry)
-            adapt = functools.partial(_adapted, policies, usual=usual, study=options.study)
+        with runs.one_line_errors([*flags, *overrides]) as registry:
+            usual = _shared_options(policies, overrides, registry)
+            adapt = functools.partial(_points_of_policies, policies, usual=usual, study=options.study)
             typed = [word for word in words if word not in ("--dry-run", "--debug")]
             session = runs.carried_out(
-                [*given, *usual, *overrides],
+                [*flags, *usual, *overrides],
                 registry,
                 dry_run=options.dry_run,
                 typed=typed,
@@ -124,41 +129,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _is_override(word: str) -> bool:
-    return "=" in word and not _is_there(word)
+    return "=" in word and not _exists(word)
 
 
-def _is_there(word: str) -> bool:
+def _exists(word: str) -> bool:
     try:
         return Path(word).exists()
-    except OSError:  # longer than any path
+    except OSError:  # too long for a path
         return False
 
 
 # --- which policies
 
 
-def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False) -> list[EvaluatedPolicy]:
-    """The policies that sources name. Raises ValueError for a source that names none."""
+def policies_of(
+    sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False
+) -> list[EvaluatedPolicy]:
+    """The policies that sources name. Raises ValueError for a source that names none.
+
+    which: checkpoints of runs, as for --checkpoint.
+    """
     if not sources:
         raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint, or a model by directory or hub name.")
     policies: list[EvaluatedPolicy] = []
     for source in sources:
         path = Path(source).expanduser()
-        if not _is_there(str(path)):
+        if not _exists(str(path)):
             policies += _of_word(source, ledger, which, with_base=with_base)
         elif is_checkpoint(path):
             policies.append(_of_checkpoint(path.resolve()))
         elif (path / "config.json").is_file():
             policies.append(EvaluatedPolicy(path.resolve(), path.resolve().name, digest_of(path), 0))
         elif layout.info(path).is_file():
-            policies += _of_one(path.resolve(), which, with_base=with_base)
+            policies += _of_named_run(path.resolve(), which, with_base=with_base)
         else:
             policies += _of_name(source, ledger, which, with_base=with_base)
     return policies
 
 
 def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
-    """Of what is no file here."""
+    """Policies of a word that is no path on this machine: a model on the hub, or a name on the ledger."""
     path = Path(source).expanduser()
     if not _is_hub_name(path):
         return _of_name(source, ledger, which, with_base=with_base)
@@ -167,55 +177,59 @@ def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> lis
 
 
 def _is_hub_name(path: Path) -> bool:
-    """OWNER/MODEL; a path that was mistyped, in a directory that there is or that runs lie in, is none."""
+    """Whether this is OWNER/MODEL, and not a mistyped path: OWNER is no existing directory and not that of runs."""
     is_path = path.parent.exists() or path.parent == layout.runs(Path())
     return len(path.parts) == 2 and HUB_NAME.fullmatch(str(path)) is not None and not is_path
 
 
 def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
-    """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named.
+    """Policies of a run, or of all runs of a study or sweep that have the checkpoint; a message names the others.
 
-    Of runs that chose a value for others (`tune=`) none, as in the analysis, unless there are no others yet.
+    Runs that chose a value for others (`tune=`) are left out, as in the analysis, unless there are no others yet.
     """
     sweeps = ledger.resolve_sweeps(source)
     if not sweeps:
-        return _of_one(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
+        return _of_named_run(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
     policies: list[EvaluatedPolicy] = []
-    missing: list[str] = []
+    reasons: list[str] = []
     lines = [line for sweep in sweeps for line in sweep.runs]
-    wanted = [line for line in lines if line.get("stage") != TUNING] or lines
-    for run_dir in dict.fromkeys(ledger.run_dir(line["run_id"]) for line in wanted):
+    lines = [line for line in lines if line.get("stage") != TUNING] or lines
+    for run_dir in dict.fromkeys(ledger.run_dir(line["run_id"]) for line in lines):
         try:
-            if short := _short_of_its_end(run_dir, which):
-                raise ValueError(f"{short} To evaluate it there, name the run itself.")
+            if unfinished := _unfinished(run_dir, which):
+                raise ValueError(f"{unfinished} To evaluate it there, name the run itself.")
             policies += _of_run(run_dir, which, with_base=with_base)
         except ValueError as error:
-            missing.append(str(error))
+            reasons.append(str(error))
     if not policies:
-        raise ValueError(f"nothing of {source} can be evaluated: {missing[0] if missing else 'it has no runs.'}")
-    for line in missing:
-        print(f"left out: {line}", file=sys.stderr)
+        raise ValueError(f"nothing of {source} can be evaluated: {reasons[0] if reasons else 'it has no runs.'}")
+    for reason in reasons:
+        print(f"left out: {reason}", file=sys.stderr)
     return policies
 
 
-def _of_one(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
-    """Of a run that is named itself: as it is, which is said where it is not at its end."""
-    if short := _short_of_its_end(run_dir, which):
-        print(f"{short} Its newest checkpoint is evaluated.", file=sys.stderr)
+def _of_named_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
+    """Policies of a run that is a source itself, with a message if it has not reached its last step."""
+    if unfinished := _unfinished(run_dir, which):
+        print(f"{unfinished} Its newest checkpoint is evaluated.", file=sys.stderr)
     return _of_run(run_dir, which, with_base=with_base)
 
 
-def _short_of_its_end(run_dir: Path, which: str) -> str:
-    """A sentence on a run whose newest checkpoint is not that of its end, where that one is asked for; else ""."""
+def _unfinished(run_dir: Path, which: str) -> str:
+    """A sentence if the newest checkpoint is to be evaluated and is not that of the last step; else ""."""
     kept = checkpoints(layout.checkpoints(run_dir))
-    if which != "newest" or not kept or (stands := state.read(run_dir)).state is State.FINISHED:
+    if which != "newest" or not kept:
+        return ""
+    run = state.read(run_dir)
+    if run.state is State.FINISHED:
         return ""
     step, steps = layout.step_of(kept[-1]) or 0, read_config(run_dir).get("steps") or 0
-    return f"{stands.name} ({stands.state}) stands at {step} of {steps} steps." if step < steps else ""
+    return f"{run.name} ({run.state}) is at step {step} of {steps}." if step < steps else ""
 
 
 def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
-    if (config := read_config(run_dir)).get("policy"):
+    config = read_config(run_dir)
+    if config.get("policy"):
         raise ValueError(f"{read_info(run_dir).name} is an evaluation itself. Name the run that it evaluated.")
     kept = {str(layout.step_of(path)): path for path in checkpoints(layout.checkpoints(run_dir))}
     best = best_checkpoint(layout.checkpoints(run_dir))
@@ -229,57 +243,63 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPoli
         raise ValueError(f"--checkpoint {which}: pass newest, best, all, base or the number of a step.")
     chosen = choices.get(which, [kept[which]] if which in kept else [])
     if not chosen and which != "base":
-        there = f"steps {', '.join(kept)}" if kept else "none"
-        raise ValueError(f"{read_info(run_dir).name} has no such checkpoint ({which}). It has: {there}.")
+        steps = f"steps {', '.join(kept)}" if kept else "none"
+        raise ValueError(f"{read_info(run_dir).name} has no such checkpoint ({which}). It has: {steps}.")
     policies = [_of_checkpoint(path, BEST if which == "best" else "") for path in chosen]
     return policies + ([_base(run_dir, config)] if with_base or which == "base" else [])
 
 
-def _of_checkpoint(path: Path, at: str = "") -> EvaluatedPolicy:
-    """at: what stands in the place of the step where runs of one arm are taken at steps of their own."""
+def _of_checkpoint(path: Path, suffix: str = "") -> EvaluatedPolicy:
+    """suffix: of name and group, instead of `@STEP`: BEST if each run of an arm is taken at a step of its own."""
     run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
     check_owner(run_dir)
     info = read_info(run_dir)
-    where = at or f"@{step}"
-    found_at = (info.import_paths, info.config_dirs)
-    return EvaluatedPolicy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), *found_at)
+    suffix = suffix or f"@{step}"
+    return EvaluatedPolicy(
+        path, info.arm + suffix, info.group_id + suffix, step, read_config(run_dir), info.import_paths, info.config_dirs
+    )
 
 
 def _base(run_dir: Path, config: Mapping[str, Any]) -> EvaluatedPolicy:
-    """The policy that a run started from: a stage, the directory that it was given, or a model of the hub."""
+    """The policy that a run started from: a stage, the directory of its `model.path`, or a model on the hub."""
     check_owner(run_dir)
-    info, named = read_info(run_dir), str(config["model"].get("path") or "")
-    places = [layout.stages_beside(run_dir) / each for each in recorded_stages(run_dir) or []]
-    places += [Path(named).expanduser()] if named else []
-    path = next((place for place in places if (place / "config.json").is_file()), None)
-    if path is None and HUB_NAME.fullmatch(named):
-        path = downloaded(named)
+    info, model_path = read_info(run_dir), str(config["model"].get("path") or "")
+    directories = [layout.stages_beside(run_dir) / stage for stage in recorded_stages(run_dir) or []]
+    directories += [Path(model_path).expanduser()] if model_path else []
+    path = next((directory for directory in directories if (directory / "config.json").is_file()), None)
+    if path is None and HUB_NAME.fullmatch(model_path):
+        path = downloaded(model_path)
     if path is None:
         raise ValueError(f"the base policy of {info.name} is not on this machine. Name its directory as a source.")
     return EvaluatedPolicy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths, info.config_dirs)
 
 
-def _distinct(policies: Sequence[EvaluatedPolicy], *, one_task: bool) -> list[EvaluatedPolicy]:
-    """Names that mean one thing each: where arms of several groups have the same, a piece of the group tells them.
+def _with_distinct_names(policies: Sequence[EvaluatedPolicy], *, one_task: bool) -> list[EvaluatedPolicy]:
+    """The policies, with a part of the group appended to names that several groups share.
 
-    Base policies of different tasks are all called so: tables hold each against the policies of its task alone.
-    one_task: all are evaluated on the same.
+    Base policies of different tasks may share the name `base`: tables compare each with the policies of its own task
+    alone. one_task: all policies are evaluated on the same task.
     """
     groups: dict[tuple[str, str], set[str]] = {}
     for policy in policies:
-        groups.setdefault(_meaning(policy, one_task), set()).add(policy.group)
-    several = {name for name, own in groups.items() if len(own) > 1}
-    if any(name == BASE for name, _ in several):
+        groups.setdefault(_name_and_task(policy, one_task), set()).add(policy.group)
+    ambiguous = {name_and_task for name_and_task, sharing in groups.items() if len(sharing) > 1}
+    if any(name == BASE for name, _ in ambiguous):
         print(
-            "These policies started from several base policies of one task: tables hold them against none of these. "
-            "Evaluate those of each base policy under a --study of their own.",
+            "These policies started from several base policies of one task: tables compare them with none of these. "
+            "Evaluate the policies of each base policy under a --study of their own.",
             file=sys.stderr,
         )
-    return [replace(p, name=f"{p.name}-{p.group[:4]}") if _meaning(p, one_task) in several else p for p in policies]
+    return [
+        replace(policy, name=f"{policy.name}-{policy.group[:4]}")
+        if _name_and_task(policy, one_task) in ambiguous
+        else policy
+        for policy in policies
+    ]
 
 
-def _meaning(policy: EvaluatedPolicy, one_task: bool) -> tuple[str, str]:
-    """A policy's name, with the task of a base policy."""
+def _name_and_task(policy: EvaluatedPolicy, one_task: bool) -> tuple[str, str]:
+    """A policy's name, and the task of a base policy if tasks differ; else ""."""
     if one_task or policy.name != BASE or policy.trained is None:
         return policy.name, ""
     return policy.name, repr(of_task(policy.trained["task"]))
@@ -289,20 +309,21 @@ def _meaning(policy: EvaluatedPolicy, one_task: bool) -> tuple[str, str]:
 
 
 def _with_directories(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:
-    """The overrides, with the config directories in which launches of the runs found their options, after those typed.
+    """The overrides, with the config directories of the runs' launches added to the search path, after the typed ones.
 
-    registry: of what was typed.
+    registry: of the typed command.
     """
     recorded = dict.fromkeys(folder for policy in policies for folder in policy.config_dirs)
-    more = [each for each in recorded if each not in registry.folders and ("://" in each or Path(each).is_dir())]
-    if not more:
+    added = [folder for folder in recorded if folder not in registry.folders]
+    added = [folder for folder in added if "://" in folder or Path(folder).is_dir()]
+    if not added:
         return list(overrides)
-    quoted = ",".join(map(runs.as_text, dict.fromkeys([*registry.folders, *more])))
+    quoted = ",".join(map(runs.as_text, dict.fromkeys([*registry.folders, *added])))
     return [f"hydra.searchpath=[{quoted}]", *(word for word in overrides if key_of(word) != "hydra.searchpath")]
 
 
-def _usual(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:
-    """Options of the runs that all share: what is typed of them is composed with these."""
+def _shared_options(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:
+    """`task=` and `rollout=` where all runs share the option: typed knobs of these groups are composed with it."""
     keys = set(map(key_of, overrides))
     if any(policy.trained is None for policy in policies) and "task" not in keys:
         raise ValueError("a model that was not trained here has no task of its own. Pass task=...")
@@ -314,23 +335,26 @@ def _usual(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], regist
     return words
 
 
-def _adapted(
+def _points_of_policies(
     policies: Sequence[EvaluatedPolicy], points: Sequence[Composed], *, usual: Sequence[str], study: str
 ) -> list[Composed]:
     """Every point of the sweep for every policy. A policy that two sources name is evaluated once."""
     adapted: list[Composed] = []
-    owner: dict[str, int] = {}
-    for number, policy in enumerate(policies):
+    first_policy: dict[str, int] = {}  # run id -> index of the first policy that has it
+    baseline = f"policy={BASE}" if BASE in {policy.name for policy in policies} else None
+    for index, policy in enumerate(policies):
         targets.restore(policy.import_paths, dict(policy.trained or {}))
         for overrides, config, choices in points:
             typed = [word for word in overrides if word not in usual]
             check_words([word for word in typed if key_of(word) != "policy"])
             if policy.trained is not None and "seed" in map(key_of, typed):
                 raise ValueError("seed: the evaluation of a run has the seed of the run. Drop it.")
-            point = evaluated((list(typed), copy.deepcopy(config), choices), policy.knobs, policy.trained, typed)
-            point[2]["study"] = study
-            point[1].baseline = f"policy={BASE}" if BASE in {policy.name for policy in policies} else None
-            if owner.setdefault(run_id(frozen(point[1], point[2])), number) == number:
+            composed = (list(typed), copy.deepcopy(config), choices)
+            point = evaluation_point(composed, policy.knobs, policy.trained, typed)
+            _, point_config, point_choices = point
+            point_choices["study"] = study
+            point_config.baseline = baseline
+            if first_policy.setdefault(run_id(frozen(point_config, point_choices)), index) == index:
                 adapted.append(point)
     return adapted
 

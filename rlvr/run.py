@@ -1,8 +1,8 @@
 """`python -m rlvr.run`: compose, check, plan, launch. `-m` sweeps; `--help` explains the knobs. No torch here.
 
-The same from Python, with the words of the command line (docs/python.md): `rlvr.compose`, `rlvr.run`, `rlvr.sweep`,
-`rlvr.load`. Whoever imports this module binds it to the package as `rlvr.run`, in place of a function of that name: so
-the module itself can be called.
+From Python, with the words of the command line (docs/python.md): `rlvr.compose`, `rlvr.run`, `rlvr.sweep`, `rlvr.load`.
+Importing this module sets the attribute `run` of the package to it, in place of the function `run`; therefore the
+module itself can be called.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ INTERRUPTED = 130  # exit code
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if "--version" in given:
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if "--version" in typed:
         print(f"rlvr {__version__}")
         return 0
-    words = [word for word in given if word not in OWN_FLAGS]
+    words = [word for word in typed if word not in OWN_FLAGS]
     terminal.write_ascii_where_needed()
     try:
         with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
-            session = carried_out(words, registry, dry_run="--dry-run" in given)
+            session = carried_out(words, registry, dry_run="--dry-run" in typed)
     except ValueError as error:
-        if "--debug" in given:
+        if "--debug" in typed:
             raise
         print(f"rlvr: {error}", file=sys.stderr)
         return 2
@@ -64,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry, None, None]:
-    """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path.
+    """Turns errors in a command into a ValueError of one line. Yields the registry of the command's search path.
 
-    sweep: how to do the same with several values of a key.
+    sweep: what to type for several values of a key, for the message.
     """
     if problem := imports.foreign():
         raise ValueError(problem)
-    layout.home()  # ValueError for a RLVR_HOME that is a file
+    layout.home()  # raises ValueError if RLVR_HOME is a file
     registry = None
     try:
         registry = Registry.of(words)
@@ -82,10 +82,10 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
 def carried_out(
     words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False, **about: Any
 ) -> Session:
-    """What a command line means, done. Raises what is wrong with it, before anything is written.
+    """Carries out a command line and returns its session. Errors in it are raised before anything is written.
 
-    words: as typed, without the flags that are ours. dry_run: launches are shown, not made. one_run: refuse a sweep.
-    about: further fields of the session, where another program than this one was typed.
+    words: as typed, without OWN_FLAGS. dry_run: show launches, start nothing. one_run: raise ValueError for a sweep.
+    about: further fields of the session, if another program than this one was called.
     """
     from sweeps import launcher
     from sweeps.plan import plan
@@ -96,14 +96,17 @@ def carried_out(
     check(options.overrides, registry.groups())
     for key in map(key_of, options.overrides):
         if "adapt" not in about and key.split(".")[0] == "policy":
-            raise ValueError(f"{key} is of evaluations, and this trains. Evaluate by `python -m rlvr.evaluate SOURCE`.")
+            raise ValueError(
+                f"{key} is a knob of evaluations, and this command trains. "
+                "Evaluate by `python -m rlvr.evaluate SOURCE`."
+            )
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
-    with session.entered(), _hydra_of_its_own():
-        # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
+    with session.entered(), _separate_hydra():
+        # As for a command of its own, Hydra composes and calls our sweeper, or the function of `_keep_single_point`.
         _run_hydra(
             args=command_line(deferred(quoted(words), registry)),
             args_parser=get_args_parser(),
-            task_function=_single_point_of(session),
+            task_function=_keep_single_point(session),
             config_path=str(schema.CONF),
             config_name="run",
         )
@@ -120,10 +123,10 @@ def carried_out(
     return session
 
 
-def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
-    """What Hydra calls without -m: keep its config and return, for a launch inside Hydra has its errors wrapped."""
+def _keep_single_point(session: Session) -> Callable[[DictConfig], None]:
+    """The function that Hydra calls without -m. It only stores the config: Hydra would wrap the errors of a launch."""
 
-    def take(config: DictConfig) -> None:
+    def keep(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
         choices = OmegaConf.to_container(hydra_config.runtime.choices)
         assert isinstance(choices, dict)
@@ -133,11 +136,11 @@ def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
         session.single = overrides, config, {str(key): value for key, value in choices.items()}
         session.axes = tuple(hydra_config.sweeper.get("params") or ())
 
-    return take
+    return keep
 
 
 def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
-    """ValueError for what has an effect on a sweep alone."""
+    """Raises ValueError for overrides that only have an effect on a sweep."""
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
     for key in map(key_of, overrides):
@@ -146,31 +149,35 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
 
 
 def _refuse_study(config: DictConfig, choices: dict[str, Any], axes: Sequence[str]) -> None:
-    """ValueError for a study that sweeps, as a single run: its file lacks the mode."""
+    """Raises ValueError for a single run of a study that sweeps: its file lacks `mode: MULTIRUN`."""
     if choices.get("study") and (axes or any(config[key] for key in (*LINES, *GROWTH, *ADDED))):
         study = choices["study"]
         raise ValueError(f"study={study} sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
 
 
 @contextlib.contextmanager
-def _hydra_of_its_own() -> Generator[None, None, None]:
-    """Hydra composes in globals: a notebook's own are put back. In here it raises errors, which else it prints."""
-    kept = {kind: Singleton._instances.pop(kind) for kind in (GlobalHydra, HydraConfig) if kind in Singleton._instances}
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # the session puts it back
+def _separate_hydra() -> Generator[None, None, None]:
+    """Saves and restores Hydra's global state, such as a notebook's. Inside, Hydra raises errors and prints none."""
+    globals_of_hydra = (GlobalHydra, HydraConfig)
+    instances = Singleton._instances
+    saved = {kind: instances.pop(kind) for kind in globals_of_hydra if kind in instances}
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # restored when the session ends
     try:
         yield
     finally:
-        for kind in (GlobalHydra, HydraConfig):
-            Singleton._instances.pop(kind, None)
-        Singleton._instances.update(kept)
+        for kind in globals_of_hydra:
+            instances.pop(kind, None)
+        instances.update(saved)
 
 
 # --- words
 
 
 def quoted(words: Sequence[str]) -> list[str]:
-    """`exclude="loss=grpo eta=2"` as Hydra wants a list of lines: `exclude=['loss=grpo eta=2']`. A `;` parts lines.
-    `tune=lr:1e-5,3e-5`, which Hydra would sweep, is one text."""
+    """Words quoted for Hydra: `exclude="loss=grpo eta=2"` becomes a list of lines, `exclude=['loss=grpo eta=2']`.
+
+    A `;` separates lines. `tune=lr:1e-5,3e-5`, which Hydra would sweep, becomes one text.
+    """
     return [_quoted(word) for word in words]
 
 
@@ -186,38 +193,38 @@ def _quoted(word: str) -> str:
 
 
 def as_text(value: str) -> str:
-    """Quoted for Hydra."""
+    """A value as quoted text of Hydra's grammar."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def deferred(words: Sequence[str], registry: Registry) -> list[str]:
-    """In `-m loss=a,b loss.coef=0.1` the knob belongs to the points, as a sweep of one value.
+    """Words in which knobs of a swept group are sweeps of one value: `loss.coef=0.1` in `-m loss=a,b loss.coef=0.1`.
 
-    Hydra would first compose it with the default loss, which may not have it, nor bring its group (`presample.*`).
-    Without -m a study is composed so, too: its file says whether it sweeps.
+    Otherwise Hydra would first compose the knob with the default loss, which may have neither the knob nor its group
+    (`presample.*`). The same holds for a study without -m, because its file decides whether it sweeps.
     """
     values = dict(word.split("=", 1) for word in words if "=" in word)
     if not MULTIRUN & set(words) and "study" not in values:
         return list(words)
-    late = {key for key, value in values.items() if "," in value or value.startswith(("glob(", "choice("))}
-    if "loss" in late:
+    swept = {key for key, value in values.items() if "," in value or value.startswith(("glob(", "choice("))}
+    if "loss" in swept:
         groups = {key.split(".")[0] for key in values if "." in key}
-        late |= {group for group in groups if registry.losses_with(group)}
-    return [_of_the_points(word) if word.split(".")[0] in late else word for word in words]
+        swept |= {group for group in groups if registry.losses_with(group)}
+    return [_as_choice(word) if word.split(".")[0] in swept else word for word in words]
 
 
-def _of_the_points(word: str) -> str:
-    key, is_given, value = word.partition("=")
-    return f"{key}=choice({value})" if is_given and "." in key and "(" not in word else word
+def _as_choice(word: str) -> str:
+    key, equals_sign, value = word.partition("=")
+    return f"{key}=choice({value})" if equals_sign and "." in key and "(" not in word else word
 
 
 # --- from Python
 
 
 def compose(words: Sequence[str] = ()) -> DictConfig:
-    """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print.
+    """The config of a run, as `--cfg job` shows it. Raises ValueError with the line that the command would print.
 
-    Names and types of knobs are checked; whether they go together, a launch or its dry run says.
+    Names and types of knobs are checked; whether they go together is checked by a launch or its dry run.
     """
     options, overrides = _split(words)
     with one_line_errors(words, _as_sweep(words)) as registry:
@@ -227,16 +234,16 @@ def compose(words: Sequence[str] = ()) -> DictConfig:
 
 
 def run(words: Sequence[str] = ()) -> Run:
-    """Train one run, or go on with it, and return it when it has ended; on SLURM, when it is submitted.
+    """Train one run, or continue it, and return it when it has ended; on SLURM, when it is submitted.
 
-    words: as on the command line: overrides, `--config-dir DIR`, `--dry-run`. ValueError: the line that the command
-    would print. KeyboardInterrupt: the run was stopped and has saved; the same call goes on with it.
+    words: as on the command line: overrides, `--config-dir DIR`, `--dry-run`. Raises ValueError with the line that the
+    command would print, and KeyboardInterrupt if the run was stopped: it has saved, and the same call continues it.
     """
     return _launched(words, one_run=True).runs[0]
 
 
 def sweep(words: Sequence[str] = ()) -> Sweep:
-    """Train every run of a sweep; `-m` goes without saying. As `run`, for many."""
+    """Train all runs of a sweep. As `run`, with several runs; `-m` need not be passed."""
     return _launched(words if MULTIRUN & set(words) else ["-m", *words], one_run=False)
 
 
@@ -249,14 +256,14 @@ def load(
     uri: str | None = None,
 ) -> Any:
     """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made:
-    `analysis.frames.load.Frames`. ValueError where there is no such thing.
+    `analysis.frames.load.Frames`. Raises ValueError if there is no such study or sweep.
 
-    home: where runs/ lies; None: as for launches. uri: of MLflow, with source="mlflow".
+    home: the directory that contains runs/; None: as for launches. uri: of MLflow, with source="mlflow".
     """
-    frames = importlib.import_module("analysis.frames.load")  # by name: nothing here depends on it
-    which = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
+    frames = importlib.import_module("analysis.frames.load")  # on call only: this module does not depend on analysis
+    sweep_id = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
     try:
-        return frames.load(home, study=study, sweep=which, source=source, uri=uri)
+        return frames.load(home, study=study, sweep=sweep_id, source=source, uri=uri)
     except LookupError as error:
         raise ValueError(str(error.args[0])) from error
 
@@ -266,7 +273,7 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
 
     options, overrides = _split(words)
     if threading.current_thread() is not threading.main_thread():
-        raise ValueError("rlvr.run and rlvr.sweep are called from the main thread: signals to stop arrive there.")
+        raise ValueError("rlvr.run and rlvr.sweep must be called from the main thread: it receives the stop signals.")
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
     typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
@@ -283,18 +290,18 @@ def _as_sweep(words: Sequence[str]) -> str:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(options that have a meaning from Python, overrides). ValueError for others, and for a bare string."""
+    """(options that are allowed from Python, overrides). Raises ValueError for other options and for a bare string."""
     if isinstance(words, str):
         raise ValueError(f'pass a list of words: ["{words}"].')
-    given: object = words
-    if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f'{given!r} is no list of words such as ["loss=grpo", "seed=1"].')
+    unchecked: object = words
+    if not isinstance(unchecked, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f'{unchecked!r} is no list of words such as ["loss=grpo", "seed=1"].')
     options: list[str] = []
     overrides: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if word in ("--config-dir", "-cd"):
-            options += [word, next(rest, "")]
+            options += [word, next(remaining, "")]
         elif word in MULTIRUN or word == "--dry-run" or word.startswith("--config-dir="):
             options.append(word)
         elif word.startswith("-"):
@@ -305,7 +312,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class _Callable(ModuleType):
-    """This module, which can be called as the function of its name."""
+    """The type of this module, which can be called like the function `run`."""
 
     def __call__(self, words: Sequence[str] = ()) -> Run:
         return run(words)

@@ -1,4 +1,4 @@
-"""`python -m rlvr.evaluate` on a run that was really trained: the same samples, whoever draws them, however often."""
+"""`python -m rlvr.evaluate` on a run that was really trained: the same samples by any engine and in any parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import group_of
-from rlvr.evaluate import EvaluatedPolicy, _distinct, _of_checkpoint, found, main
+from rlvr.evaluate import EvaluatedPolicy, _of_checkpoint, _with_distinct_names, main, policies_of
 from rlvr.job.evaluation import _answers
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
@@ -56,14 +56,14 @@ def python(home: Path, module: str, *words: str, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one run of four steps."""
+    """A home with one run of four steps."""
     home = tmp_path_factory.mktemp("home")
     python(home, "rlvr.run", *TRAINING)
     return home
 
 
 def run_dirs(home: Path) -> list[Path]:
-    """Of evaluations, oldest first."""
+    """The directories of evaluations, oldest first."""
     runs = [layout.run(home, run) for run in layout.run_ids(home) if read_config(layout.run(home, run)).get("policy")]
     return sorted(runs, key=lambda path: json.loads(layout.info(path).read_text())["created"])
 
@@ -74,7 +74,7 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def chunks(home: Path) -> dict[Path, int]:
-    """Samples of each."""
+    """Chunks of samples -> number of their samples."""
     return {path: pq.read_metadata(path).num_rows for path in home.glob("runs/evaluations/*/*.parquet")}
 
 
@@ -128,9 +128,7 @@ def base_policy(home: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_model_on_the_hub(
-    home: Path, tmp_path: Path
-) -> None:
+def test_1024_samples_after_8_are_those_drawn_at_once_of_a_model_on_the_hub(home: Path, tmp_path: Path) -> None:
     words = ["task=coins", f"task.test_problems={PROBLEMS}", "evaluation.problems=2", "rollout.max_tokens=13", *HERE]
     grown, whole = tmp_path / "grown", tmp_path / "whole"
     model = base_policy(home)
@@ -149,7 +147,7 @@ def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_mod
 
 
 def check_same(ours: list[dict[str, Any]], others: list[dict[str, Any]], number: int) -> None:
-    """All but the rounding of float32: a sum depends on what else stands in the batch."""
+    """Equal up to the rounding of float32: a sum depends on the other sequences in the batch."""
     rounded = {"logp", "logp_sampling"}
     assert len(ours) == len(others) == number
     assert [{k: v for k, v in row.items() if k not in rounded} for row in ours] == [
@@ -248,13 +246,13 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
     run_dir = layout.run(home, run)
     name = json.loads(layout.info(run_dir).read_text())["arm"]
     for source in (run, str(run_dir), "main"):
-        (policy,) = found([source], ledger, "newest")
+        (policy,) = policies_of([source], ledger, "newest")
         assert (policy.name, policy.step) == (f"{name}@{STEPS}", STEPS)
-    assert [policy.step for policy in found([run], ledger, "all", with_base=True)] == [2, 4, 0]
-    assert found([run], ledger, "2")[0].path == layout.checkpoint(layout.checkpoints(run_dir), 2).resolve()
-    base = found([run], ledger, "base")[0]
+    assert [policy.step for policy in policies_of([run], ledger, "all", with_base=True)] == [2, 4, 0]
+    assert policies_of([run], ledger, "2")[0].path == layout.checkpoint(layout.checkpoints(run_dir), 2).resolve()
+    base = policies_of([run], ledger, "base")[0]
     assert base.name == "base"
-    assert found([str(base.path)], ledger, "newest")[0].trained is None
+    assert policies_of([str(base.path)], ledger, "newest")[0].trained is None
     for source, which, message in (
         ("no-such", "newest", "There is no run"),
         ("runs/no-such", "newest", "There is no run"),  # no name of the hub
@@ -263,10 +261,10 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
         (run, "last", "pass newest, best"),
     ):
         with pytest.raises(ValueError, match=message):
-            found([source], ledger, which)
+            policies_of([source], ledger, which)
 
 
-def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
+def test_of_a_study_only_finished_runs_without_tuning_are_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of 40 steps: one finished, one that failed at 20, one still at work at its last, and one of tuning."""
@@ -280,12 +278,12 @@ def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
     *lines, tuning = map(json.loads, manifest.read_text().splitlines())
     manifest.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**tuning, "stage": "tuning"}]))
     for source in ("eta", "7c46"):
-        policies = found([source], Ledger(tmp_path), "newest")
+        policies = policies_of([source], Ledger(tmp_path), "newest")
         assert [policy.path.parents[1].name for policy in policies] == ["id-grpo-s0", "id-grpo-s2"]
-        assert "left out: grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
-    assert [policy.name for policy in found(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
-    assert "grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
-    assert len(found(["eta"], Ledger(tmp_path), "all")) == 3
+        assert "left out: grpo-s1 (failed) is at step 20 of 40." in capsys.readouterr().err
+    assert [policy.name for policy in policies_of(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
+    assert "grpo-s1 (failed) is at step 20 of 40." in capsys.readouterr().err
+    assert len(policies_of(["eta"], Ledger(tmp_path), "all")) == 3
 
 
 def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
@@ -302,7 +300,7 @@ def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
         home = tmp_path / str(number)
         run_dir = layout.run(home, write_run(home, config("grpo", model={"path": named}), {}))
         record_stages(run_dir, ["presampled"])
-        (base,) = found([str(run_dir)], Ledger(home), "base")
+        (base,) = policies_of([str(run_dir)], Ledger(home), "base")
         assert base.path == expected.resolve()
 
 
@@ -323,14 +321,14 @@ def test_the_best_checkpoints_of_an_arm_are_one_arm_and_bases_of_two_tasks_are_e
         EvaluatedPolicy(tmp_path, "base", group, 0, {"task": {"name": task, "reader": {"path": group}}})
         for group, task in (("aaaa1", "coins"), ("bbbb1", "coins"), ("cccc1", "maze"))
     ]
-    assert [policy.name for policy in _distinct(bases[1:], one_task=False)] == ["base", "base"]
+    assert [policy.name for policy in _with_distinct_names(bases[1:], one_task=False)] == ["base", "base"]
     assert not capsys.readouterr().err
-    assert [policy.name for policy in _distinct(bases, one_task=False)] == ["base-aaaa", "base-bbbb", "base"]
+    assert [policy.name for policy in _with_distinct_names(bases, one_task=False)] == ["base-aaaa", "base-bbbb", "base"]
     assert "several base policies of one task" in capsys.readouterr().err
-    assert [policy.name for policy in _distinct(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
+    assert [policy.name for policy in _with_distinct_names(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
 
 
-def test_a_word_longer_than_a_path_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_too_long_for_a_path_is_no_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-run", f"policy.system={'careful ' * 50}", "policy.chat=true"]) == 2
     assert "There is no run" in capsys.readouterr().err
 

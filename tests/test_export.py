@@ -1,4 +1,4 @@
-"""Which checkpoint is exported, and what is said where there is none."""
+"""Which checkpoint is exported, and the message if there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.export import chosen, main
+from rlvr.export import checkpoint_of, main
 
 
 def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Path:
@@ -16,17 +16,17 @@ def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Pat
     return path
 
 
-def test_the_newest_is_chosen_or_the_best_or_the_one_that_is_named(tmp_path: Path) -> None:
+def test_the_newest_or_best_or_named_checkpoint_is_exported(tmp_path: Path) -> None:
     first, second, third = (make_checkpoint(tmp_path, s, score) for s, score in ((2, 0.3), (4, 0.5), (10, None)))
-    assert chosen(tmp_path, best=False) == third
-    assert chosen(tmp_path, best=True) == second
-    assert chosen(first, best=False) == first
+    assert checkpoint_of(tmp_path, best=False) == third
+    assert checkpoint_of(tmp_path, best=True) == second
+    assert checkpoint_of(first, best=False) == first
 
 
 @pytest.mark.parametrize(
     ("best", "message"), [(True, "checkpoint.keep_best=true"), (False, "Pass the id or the name of a run")]
 )
-def test_what_has_no_checkpoint_is_refused(
+def test_a_source_without_a_checkpoint_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, message: str
 ) -> None:
     if best:

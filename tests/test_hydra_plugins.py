@@ -1,4 +1,4 @@
-"""What Hydra finds of this project by itself, in its applications and in those of others."""
+"""The plugins that Hydra discovers, in our applications and in those of other projects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_another_application_finds_our_plugins_and_imports_nothing_for_them(tmp_
     ], done.stderr
 
 
-def test_our_launcher_in_another_application_says_whose_it_is(tmp_path: Path) -> None:
+def test_our_launcher_in_another_application_is_refused_with_a_message(tmp_path: Path) -> None:
     done = in_another(tmp_path, "-m", "+x=1,2", "hydra.launcher._target_=hydra_plugins.rlvr.RlvrLauncher")
     assert "belong to `python -m rlvr.run`" in done.stderr
 

@@ -1,4 +1,4 @@
-"""The command `rlvr`, as installed: one name, and nothing of the working directory."""
+"""The command `rlvr`, as installed: all commands by one name, and no imports from the working directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def rlvr(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As the script that pip makes of the entry point."""
+    """Runs the command like the script that pip installs for the entry point."""
     script = "import sys; sys.argv[0] = 'rlvr'; from rlvr.__main__ import main; sys.exit(main())"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RLVR_HOME": str(cwd), **environment}
     command = [sys.executable, "-P", "-c", script, *words]
@@ -47,7 +47,7 @@ def test_each_command_explains_itself(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["loss=grpo"], "loss=grpo belongs to a command: rlvr run loss=grpo ..."),
         (["-m", "eta=1,2"], "-m belongs to a command: rlvr run -m ..."),
@@ -56,14 +56,14 @@ def test_each_command_explains_itself(name: str, tmp_path: Path) -> None:
         (["train"], "there is no command train. Did you mean run?"),
     ],
 )
-def test_what_is_no_command_gets_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+def test_an_unknown_command_is_refused_in_one_line(words: list[str], message: str, tmp_path: Path) -> None:
     done = rlvr(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_files_of_our_names_in_the_working_directory_are_of_no_account(tmp_path: Path) -> None:
+def test_files_with_our_names_in_the_working_directory_are_ignored(tmp_path: Path) -> None:
     for name in ("slurm", "sweeps", "rlvr", "yaml", "torch"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('somebody else')\n")
     (tmp_path / "analysis").mkdir()

@@ -1,4 +1,4 @@
-"""The command line as a user meets it, nothing launched."""
+"""The command line as a user sees it; nothing is launched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlvr.run import deferred, main, quoted
 from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parent.parent
-Told = Callable[..., tuple[int, str, list[str]]]
+Command = Callable[..., tuple[int, str, list[str]]]
 
 
 def rlvr(*arguments: str, home: Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -28,10 +28,10 @@ def rlvr(*arguments: str, home: Path, cwd: Path = ROOT, **environment: str) -> s
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command in this process: (exit code, standard output, lines of standard error)."""
 
-    def tell(*arguments: str, home: Path) -> tuple[int, str, list[str]]:
+    def run_command(*arguments: str, home: Path) -> tuple[int, str, list[str]]:
         monkeypatch.setenv("RLVR_HOME", str(home))
         try:
             code = main(arguments)
@@ -40,7 +40,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         shown = capsys.readouterr()
         return code, shown.out, shown.err.splitlines()
 
-    return tell
+    return run_command
 
 
 MISTAKES = {
@@ -118,7 +118,7 @@ MISTAKES = {
     "a syntax error": (["eta=[1,"], "eta=[1,: the value cannot be read. Type KEY=VALUE"),
     "a knob of another option": (["task=classes", "task.class=3"], "Did you mean task.classes?"),
     "a sweep's word on a single run, with a plus": (["++until=decided"], "until has no effect on a single run."),
-    "a policy in a training": (["+policy.chat=true"], "policy.chat is of evaluations, and this trains. Evaluate by"),
+    "a policy in a training": (["+policy.chat=true"], "policy.chat is a knob of evaluations, and this command trains"),
     "a group without its option": (["loss="], "loss=: loss takes the name of an option."),
     "a group of Hydra's own": (["hydra/job_logging=default"], "hydra/job_logging=default has no effect on a run."),
     "a learning rate that nobody reads": (
@@ -133,7 +133,10 @@ MISTAKES = {
         ["-m", "loss=lad", "also=loss=lad eta=0.25"],
         "no eta and eta=0.25 make the same run",
     ),
-    "how an option is called": (["loss._partial_=false"], "loss._partial_=false is no knob: the option says how it is"),
+    "how an option is called": (
+        ["loss._partial_=false"],
+        "loss._partial_=false is no knob: the option's file decides how it is called.",
+    ),
     "a sweep's word without its value": (["-m", "seed=0,1", "tune="], "tune= has no value. Give it one, or drop it."),
     "a knob of some of the options": (
         ["-m", "task=maze,bandit", "task.test_problems=64"],
@@ -162,16 +165,16 @@ MISTAKES = {
 }
 
 
-def test_what_other_trainers_call_a_knob_is_none_of_ours_and_the_answer_is_one() -> None:
+def test_names_of_other_trainers_are_no_knobs_and_their_replacements_are() -> None:
     known = set(REGISTRY.names(("loss=grpo", "model=hf")))
     assert set(OTHER_NAMES) <= known
     assert not known & {name for names in OTHER_NAMES.values() for name in names}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: Told, tmp_path: Path) -> None:
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, command: Command, tmp_path: Path) -> None:
     arguments, message = MISTAKES[mistake]
-    code, out, (line,) = told(*arguments, home=tmp_path)
+    code, out, (line,) = command(*arguments, home=tmp_path)
     assert (code, out) == (2, "")
     assert line.startswith("rlvr: ")
     assert message in line
@@ -180,12 +183,12 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: 
 
 @pytest.mark.parametrize("recipe", REGISTRY.options("paper"))
 def test_a_dry_run_of_a_recipe_alone_shows_its_plan(
-    recipe: str, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As README has it: without a hub, a GPU, a SLURM, or data that lie on no hub."""
+    """As in the README: without a hub, a GPU, SLURM, or data that are on no hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    code, out, errors = told(f"paper={recipe}", "cluster=local", "--dry-run", home=tmp_path)
+    code, out, errors = command(f"paper={recipe}", "cluster=local", "--dry-run", home=tmp_path)
     assert code == 0, errors
     assert "1 run, 0 finished, 1 to do." in out
     assert f"paper={recipe}" in out.split()
@@ -194,9 +197,9 @@ def test_a_dry_run_of_a_recipe_alone_shows_its_plan(
 @pytest.mark.parametrize(
     "more", [[], ["seed=3"], ["-m", "seed=1,2", "lr=1e-6,2e-6,3e-6"]], ids=["one", "seed", "sweep"]
 )
-def test_a_dry_run_names_the_data_that_a_launch_needs(more: list[str], told: Told, tmp_path: Path) -> None:
-    given = ["paper=dph_sql", *more, "task.train=bird.jsonl", "--dry-run"]
-    code, out, _ = told(*given, home=tmp_path)
+def test_a_dry_run_names_the_data_that_a_launch_needs(more: list[str], command: Command, tmp_path: Path) -> None:
+    words = ["paper=dph_sql", *more, "task.train=bird.jsonl", "--dry-run"]
+    code, out, _ = command(*words, home=tmp_path)
     assert code == 0
     lacking = (
         "Not checked here: task.databases, task.test without a value. A launch needs task.databases=... task.test=..."
@@ -204,14 +207,14 @@ def test_a_dry_run_names_the_data_that_a_launch_needs(more: list[str], told: Tol
     assert [line for line in out.splitlines() if "without a value" in line] == [
         f"{lacking}, and its run has another id."
     ]
-    code, _, (line,) = told(*given, "model.path=???", home=tmp_path)
+    code, _, (line,) = command(*words, "model.path=???", home=tmp_path)
     assert (code, line.partition(":")[2][:24]) == (2, " model.path has no value")
 
 
-def test_a_dry_run_shows_where_the_nodes_of_a_recipe_are_and_refuses_those_typed(told: Told, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_nodes_of_a_recipe_and_refuses_typed_ones(command: Command, tmp_path: Path) -> None:
     words = ["paper=dph_sql_32b", "cluster=local", "--dry-run"]
-    assert "not here: cluster.nodes=2 needs SLURM" in told(*words, home=tmp_path)[1]
-    code, _, (line,) = told(*words, "cluster.nodes=2", home=tmp_path)
+    assert "not here: cluster.nodes=2 needs SLURM" in command(*words, home=tmp_path)[1]
+    code, _, (line,) = command(*words, "cluster.nodes=2", home=tmp_path)
     assert (code, line.partition(",")[0]) == (2, "rlvr: cluster.nodes=2 needs SLURM")
 
 
@@ -239,16 +242,16 @@ NO_REFILL = "rollout.dynamic_sampling=none"
     ],
     ids=["once", "refill", "rehearsed", "sweep", "endless", "bandit", "not at hand"],
 )
-def test_a_dry_run_says_how_many_training_problems_there_are_and_how_often_they_come(
-    words: list[str], lines: list[str], told: Told, tmp_path: Path
+def test_a_dry_run_shows_the_number_of_training_problems_and_of_their_repetitions(
+    words: list[str], lines: list[str], command: Command, tmp_path: Path
 ) -> None:
-    code, out, errors = told(*words, "cluster=local", "--dry-run", home=tmp_path)
+    code, out, errors = command(*words, "cluster=local", "--dry-run", home=tmp_path)
     assert code == 0, errors
     assert [line for line in out.splitlines() if "training problem" in line] == lines
 
 
 @pytest.mark.parametrize("loss", ["pacs", "pacs_actor"])
-def test_the_setting_for_pacs_is_of_pacs_until_another_loss_is_typed(loss: str) -> None:
+def test_the_setting_for_pacs_uses_pacs_unless_another_loss_is_typed(loss: str) -> None:
     alone, typed = (REGISTRY.compose(["paper=small/coins_pacs", *more]) for more in ([], [f"loss={loss}"]))
     assert alone[1]["loss"] == "pacs"
     assert typed[1]["loss"] == loss
@@ -256,13 +259,13 @@ def test_the_setting_for_pacs_is_of_pacs_until_another_loss_is_typed(loss: str) 
 
 
 @pytest.mark.parametrize("text", ["hydra: {sweeper: {params: {loss: 'grpo,rloo'}}}", "also: [loss=rloo]"])
-def test_a_study_that_sweeps_is_no_single_run(text: str, told: Told, tmp_path: Path) -> None:
+def test_a_study_that_sweeps_is_no_single_run(text: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study/mine.yaml").write_text(f"# @package _global_\n{text}\n", encoding="utf-8")
     words = ["--config-dir", str(tmp_path), "study=mine", "cluster=local", "--dry-run"]
-    code, _, (line,) = told(*words, home=tmp_path)
+    code, _, (line,) = command(*words, home=tmp_path)
     assert (code, line) == (2, "rlvr: study=mine sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
-    assert told(*words, "-m", home=tmp_path)[0] == 0
+    assert command(*words, "-m", home=tmp_path)[0] == 0
 
 
 def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
@@ -284,10 +287,10 @@ def test_lines_are_typed_without_brackets() -> None:
     assert quoted(["baseline=loss=lad eta=1"]) == ["baseline='loss=lad eta=1'"]
 
 
-def test_a_rule_of_a_study_that_is_no_list_is_named(told: Told, tmp_path: Path) -> None:
+def test_a_rule_of_a_study_that_is_no_list_is_named(command: Command, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study/mine.yaml").write_text("# @package _global_\nzip: loss,seed\n", encoding="utf-8")
-    _, _, (line,) = told("--config-dir", str(tmp_path), "study=mine", home=tmp_path)
+    _, _, (line,) = command("--config-dir", str(tmp_path), "study=mine", home=tmp_path)
     assert line == "rlvr: In 'study/mine': zip is a list: under `zip:` each line as `- LINE`."
 
 
@@ -317,8 +320,8 @@ def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_objective_of_ones_own_needs_no_edit_here(tmp_path: Path) -> None:
-    """A function anywhere, a YAML under --config-dir: trained, and checked, like one of ours."""
+def test_a_users_objective_needs_no_change_of_this_project(tmp_path: Path) -> None:
+    """A function anywhere, with a YAML file under --config-dir, is trained and checked like one of ours."""
     (tmp_path / "loss").mkdir()
     (tmp_path / "loss" / "halved.yaml").write_text("_target_: halved.halved\n_partial_: true\nshare: 0.5\n")
     (tmp_path / "halved.py").write_text(
@@ -375,27 +378,27 @@ def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> No
     assert "eta: 0.5" in done.stdout
 
 
-def test_a_half_written_file_of_ones_own_costs_a_line_and_its_own_choice_alone(told: Told, tmp_path: Path) -> None:
+def test_a_half_written_file_is_reported_and_only_its_own_option_fails(command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine/loss").mkdir(parents=True)
     (tmp_path / "mine/loss/half.yaml").write_text("_target_: my.loss\n push: [1,\n")
     said = f"{tmp_path}/mine/loss/half.yaml, line 2, column 6: no YAML, mapping values are not allowed here."
     words = ["--config-dir", str(tmp_path / "mine"), "cluster=local", "tracker=none", "--dry-run"]
-    code, out, errors = told(*words, "loss=grpo", home=tmp_path / "home")
+    code, out, errors = command(*words, "loss=grpo", home=tmp_path / "home")
     assert (code, errors) == (0, [f"loss=half cannot be chosen: {said}"])
     assert "1 run, 0 finished" in out
-    code, _, errors = told(*words, "-m", "loss=grpo,half", home=tmp_path / "home")
+    code, _, errors = command(*words, "-m", "loss=grpo,half", home=tmp_path / "home")
     assert (code, errors) == (2, [f"rlvr: {said}"])
 
 
 @pytest.mark.parametrize("home", ["/proc/no_home", "/dev/null/below_a_file"])
-def test_a_home_that_cannot_be_made_is_named_with_its_variable(told: Told, home: str) -> None:
-    code, _, (line,) = told("loss=grpo", "cluster=local", "tracker=none", home=Path(home))
+def test_a_home_that_cannot_be_created_is_named_with_its_variable(command: Command, home: str) -> None:
+    code, _, (line,) = command("loss=grpo", "cluster=local", "tracker=none", home=Path(home))
     assert code == 2
     assert f"Runs go to {home}: set RLVR_HOME to a directory that you may write to" in line
 
 
 @pytest.mark.parametrize("function", [rlvr_run.run, rlvr_run.compose])
-def test_several_values_from_python_are_a_sweeps(
+def test_several_values_from_python_need_rlvr_sweep(
     function: Callable[[list[str]], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))

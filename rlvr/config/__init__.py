@@ -1,1 +1,1 @@
-"""What a run is told: schema, checks, names, composition. No torch."""
+"""The configuration of a run: schema, checks before launch, names, composition. No torch."""

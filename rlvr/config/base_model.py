@@ -1,5 +1,6 @@
-"""Is the base policy whole, before a job opens it: its config, tokenizer, chat template, the names of its weights, its
-context? Files are read; no torch, no transformers.
+"""Checks of the base policy before launch: config, tokenizer, chat template, names of the weights, context length.
+
+Only files are read; neither torch nor transformers is imported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ SHOWN = 3  # names of weights in a message
 
 
 def check(config: Knobs) -> None:
-    """ValueError, with the innermost reason, for a `model.path` that no job could start from."""
+    """Raises ValueError, with the innermost reason, for a model that no job could start from.
+
+    NotAtHand where the model would have to be downloaded and HF_HUB_OFFLINE is set.
+    """
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
         value = model.architecture.get(name, 1)
@@ -53,59 +57,63 @@ def check(config: Knobs) -> None:
             "example, or null to train all weights."
         )
     if model["_target_"] == "rlvr.model.hub.hub":
-        # cwd: a key of the cache
+        # cwd is part of the cache key: a relative path means another directory elsewhere.
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
         if fault:
             raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
 
 def _check_heads(model: Knobs) -> None:
-    """ValueError for heads of attention that no layer can have."""
-    given: object = model.get("architecture")
-    if not isinstance(given, Mapping | DictConfig):
+    """Raises ValueError for numbers of attention heads that no layer can have."""
+    architecture: object = model.get("architecture")
+    if not isinstance(architecture, Mapping | DictConfig):
         return
-    numbers = cast("Mapping[str, Any]", given)
+    numbers = cast("Mapping[str, Any]", architecture)
     if not {"num_attention_heads", "hidden_size"} <= set(numbers):
         return
-    heads, hidden = numbers["num_attention_heads"], numbers["hidden_size"]
-    came, of_keys = f"model.architecture.num_attention_heads={heads}", numbers.get("num_key_value_heads")
+    heads, hidden, kv_heads = numbers["num_attention_heads"], numbers["hidden_size"], numbers.get("num_key_value_heads")
+    typed_heads = f"model.architecture.num_attention_heads={heads}"
     width = numbers.get("head_dim") or hidden // heads
     if not numbers.get("head_dim") and hidden % heads:
-        raise ValueError(f"{came}: the width, model.architecture.hidden_size={hidden}, is no multiple of it.")
+        raise ValueError(f"{typed_heads}: the width, model.architecture.hidden_size={hidden}, is no multiple of it.")
     if width % 2:
-        raise ValueError(f"{came}: a head is {width} wide, and rotary positions turn pairs: an even width is needed.")
-    if of_keys and heads % of_keys:
         raise ValueError(
-            f"model.architecture.num_key_value_heads={of_keys} does not divide num_attention_heads={heads}."
+            f"{typed_heads}: a head is {width} wide, and rotary position embeddings rotate pairs of dimensions: an "
+            "even width is needed."
+        )
+    if kv_heads and heads % kv_heads:
+        raise ValueError(
+            f"model.architecture.num_key_value_heads={kv_heads} does not divide num_attention_heads={heads}."
         )
 
 
 def check_context(config: Knobs, choices: Choices, task: Abilities) -> None:
-    """ValueError for responses that, behind a prompt, leave the context of the model, or of an evaluation's policy."""
+    """Raises ValueError if the longest prompt and response exceed the context of the model (or evaluated policy)."""
     policy = config.get("policy")
     model: Mapping[str, Any] = model_of(Path(policy.path)) if policy else config.model
     context = context_of(model)
     if context is None:
         return
-    words = task.prompt_words if "architecture" in model else 1  # a closed vocabulary has a token for each word
-    limit, wanted = config.rollout.max_tokens, config.rollout.max_tokens or task.max_tokens
-    if words + wanted > context:
-        came = f"rollout.max_tokens={limit}" if limit else f"The longest response, {wanted} tokens,"
-        named = f"policy={policy.name}" if policy else f"model={choices.get('model')}"
-        room = f"Pass rollout.max_tokens={context - words} or less" if context > words else "Pass smaller problems"
+    prompt_tokens = task.prompt_words if "architecture" in model else 1  # a closed vocabulary has a token for each word
+    limit, response_tokens = config.rollout.max_tokens, config.rollout.max_tokens or task.max_tokens
+    if prompt_tokens + response_tokens > context:
+        response = f"rollout.max_tokens={limit}" if limit else f"The longest response, {response_tokens} tokens,"
+        reader = f"policy={policy.name}" if policy else f"model={choices.get('model')}"
+        room = context - prompt_tokens
+        remedy = f"Pass rollout.max_tokens={room} or less" if room > 0 else "Pass smaller problems"
         raise ValueError(
-            f"{came} after a prompt of {words or 'at least 1'} tokens of task={choices.get('task')} is over the "
-            f"context of {named}, {context} tokens. {room}, or a model with a longer context."
+            f"{response} after a prompt of {prompt_tokens or 'at least 1'} tokens of task={choices.get('task')} is "
+            f"over the context of {reader}, {context} tokens. {remedy}, or a model with a longer context."
         )
 
 
 def model_of(policy: Path) -> Mapping[str, Any]:
-    """The model of an evaluation's policy: of a checkpoint that which its run trained, else the directory."""
+    """The model config of an evaluated policy: that of the run for a checkpoint, else one with this path."""
     return read_config(layout.run_of_checkpoint(policy))["model"] if is_checkpoint(policy) else {"path": str(policy)}
 
 
 def context_of(model: Mapping[str, Any]) -> int | None:
-    """Tokens that a model of this config can read; None where nothing on this machine says."""
+    """Context length in tokens of a model with this config; None if no file on this machine states it."""
     numbers: Mapping[str, Any] | None = model.get("architecture")
     if numbers is None and model.get("path"):
         directory = _directory(str(model["path"]))
@@ -119,13 +127,13 @@ def context_of(model: Mapping[str, Any]) -> int | None:
 # --- a model's directory
 
 
-@functools.cache  # every point of a sweep asks again
+@functools.cache  # called for every point of a sweep
 def _fault(path: str, *, chat: bool, system: str | None, cwd: str) -> str:  # noqa: ARG001 - paths are relative to it
-    """What is wrong with a model, in one sentence with a remedy; "" if nothing is, or nothing is known yet."""
+    """What is wrong with a model, as one sentence with a remedy; "" if nothing is wrong or it is not downloaded yet."""
     directory = _directory(path)
     if directory is None:
         return _fault_of_name(path)
-    is_download = not Path(path).expanduser().is_dir()  # of the hub: what lacks is fetched when the run starts
+    is_download = not Path(path).expanduser().is_dir()  # of the hub: missing files are fetched when the run starts
     for fault in _faults(directory, chat=chat, system=system):
         if not (is_download and fault.startswith("it has no")):
             return fault
@@ -141,7 +149,7 @@ def _fault_of_name(path: str) -> str:
 
 
 def _directory(path: str) -> Path | None:
-    """Where a model lies: a directory as it is, a hub name in its cache; None: not on this machine."""
+    """The directory of a model: `path` itself, or the cache entry of a hub name; None: not on this machine."""
     if (directory := Path(path).expanduser()).is_dir():
         return directory
     from huggingface_hub import try_to_load_from_cache
@@ -149,7 +157,7 @@ def _directory(path: str) -> Path | None:
 
     try:
         file = try_to_load_from_cache(path, "config.json")
-    except HFValidationError:  # a path of no repository's form
+    except HFValidationError:  # the path does not have the form of a repository's name
         return None
     return Path(file).parent if isinstance(file, str) else None
 
@@ -182,11 +190,15 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
 
 @functools.cache
 def _known_kinds() -> frozenset[str]:
-    """Every quoted word of the lists in which transformers names its models; to import them is to import torch."""
+    """Model types of the installed transformers: all quoted words in the source files that list them.
+
+    The files are not imported, because that would import torch.
+    """
     spec = importlib.util.find_spec("transformers")
     folder = Path(str(spec.origin)).parent / "models" / "auto" if spec is not None else Path()
     files = [folder / name for name in ("configuration_auto.py", "auto_mappings.py")]
-    return frozenset(w for file in files if file.is_file() for w in re.findall(r'"([\w.-]+)"', file.read_text()))
+    texts = [file.read_text() for file in files if file.is_file()]
+    return frozenset(word for text in texts for word in re.findall(r'"([\w.-]+)"', text))
 
 
 # --- weights
@@ -199,7 +211,7 @@ def _faults_of_weights(directory: Path, config: Mapping[str, Any]) -> Iterator[s
         if not isinstance(listed, dict):
             yield f"{index.name} is damaged: it lists no weights."
             return
-        files = sorted({str(each) for each in cast("dict[str, object]", listed).values()})
+        files = sorted({str(file) for file in cast("dict[str, object]", listed).values()})
     else:
         files = sorted(file.name for file in directory.glob("*.safetensors"))
     if not files:
@@ -216,12 +228,12 @@ def _faults_of_weights(directory: Path, config: Mapping[str, Any]) -> Iterator[s
         if header is None:
             yield f"{name} is damaged: cut short, or no safetensors."
             return
-        shapes |= {key: each["shape"] for key, each in header.items() if key != "__metadata__"}
+        shapes |= {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
     yield from _faults_of_names(shapes, config)
 
 
 def _safetensors_header(file: Path) -> dict[str, Any] | None:
-    """Name -> dtype, shape, offsets of the tensors of a file; None if it is not whole."""
+    """Tensor name -> dtype, shape and offsets, as in the file's header; None if the file is damaged or cut short."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         size = file.stat().st_size
@@ -231,12 +243,15 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
             header = json.loads(opened.read(length))
         except ValueError:
             return None
-    ends = [each["data_offsets"][1] for key, each in header.items() if key != "__metadata__"]
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
     return header if 8 + length + max(ends, default=0) == size else None
 
 
 def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any]) -> Iterator[str]:
-    """Of the families that rlvr.config.memory knows; of others transformers alone knows the names of their weights."""
+    """Missing weights and a wrong embedding shape, for the model families that `rlvr.config.memory` knows.
+
+    The names of other families' weights are known to transformers alone.
+    """
     try:
         architecture = memory.architecture(config)
     except (KeyError, TypeError, ZeroDivisionError) as error:
@@ -245,16 +260,16 @@ def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any])
     if architecture is None:
         return
     names = {name.removeprefix("model.") for name in shapes}
-    parts = [f"self_attn.{one}_proj" for one in "qkvo"] + [f"mlp.{one}_proj" for one in ("gate", "up", "down")]
-    wanted = [f"layers.{i}.{part}.weight" for i in range(architecture.layers) for part in parts]
-    wanted += ["embed_tokens.weight", "norm.weight", *([] if architecture.tied else ["lm_head.weight"])]
-    if lacking := [name for name in wanted if name not in names]:
-        more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
-        yield f"its weights lack {', '.join(lacking[:SHOWN])}{more}, which its config.json asks for."
+    parts = [f"self_attn.{part}_proj" for part in "qkvo"] + [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    required = [f"layers.{i}.{part}.weight" for i in range(architecture.layers) for part in parts]
+    required += ["embed_tokens.weight", "norm.weight", *([] if architecture.tied else ["lm_head.weight"])]
+    if missing := [name for name in required if name not in names]:
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        yield f"its weights lack {', '.join(missing[:SHOWN])}{more}, which its config.json requires."
     embedding = shapes.get("model.embed_tokens.weight", shapes.get("embed_tokens.weight"))
-    asked = [architecture.vocab, architecture.hidden]
-    if embedding is not None and embedding != asked:
-        yield f"its embedding has the shape {embedding}, and its config.json asks for {asked}."
+    required_shape = [architecture.vocab, architecture.hidden]
+    if embedding is not None and embedding != required_shape:
+        yield f"its embedding has the shape {embedding}, and its config.json requires {required_shape}."
 
 
 # --- tokenizer
@@ -277,7 +292,7 @@ def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
 def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
     template = ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
     if template is None:
-        yield "its tokenizer has no chat template, and model.chat=true asks for one. Drop model.chat=true."
+        yield "its tokenizer has no chat template, and model.chat=true needs one. Drop model.chat=true."
         return
     from jinja2 import TemplateError, TemplateSyntaxError
 
@@ -287,7 +302,7 @@ def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
         yield f"its chat template, line {error.lineno}: {error.message}."
     except TemplateError as error:
         what = "a prompt" if system is None else "a prompt after model.system"
-        yield f"its chat template refuses {what}: {error.message}."
+        yield f"its chat template rejects {what}: {error.message}."
 
 
 def _json(file: Path) -> dict[str, Any] | None:

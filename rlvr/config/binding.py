@@ -1,4 +1,4 @@
-"""The knobs of a component, checked against the parameters of its `_target_`: names, presence, types."""
+"""Checks a component's knobs against the parameters of its `_target_`: names, presence, types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rlvr.config import registry, values
 from rlvr.config.signature import signature
 
-# Arguments that rlvr/job/loop.py passes: no YAML gives them.
+# Arguments that the code passes to a component at run time: no YAML file sets them.
 PROVIDED = {
     "rollout.engine": {"model", "device", "eos_token_ids", "pad_token_id"},
     "model": {"task", "store"},
@@ -21,18 +21,18 @@ PROVIDED = {
     "divergence": {"log_ratio", "a"},
     "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
 }
-CALLED_WITH_DATA = ("loss", "divergence", "advantage")  # as functions of what is provided; others are built with it
+CALLED_WITH_DATA = ("loss", "divergence", "advantage")  # called at each step with PROVIDED; others are built once
 
 
 class Written:
-    """What a composed config says before it is resolved; the same for all points that differ in values alone."""
+    """Facts about a composed config before interpolation; the same for all points that differ in values alone."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
         self._components: dict[str, tuple[str, ...]] = {}
 
     def components(self, section: str) -> tuple[str, ...]:
-        """The dotted path of every component of a top-level key."""
+        """The dotted paths of all components under a top-level key."""
         if section not in self._components:
             nodes = components(self._config, section) if section in self._config else ()
             self._components[section] = tuple(path for path, _ in nodes)
@@ -40,7 +40,7 @@ class Written:
 
     @functools.cached_property
     def shorthands(self) -> tuple[str, ...]:
-        """Those that its loss reads."""
+        """The shorthands (`registry.SHORTHANDS`) that the loss reads."""
         return tuple(name for name in registry.SHORTHANDS if registry.reads(self._config.loss, name))
 
     @functools.cached_property
@@ -57,7 +57,7 @@ def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConf
             if node.get("_target_"):
                 yield path, node
             for key in node:
-                # A component given by interpolation (loss.divergence) is checked where it stands.
+                # A component inserted by interpolation (loss.divergence) is checked under its own key.
                 if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, str(key)):
                     yield from walk(f"{path}.{key}", node[key])
 
@@ -69,7 +69,7 @@ def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConf
 def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:
     """Check a component's knobs against its parameters. Raises ValueError.
 
-    usual: the value that a knob, by its dotted key, has as its option is written; None where it has none.
+    usual: returns the value that the option's file gives a knob, by its dotted key; None if it gives none.
     """
     if not isinstance(node["_target_"], str):
         raise ValueError(f"{path}._target_={node['_target_']}: the import path of a function or class is expected.")
@@ -85,7 +85,7 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
             )
         if isinstance(node, DictConfig) and OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
-        if key in knobs and node[key] != MISSING:  # as a dry run keeps it
+        if key in knobs and node[key] != MISSING:  # a dry run keeps missing values
             _check_type(f"{path}.{key}", parameters[key].annotation, node[key], usual)
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:
@@ -93,14 +93,14 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
 
 
 def check_partial(path: str, node: Mapping[str, Any]) -> None:
-    """ValueError for a component that is given data at each step, and is written as if its knobs were all it takes."""
+    """Raises ValueError for a component that needs data at each step, but whose YAML lacks `_partial_: true`."""
     if path not in CALLED_WITH_DATA or node.get("_partial_"):
         return
     target = str(node["_target_"])
     if data := [p.name for p in signature(target).parameters if p.required and p.name in PROVIDED[path]]:
         raise ValueError(
-            f"{path}: {target} takes {', '.join(data)} at each step, beside its knobs, and its YAML does not say so. "
-            "Add `_partial_: true` there."
+            f"{path}: {target} takes {', '.join(data)} at each step, beside its knobs, and its YAML does not state "
+            "this. Add `_partial_: true` there."
         )
 
 

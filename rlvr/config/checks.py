@@ -1,6 +1,4 @@
-"""Everything about a composed config that can be known before launch. Each refusal is one line: what came, what is
-allowed, what to type.
-"""
+"""All checks of a composed config before launch. Each error is one line: what came, what is allowed, what to type."""
 
 from __future__ import annotations
 
@@ -26,26 +24,26 @@ from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
 from rlvr.task.read import BriefHub
 
-SECRET = re.compile(  # in names of variables, as words: TOKENIZERS_PARALLELISM is none
+SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELISM does not match
     r"(TOKEN|PASSWORD|PASSWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
 )
-ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # in shell: a name, and how its value begins
-MOST_DIVISORS = 1000  # the largest number of mini-batches that is proposed
+ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # of a shell variable: its name, and the first character of its value
+MOST_DIVISORS = 1000  # the largest number of mini-batches that a message proposes
 
 
 class Checker:
-    """Checks the points of one launch. What many points share is looked at once."""
+    """Checks the points of one launch. What many points share is checked once."""
 
     def __init__(self, registry: Registry | None = None, *, dry_run: bool = False) -> None:
         """registry: of the search path that the configs were composed from; None: conf/ alone.
 
-        dry_run: what this machine lacks (data of the hub, vLLM) is put down in `unchecked`, and refused otherwise.
+        dry_run: what this machine lacks (data of the hub, vLLM) is listed in `unchecked` instead of being an error.
         """
         self.registry = registry or Registry()
         self.dry_run = dry_run
-        self.unchecked: dict[str, None] = {}  # lines, in order
-        self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
-        self._tasks: dict[str, Abilities | None] = {}
+        self.unchecked: dict[str, None] = {}  # lines, in order (a dict as an ordered set)
+        self._valid_sections: set[str] = set()  # sections of configs, with their values, that passed the checks
+        self._tasks: dict[str, Abilities | None] = {}  # by the task's section; None: its data are not on this machine
         self._hub = BriefHub()
 
     def check(
@@ -55,9 +53,9 @@ class Checker:
         plain: Mapping[str, Any] | None = None,
         written: Written | None = None,
     ) -> None:
-        """All but the task, which `check_task` builds. Raises ValueError.
+        """Checks all but the task, which `check_task` builds. Raises ValueError.
 
-        plain: the config, frozen. written: of a config that differs from it in values alone, where one was looked at.
+        plain: the config, frozen. written: `Written` of this config or of one that differs from it in values alone.
         """
         plain, written = plain or self._frozen(config, choices), written or Written(config)
         knobs = Section(plain)
@@ -72,31 +70,32 @@ class Checker:
         check_shapes(knobs, choices)
         pairing.check(knobs, choices, self.registry)
         engine.check(knobs, choices, self.registry)
-        with self._at_hand():
+        with self._missing_noted():
             engine.check_engine(knobs, choices)
-        with self._at_hand():
+        with self._missing_noted():
             base_model.check(knobs)
         memory.check(plain)
 
     def check_task(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
-        """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
-        file is told here, not in a job. Raises ValueError or OSError.
+        """Builds the task, once for each of its settings, and checks that objective and model go with it.
+
+        So a missing data file is an error before launch, not in a job. Raises ValueError or OSError.
         """
         plain = plain or self._frozen(config, choices)
         knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
-            # None of data that is not at hand: it is asked for once, since a hub may be long in not answering.
+            # Stays None if data are missing, so that they are requested once: an unreachable hub may take long to fail.
             abilities = None
-            with self._at_hand(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
+            with self._missing_noted(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
                 check_data(config)
-                abilities = built(plain["task"], choices)
+                abilities = abilities_of(plain["task"], choices)
             self._tasks[setting] = abilities
         if (abilities := self._tasks[setting]) is not None:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
 
     def train_problems(self, plain: Mapping[str, Any]) -> int | None:
-        """How many training problems a checked run has; None: they never end, or its data are not at hand."""
+        """Number of training problems of a checked run; None: an endless stream, or missing data."""
         abilities = self._tasks.get(repr(plain["task"]))
         return None if abilities is None else abilities.train_problems
 
@@ -104,8 +103,8 @@ class Checker:
         return frozen(config, choices, on_paper=self.dry_run)
 
     @contextlib.contextmanager
-    def _at_hand(self) -> Generator[None, None, None]:
-        """What this machine lacks is an error, and in a dry run only noted."""
+    def _missing_noted(self) -> Generator[None, None, None]:
+        """In a dry run, what this machine lacks is noted in `unchecked`; otherwise it is an error."""
         try:
             yield
         except NotAtHand as error:
@@ -114,10 +113,10 @@ class Checker:
             self.unchecked[str(error)] = None
 
     def _check_values(self, written: Written, choices: Choices, plain: Mapping[str, Any]) -> None:
-        """Every knob is known, of its type and in its range. Sections that were looked at before are not again."""
+        """Every knob is known, of its type and in its range. Sections that passed before are not checked again."""
         usual = functools.partial(self.registry.as_written, choices)
-        parts = {section: f"{section}={value!r}" for section, value in plain.items()}
-        fresh = {section: plain[section] for section, part in parts.items() if part not in self._bound}
+        texts = {section: f"{section}={value!r}" for section, value in plain.items()}
+        fresh = {section: plain[section] for section, text in texts.items() if text not in self._valid_sections}
         check_schema(plain, usual, fresh)
         for section in fresh:
             for path in written.components(section):
@@ -125,11 +124,11 @@ class Checker:
                 _check_flags(path, values.at(plain, path), usual)
                 check_partial(path, values.at(plain, path))
         values.check_finite(fresh)
-        self._bound.update(map(parts.__getitem__, fresh))
+        self._valid_sections.update(texts[section] for section in fresh)
 
     def _check_shorthands(self, knobs: Section, choices: Choices, written: Written) -> None:
         for name in SHORTHANDS:
-            of_recipe = self.registry.as_written(choices, f"paper.{name}")  # for those of its losses that read it
+            of_recipe = self.registry.as_written(choices, f"paper.{name}")  # a recipe sets it for losses that read it
             if knobs[name] in (None, of_recipe) or name in written.shorthands:
                 continue
             readers = self.registry.losses_reading(name)
@@ -144,22 +143,25 @@ class Checker:
 
 
 def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], object]) -> None:
-    """ValueError for a change of how an option is called: as a function of its knobs, or of data too."""
+    """Raises ValueError if `_partial_` or `_convert_` differs from the option's file."""
     for flag in ("_partial_", "_convert_"):
         if usual(f"{path}._target_") is not None and node.get(flag) != usual(f"{path}.{flag}"):
-            came = f"{path}.{flag}={values.typed(node.get(flag))}"
-            raise ValueError(f"{came} is no knob: the option says how it is called. Drop it.")
+            typed = f"{path}.{flag}={values.typed(node.get(flag))}"
+            raise ValueError(f"{typed} is no knob: the option's file decides how it is called. Drop it.")
 
 
 def check_data(config: DictConfig) -> None:
-    """NotAtHand for knobs of the task without a value: a recipe cannot name data that lie on no hub."""
-    if lacking := missing_of_task(config):
-        needed = " ".join(f"{key}=..." for key in lacking)
-        raise NotAtHand(f"{', '.join(lacking)} without a value. A launch needs {needed}, and its run has another id.")
+    """Raises NotAtHand for knobs of the task without a value: a recipe cannot name data that are on no hub."""
+    if missing := missing_of_task(config):
+        needed = " ".join(f"{key}=..." for key in missing)
+        raise NotAtHand(f"{', '.join(missing)} without a value. A launch needs {needed}, and its run has another id.")
 
 
-def built(node: Mapping[str, Any], choices: Choices) -> Abilities:
-    """What a task of this config can do. Raises ValueError or OSError, in the task's own words where it refuses."""
+def abilities_of(node: Mapping[str, Any], choices: Choices) -> Abilities:
+    """The abilities of a task with this config, which is built for it.
+
+    Raises the task's own ValueError or OSError, and ValueError for any other exception while it is built.
+    """
     try:
         task = instantiate(node, _convert_="all")
     except InstantiationException as error:
@@ -173,7 +175,7 @@ def built(node: Mapping[str, Any], choices: Choices) -> Abilities:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """What an error comes from in the end: Hydra wraps what a component raises."""
+    """The last cause of an error: Hydra wraps the errors of components."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -182,12 +184,12 @@ def innermost(error: BaseException) -> BaseException:
 def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], within: Collection[str]) -> None:
     """Raises ValueError for a key that the schema does not know, or a value that is not of its type or in its range.
 
-    within: the sections, and values beside them, that are looked at.
+    within: the top-level keys that are checked.
     """
     known = values.types_of(schema.RunConfig)
-    before = plain.keys() - within
+    skipped = plain.keys() - within
     for section, names in values.sections_of(schema.RunConfig).items():
-        if section.split(".")[0] in before:
+        if section.split(".")[0] in skipped:
             continue
         above, _, name = section.rpartition(".")
         if section and name not in values.at(plain, above):
@@ -199,7 +201,7 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
             key = f"{section}.{name}".lstrip(".")
             raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
     for key, kind in known.items():
-        if key.split(".")[0] in before:
+        if key.split(".")[0] in skipped:
             continue
         if (name := key.rpartition(".")[2]) not in values.at(plain, key.rpartition(".")[0]):
             raise ValueError(f"~{key}: every run has a {name}. Leave it out.")
@@ -217,16 +219,17 @@ def check_choices(config: Knobs) -> None:
     overdraw = config.rollout.overdraw
     if overdraw is not None and config.rollout.dynamic_sampling != "refill":
         raise ValueError(
-            f"rollout.overdraw={overdraw} needs rollout.dynamic_sampling=refill: without it no problem is drawn again."
+            f"rollout.overdraw={overdraw} needs rollout.dynamic_sampling=refill: without it no further problems are "
+            "drawn."
         )
     if config.rollout.filter not in ("none", "greedy_fails"):
         raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
     if config.rollout.reward not in (None, "random", "flipped"):
-        raise ValueError(f"rollout.reward={config.rollout.reward} must be random or flipped; null: as judged.")
+        raise ValueError(f"rollout.reward={config.rollout.reward} must be random, flipped, or null: as judged.")
 
 
 def check_secrets(plain: Mapping[str, Any]) -> None:
-    """ValueError for a password or a token in the config: runs, sweeps and reports keep all of it."""
+    """Raises ValueError for a password or a token in the config, which is copied to runs, sweeps and reports."""
     uri = plain["tracker"]["uri"] or ""
     if redact(uri) != uri:
         raise ValueError(
@@ -237,12 +240,12 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
     for name, value in plain["cluster"]["environment"].items():
         if SECRET.search(name) and not str(value).startswith("$"):
             raise ValueError(
-                f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs have what the "
-                f"launch has. On a site where they have not, type '+cluster.environment.{name}=\\${name}'."
+                f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs inherit the "
+                f"environment of the launch. On a site where they do not, type '+cluster.environment.{name}=\\${name}'."
             )
     for line in plain["cluster"]["setup"]:
-        for name, begin in ASSIGNMENT.findall(line):
-            if SECRET.search(name) and begin not in ("", "$"):
+        for name, first_character in ASSIGNMENT.findall(line):
+            if SECRET.search(name) and first_character not in ("", "$"):
                 raise ValueError(
                     f"cluster.setup: the value of {name} would be kept in runs/. Export it before the launch, or "
                     f"read it from a file on the node: {name}=$(cat FILE)."
@@ -250,7 +253,7 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
 
 
 def check_shapes(config: Knobs, choices: Choices) -> None:
-    """Groups, mini-batches, ranks and samples: does each divide into the next?"""
+    """Raises ValueError for numbers of groups, mini-batches, ranks or samples that do not fit each other."""
     P, G, U = config.rollout.prompts, config.rollout.samples, config.trainer.updates
     if P < U:
         raise ValueError(
@@ -258,10 +261,10 @@ def check_shapes(config: Knobs, choices: Choices) -> None:
             f"Pass trainer.updates={P} or less."
         )
     if P % U:
-        fits = [u for u in range(1, min(P, MOST_DIVISORS) + 1) if P % u == 0]
+        divisors = [u for u in range(1, min(P, MOST_DIVISORS) + 1) if P % u == 0]
         raise ValueError(
             f"rollout.prompts={P} groups do not divide into trainer.updates={U} equal mini-batches. "
-            f"Divisors of {P}: {', '.join(map(str, fits))}."
+            f"Divisors of {P}: {', '.join(map(str, divisors))}."
         )
     if config.cluster.ranks > P // U:
         raise ValueError(
@@ -278,7 +281,7 @@ def check_shapes(config: Knobs, choices: Choices) -> None:
 
 
 def check_evaluation(config: Knobs) -> None:
-    """Can pass@k be measured with these samples?"""
+    """Raises ValueError for k of pass@k that these samples cannot measure."""
     if not config.evaluation.k or min(config.evaluation.k) < 1:
         raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
     if max(config.evaluation.k) > config.evaluation.samples:

@@ -1,4 +1,4 @@
-"""The composed points of a sweep, cheaply: a full compose for each choice of groups, a patched copy for each point."""
+"""Composes the points of a sweep cheaply: in full once per choice of groups, then a patched copy for each point."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rlvr.config import schema
 from rlvr.config.overrides import parse
 
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
-SAMPLE = 3  # points that are also composed in full
+SAMPLE = 3  # points that are also composed in full, as a check
 
 
 @contextlib.contextmanager
 def composing() -> Generator[None, None, None]:
-    """In here, Hydra's own `compose("run", [...])` knows conf/ and all that this project adds to it."""
+    """Inside this context Hydra's own `compose("run", [...])` finds conf/, our schema and our resolvers."""
     schema.register()
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         yield
 
 
 class Points(Sequence[Composed]):
-    """Points of a sweep, each composed when it is asked for: ten thousand at once would fill the memory.
+    """Points of a sweep, each composed on access: ten thousand at once would fill the memory.
 
-    Hydra composes what the groups bring and then applies all other overrides to it, in their order. So do we, but the
-    first part once for each choice of groups and the second with Hydra's own function. A sample, from the first point
-    to the last, is composed in full as well: should they ever differ, all are.
+    Hydra composes the chosen options of all groups, then applies the other overrides in their order. This class does
+    the same, but the first part once per choice of groups and the second with Hydra's own function. A sample, from the
+    first point to the last, is also composed in full: if one differs, all points are composed in full.
     """
 
     def __init__(self, loader: ConfigLoaderImpl, master: DictConfig, points: Sequence[Sequence[str]]) -> None:
@@ -48,7 +48,7 @@ class Points(Sequence[Composed]):
         return len(self._points)
 
     def words(self, index: int) -> list[str]:
-        """The overrides of a point, which is not composed for that."""
+        """The overrides of a point, without composing it."""
         return self._points[index]
 
     @overload
@@ -62,13 +62,13 @@ class Points(Sequence[Composed]):
         return self._patched(point) if self._patch else self.full(point)
 
     def _patched(self, point: list[str]) -> Composed:
-        groups = tuple(o for o in point if self._chooses(o))
+        groups = tuple(override for override in point if self._chooses_option(override))
         if groups not in self._bases:
             _, config, choices = self.full(list(groups))
-            self._bases[groups] = pickle.dumps(config), choices  # reads back in a fifth of the time of a deep copy
+            self._bases[groups] = pickle.dumps(config), choices  # loading takes a fifth of the time of a deep copy
         base, choices = self._bases[groups]
-        config = pickle.loads(base)  # noqa: S301 - our own bytes of a moment ago
-        overrides = [_parsed(o) for o in point if o not in groups]
+        config = pickle.loads(base)  # noqa: S301 - bytes that were pickled above
+        overrides = [_parsed(override) for override in point if override not in groups]
         ConfigLoaderImpl._apply_overrides_to_config(overrides, config)  # pyright: ignore[reportPrivateUsage]
         return list(point), config, choices
 
@@ -80,10 +80,10 @@ class Points(Sequence[Composed]):
             del composed["hydra"]
         return list(point), composed, choices
 
-    def _chooses(self, override: str) -> bool:
-        """Does it choose an option of a group, and so what is composed? Else it is applied to what was composed."""
-        one = _parsed(override)
-        return self._is_group(one.key_or_group) and not isinstance(one.value(), dict)
+    def _chooses_option(self, override: str) -> bool:
+        """Whether an override chooses an option of a group. Other overrides are applied to the composed config."""
+        parsed = _parsed(override)
+        return self._is_group(parsed.key_or_group) and not isinstance(parsed.value(), dict)
 
     @functools.cached_property
     def _is_group(self) -> Any:
@@ -92,7 +92,7 @@ class Points(Sequence[Composed]):
     def _verify(self) -> None:
         last = len(self) - 1
         for index in sorted({round(i * last / (SAMPLE - 1)) for i in range(SAMPLE)} if self else ()):
-            if _shown(self._patched(self._points[index])) != _shown(self.full(self._points[index])):
+            if _as_text(self._patched(self._points[index])) != _as_text(self.full(self._points[index])):
                 print(
                     f"{' '.join(self._points[index])}: patching and composing differ; all points are composed in full, "
                     "which takes longer. Please report it.",
@@ -107,6 +107,7 @@ def _parsed(override: str) -> Override:
     return parse([override])[0]
 
 
-def _shown(point: Composed) -> str:
-    """All of it as text: 1 and 1.0 are two configs."""
-    return repr((OmegaConf.to_container(point[1]), point[2]))
+def _as_text(point: Composed) -> str:
+    """Config and choices as text, in which 1 and 1.0 differ."""
+    _, config, choices = point
+    return repr((OmegaConf.to_container(config), choices))

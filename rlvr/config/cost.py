@@ -1,7 +1,7 @@
-"""What a run takes in time, from its floating-point operations and bytes. No torch.
+"""Estimates how long a run takes, from its floating-point operations and bytes. No torch.
 
 Each part of a step has a formula with the rates of a device (`DEVICES`) and the share of them that is reached
-(`Reached`). Formulas are rough; runs that have finished on the same devices say by how much (`calibrated`).
+(`Reached`). The formulas are rough; `calibrated` corrects them by runs that have finished on the same devices.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Parts = dict[str, float]  # seconds by part of a run
 
 @dataclass(frozen=True)
 class Device:
-    """What a data sheet says of one GPU, or of a core of a CPU. FLOP/s without sparsity."""
+    """Rates of one GPU, from its data sheet, or of one CPU core. FLOP/s are without sparsity."""
 
     half: float  # FLOP/s in half precision, sums in float32
     single: float  # FLOP/s in float32
     bandwidth: float  # bytes/s of its memory
     memory_gb: float
-    link: float  # bytes/s to another of the node, in one direction
+    link: float  # bytes/s to another device of the node, in one direction
 
 
-# NVIDIA's data sheets (SXM where there are several), and a core with AVX-512 as measured with square products.
+# GPUs: NVIDIA's data sheets (SXM where there are several). CPU: a core with AVX-512, measured with square products.
 DEVICES: Mapping[str, Device] = {
     "rtx4090": Device(165e12, 82.6e12, 1.01e12, 24, 32e9),
     "l40s": Device(362e12, 91.6e12, 0.86e12, 48, 32e9),
@@ -46,31 +46,31 @@ DEVICES: Mapping[str, Device] = {
 
 @dataclass(frozen=True)
 class Reached:
-    """Shares of a device's rates, and what is paid whatever the size."""
+    """Shares of a device's rates that are reached, and costs that do not depend on the size of the work."""
 
     training: float = 0.4  # of FLOP/s
     decoding: float = 0.6  # of bandwidth and of FLOP/s
-    queued: bool = True  # kernels wait in a queue: to launch them takes no time beside theirs
-    step_s: float = 0.004  # of one token for all sequences, beside its bytes and FLOPs: vLLM
-    layer_s: float = 0.0025  # of a layer whose kernels are launched one by one, forward, or
-    native_s: float = 0.0015  # of one token of all sequences in the native engine
-    reduce_s: float = 15e-6  # of a sum over the devices of an engine, beside its bytes
-    write: float = 2e9  # bytes/s of weights that a rank writes into main memory,
-    read: float = 3e9  # that a process of vLLM reads from there,
-    broadcast: float = 2.5e9  # and that the first rank sends to other nodes, all at once
+    queued: bool = True  # kernels wait in a queue: launching them overlaps with running them
+    step_s: float = 0.004  # fixed cost of one token for all sequences, beside its bytes and FLOPs: vLLM's
+    layer_s: float = 0.0025  # launching the kernels of one layer one by one: of a forward pass in training,
+    native_s: float = 0.0015  # of one token for all sequences in the native engine
+    reduce_s: float = 15e-6  # fixed cost of a sum over the devices of an engine, beside its bytes
+    write: float = 2e9  # bytes/s at which a rank writes weights into main memory,
+    read: float = 3e9  # at which a vLLM process reads them from there,
+    broadcast: float = 2.5e9  # and at which the first rank sends them to all other nodes at once
 
     def both(self, computed_s: float, launched_s: float) -> float:
-        """Seconds of kernels that take so long, and to be launched so long."""
+        """Seconds for kernels that take `computed_s` to run and `launched_s` to launch."""
         return max(computed_s, launched_s) if self.queued else computed_s + launched_s
 
 
 GPU = Reached()
 CPU = Reached(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
-# Assumed where no finished run says: mean response over the longest, tokens of a prompt, problems of a benchmark, share
-# of groups that dynamic sampling keeps.
+# Assumed where no finished run shows them: mean response over the longest, tokens of a prompt, problems of a benchmark,
+# share of groups that dynamic sampling keeps.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
-UNKNOWN_LENGTH = 64  # tokens of the longest response, where only the task knows
-TRAIN = 10_000  # problems of a train split on files, where only they know
+UNKNOWN_LENGTH = 64  # tokens of the longest response, where the config does not state it
+TRAIN = 10_000  # problems of a train split in files, which are not read for an estimate
 
 
 @dataclass(frozen=True)
@@ -79,43 +79,43 @@ class Workload:
 
     device: Device
     reached: Reached
-    devices: int  # that train
-    engines: int  # that sample
-    threads: int  # of a rank: cores of a CPU; 1 on a GPU
+    devices: int  # number of devices that train
+    engines: int  # number of engines that sample
+    threads: int  # per rank: CPU cores; 1 on a GPU
     steps: int
-    responses: int  # of a step, kept
-    rounds: float  # sampled for each that is kept
-    turns: float  # of sampling, one after the other
-    prompts: int
-    longest: int  # tokens of a response
-    mean: float  # tokens of a response
-    prompt: float  # tokens
+    responses: int  # per step, those that dynamic sampling keeps
+    rounds: float  # responses sampled for each that is kept
+    turns: float  # rounds of sampling in a step, one after the other
+    prompts: int  # per step
+    longest: int  # tokens of the longest response
+    mean: float  # mean tokens of a response
+    prompt: float  # mean tokens of a prompt
     kept: float  # share of the responses of a step that is learned from: dynamic sampling may drop groups
     epochs: int
-    updates: int  # optimiser steps of an epoch
-    own_logp: bool  # the trainer's own log-probabilities of the samples
+    updates: int  # optimiser steps per epoch
+    own_logp: bool  # the trainer computes the log-probabilities of the samples itself
     frozen: float  # forward passes of frozen copies for each token that is learned from
-    half: bool  # trained in half precision
-    engine_width: int  # bytes of an engine's number
+    half: bool  # training in half precision
+    engine_width: int  # bytes per number in the engine
     vllm: bool
-    sequences: int
-    cache_gb: float
-    token_budget: int
-    recomputed: bool
+    sequences: int  # at most, in one batch of an engine
+    cache_gb: float  # keys and values of an engine
+    token_budget: int  # tokens per micro-batch and rank
+    recomputed: bool  # activations are computed again in the backward pass
     evaluations: int
-    evaluated: int  # problems of one evaluation,
-    evaluated_samples: int  # with so many responses each
-    tensor_parallel: int = 1  # devices of an engine
+    evaluated: int  # problems per evaluation
+    evaluated_samples: int  # responses per evaluated problem
+    tensor_parallel: int = 1  # devices per engine
     within_gpu: bool = False  # weights go to vLLM by CUDA IPC
-    ranks_of_node: int = 1  # that write them into its main memory, each a part
-    other_nodes: int = 0  # with engines: weights are broadcast to them
+    ranks_of_node: int = 1  # ranks per node, which each write their part of the weights into its main memory
+    other_nodes: int = 0  # nodes with engines but without ranks, to which weights are broadcast
     critic: bool = False  # a second decoder learns from each token
-    presampled: int = 0  # problems that the base policy answers before training,
-    presampled_samples: int = 8  # with so many responses each
+    presampled: int = 0  # problems that the base policy answers before training
+    presampled_samples: int = 8  # responses per such problem
 
 
 def device_of(cluster: Mapping[str, Any]) -> str:
-    """Name of the devices that a run of this `cluster` has: as it says, else by the memory that it says, h100."""
+    """Name of the devices of a run with this `cluster` section: `gpu` if set, else by `gpu_memory_gb`, else h100."""
     if not cluster["gpus"]:
         return "cpu"
     if cluster.get("gpu"):
@@ -131,14 +131,15 @@ def longest(config: Mapping[str, Any]) -> int:
 
 
 def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Workload:
-    """Of a run's resolved config. seen: what runs like it had on average, by the names of `Finished.seen`."""
+    """The workload of a run's resolved config. seen: averages of similar runs, with the keys of `Finished.seen`."""
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
     engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
-    parallel, nodes, apart = engine.get("tensor_parallel", 1), cluster.get("nodes", 1), cluster.get("sampling_nodes", 0)
+    parallel, nodes = engine.get("tensor_parallel", 1), cluster.get("nodes", 1)
+    sampling_nodes = cluster.get("sampling_nodes", 0)
     refills, overdraw = rollout["dynamic_sampling"] == "refill", rollout.get("overdraw")
     rounds = seen.get("rounds", 1 / KEPT if refills else 1.0)
-    turns = seen.get("turns", math.ceil(rounds)) if refills and not overdraw else 1  # of at most P problems each
+    turns = seen.get("turns", math.ceil(rounds)) if refills and not overdraw else 1  # each of at most P problems
     presample: Mapping[str, Any] = config.get("presample") or {}
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
@@ -152,12 +153,12 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
         engines=engine.get("workers") or max(1, ranks // parallel),
         tensor_parallel=parallel,
         within_gpu="python" in engine and "workers" not in engine and name != "cpu" and parallel == 1,
-        ranks_of_node=max(1, ranks // max(1, nodes - apart)),
-        other_nodes=apart,
+        ranks_of_node=max(1, ranks // max(1, nodes - sampling_nodes)),
+        other_nodes=sampling_nodes,
         threads=cluster["threads"] if name == "cpu" else 1,
         steps=config["steps"],
         responses=rollout["prompts"] * rollout["samples"],
-        rounds=rounds,  # what overdraw draws beyond is stopped
+        rounds=rounds,  # sampling of surplus groups that overdraw has drawn is stopped
         turns=turns,
         prompts=rollout["prompts"],
         longest=longest(config),
@@ -185,7 +186,7 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
 
 
 def seconds(model: Architecture, workload: Workload) -> Parts:
-    """Seconds of a whole run by part. "presample" is of a stage, which all runs on the same samples share."""
+    """Seconds of a whole run by part. "presample" is a stage, which all runs on the same samples share."""
     forward, samples = _passes(model, workload, backward=False), workload.responses / workload.prompts
     return {
         "sampling": workload.steps
@@ -202,23 +203,23 @@ def seconds(model: Architecture, workload: Workload) -> Parts:
 
 
 def _sampling(model: Architecture, workload: Workload, problems: float, samples: float) -> float:
-    """Seconds of so many problems with so many responses each on all engines.
+    """Seconds for sampling `samples` responses to each of `problems` problems on all engines.
 
-    A prompt is read once for all its responses. Every token of the sequences at work reads the weights once and the
-    keys and values of each. A tail is left when the others have ended: that of the longest response, which is cut at
-    the limit. The devices of an engine each have a part of the weights, and of the heads of keys as long as there are
-    some, and sum what they have computed twice a layer.
+    A prompt is processed once for all its responses. Each decoding step reads the weights once and the keys and values
+    of every sequence in the batch. When the other responses have ended, a tail is left: the rest of the longest one,
+    which is cut at the limit. Each device of an engine holds a part of the weights, and of the key heads as far as
+    these can be divided; the devices sum their results twice per layer.
     """
     reached, device, parallel = workload.reached, workload.device, workload.tensor_parallel
-    own = problems * samples / workload.engines
+    responses = problems * samples / workload.engines  # per engine
     width = workload.engine_width
-    # The native engine reads a prompt's keys once for all its responses.
+    # The native engine reads the keys of a prompt once for all its responses.
     context = workload.prompt / (1 if workload.vllm else samples) + workload.mean / 2
-    cache = 2 * model.layers * model.key * width * context / min(parallel, model.kv_heads)  # of a sequence on a device
-    at_once = max(1.0, min(own, workload.sequences, workload.cache_gb * GB / cache))
+    cache = 2 * model.layers * model.key * width * context / min(parallel, model.kv_heads)  # per sequence and device
+    at_once = max(1.0, min(responses, workload.sequences, workload.cache_gb * GB / cache))
     flops = (device.half if width == 2 else device.single) * workload.threads * reached.decoding * parallel
     bandwidth = device.bandwidth * reached.decoding
-    launches = 0.0 if workload.vllm else model.layers * reached.native_s  # vLLM replays a graph of them
+    launches = 0.0 if workload.vllm else model.layers * reached.native_s  # vLLM replays a CUDA graph
 
     def token_s(sequences: float) -> float:
         read = (width * model.parameters / parallel + sequences * cache) / bandwidth
@@ -226,20 +227,20 @@ def _sampling(model: Architecture, workload: Workload, problems: float, samples:
         return computed_s + sums_s(sequences) + reached.step_s
 
     def sums_s(sequences: float) -> float:
-        passed = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes of a device, in a ring
-        return 2 * model.layers * (reached.reduce_s + passed / (device.link * reached.decoding)) * (parallel > 1)
+        sent = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes per device, in a ring
+        return 2 * model.layers * (reached.reduce_s + sent / (device.link * reached.decoding)) * (parallel > 1)
 
     prompts_s = 2 * model.parameters * workload.prompt * problems / workload.engines / flops
-    expected = workload.mean * (1 + math.log(max(1.0, own)))  # the longest of so many whose lengths are exponential
+    expected = workload.mean * (1 + math.log(max(1.0, responses)))  # the longest response, of exponential lengths
     tail = max(0.0, min(workload.longest, expected) - workload.mean)
-    if workload.vllm:  # a place that is free is taken at once
-        return prompts_s + own * workload.mean / at_once * token_s(at_once) + tail * token_s(1)
-    batches = math.ceil(own / at_once)
+    if workload.vllm:  # continuous batching: the next response starts when one ends
+        return prompts_s + responses * workload.mean / at_once * token_s(at_once) + tail * token_s(1)
+    batches = math.ceil(responses / at_once)
     return prompts_s + batches * (workload.mean * token_s(at_once) + tail * token_s(at_once / 8))
 
 
 def _presample(model: Architecture, workload: Workload) -> float:
-    """Seconds in which the engines sample what the base policy answers, AT_ONCE problems each at a time."""
+    """Seconds in which the engines sample the base policy's answers, AT_ONCE problems per engine at a time."""
     if not workload.presampled:
         return 0.0
     chunks = math.ceil(workload.presampled / (AT_ONCE * workload.engines))
@@ -247,13 +248,13 @@ def _presample(model: Architecture, workload: Workload) -> float:
 
 
 def _sync(model: Architecture, workload: Workload) -> float:
-    """Seconds to hand all weights to the engines.
+    """Seconds to transfer all weights to the engines.
 
-    The native engine copies them. Those of vLLM are written into main memory in any case, and read from there unless
-    they are broadcast, or go within the GPU: copied into memory that both see, out of it and into the model.
+    The native engine copies them. For vLLM they are always written into main memory; from there they are read, unless
+    they are broadcast, or transferred within the GPU: into memory that both processes share, and from it to the model.
     """
     num_bytes, reached = workload.engine_width * model.parameters, workload.reached
-    once_s = num_bytes / (workload.device.bandwidth * reached.decoding)  # to read or to write them in a device's memory
+    once_s = num_bytes / (workload.device.bandwidth * reached.decoding)  # one read or write in the device's memory
     if not workload.vllm:
         return once_s
     written_s = num_bytes / workload.ranks_of_node / reached.write
@@ -265,38 +266,38 @@ def _sync(model: Architecture, workload: Workload) -> float:
 
 
 def _passes(model: Architecture, workload: Workload, *, backward: bool) -> float:
-    """Seconds in which all ranks read the step's tokens once, with the backward pass or without.
+    """Seconds in which all ranks process the step's tokens once, with or without the backward pass.
 
-    2 FLOPs for each weight and token, four more backward and two to compute activations anew; attention's scores and
-    sums, 4·layers·width for each pair of tokens, half of which are masked. The head is for responses alone.
+    FLOPs: 2 per weight and token forward, four more backward and two more to compute activations again; attention's
+    scores and sums, 4·layers·width per pair of tokens, half of which are masked. The head runs on responses alone.
     """
-    answered = workload.kept * workload.responses * workload.mean
-    read = workload.kept * workload.prompts * workload.prompt + answered
-    body = 2.0 * model.layers * model.layer_parameters * read
-    body += 2.0 * model.layers * model.query * answered * (2 * workload.prompt + workload.mean)
-    head = 2.0 * model.vocab * model.hidden * answered
+    response_tokens = workload.kept * workload.responses * workload.mean
+    tokens = workload.kept * workload.prompts * workload.prompt + response_tokens
+    body = 2.0 * model.layers * model.layer_parameters * tokens
+    body += 2.0 * model.layers * model.query * response_tokens * (2 * workload.prompt + workload.mean)
+    head = 2.0 * model.vocab * model.hidden * response_tokens
     factor = (4 if workload.recomputed else 3) if backward else 1
     body *= 1 + workload.critic
-    work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
+    work = factor * body + (4 if backward else 1) * head  # the backward pass always computes the logits again
     device, reached = workload.device, workload.reached
     rate = (device.half if workload.half else device.single) * workload.threads * reached.training
-    passes = max(workload.updates, math.ceil(read / workload.devices / workload.token_budget))
+    passes = max(workload.updates, math.ceil(tokens / workload.devices / workload.token_budget))
     return reached.both(work / workload.devices / rate, factor * passes * model.layers * reached.layer_s)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished run took: seconds by part, in all, and what it saw.
+    """Measurements of a finished run: seconds by part and in total, and averages that an estimate needs.
 
-    seen: "length" (mean tokens of a response), "rounds" (responses sampled for each that a step asks for), "turns" (in
-    which a step sampled them, one after the other), and where it is known "prompt" (mean tokens) and "kept" (share of
-    the responses of a step that was learned from).
+    seen: "length" (mean tokens of a response), "rounds" (responses sampled for each that a step needs), "turns" (rounds
+    of sampling per step, one after the other), and where known "prompt" (mean tokens) and "kept" (share of the
+    responses of a step that was learned from).
     """
 
     config: Mapping[str, Any]
     model: Architecture
     parts: Parts
-    total_s: float  # without the stages that it built, or waited for
+    total_s: float  # without the stages that the run built or waited for
     seen: Mapping[str, float]
 
 
@@ -305,9 +306,9 @@ class Estimate:
     """Seconds of a run by part."""
 
     parts: Parts
-    kind: tuple[str, str, str]
-    finished: Sequence[Finished]  # of this kind: they calibrate it
-    known: bool  # one of them is of the same task
+    kind: tuple[str, str, str]  # device, engine, precision of training
+    finished: Sequence[Finished]  # runs of this kind, by which the estimate is calibrated
+    known: bool  # one of them is on the same task
 
     @property
     def total_s(self) -> float:
@@ -315,15 +316,16 @@ class Estimate:
 
     @functools.cached_property
     def error(self) -> float | None:
-        """Median relative error of such estimates (`errors`) on the finished runs; None without any. Slow: it estimates
-        each of them.
+        """Median relative error of such estimates on the finished runs (`errors`); None if there are none.
+
+        Slow: it estimates each of them.
         """
-        off = [abs(error) for error in errors(self.finished, known=self.known).values()]
-        return statistics.median(off) if off else None
+        sizes = [abs(error) for error in errors(self.finished, known=self.known).values()]
+        return statistics.median(sizes) if sizes else None
 
 
 def estimate(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished] = ()) -> Estimate:
-    """Of a run's resolved config. finished: runs on any devices; those of the same kind calibrate it."""
+    """The estimate for a run's resolved config. finished: runs on any devices; those of the same kind calibrate it."""
     kind = _kind(config)
     same = [run for run in finished if _kind(run.config) == kind]
     known = any(run.config["task"] == config["task"] for run in same)
@@ -331,26 +333,28 @@ def estimate(config: Mapping[str, Any], model: Architecture, finished: Sequence[
 
 
 def errors(finished: Sequence[Finished], *, known: bool) -> dict[int, float]:
-    """Predicted over taken, less 1, of finished runs by their place, each predicted by what was known before it ran.
+    """Predicted over measured seconds, less 1, by index of the finished run, each predicted from other runs.
 
-    known: from all others, where one of them is on its task; else from those on other tasks alone, where there are any.
-    Stages are left out, as they are of what a run took.
+    known: predict from all others, if one of them is on its task; else from runs on other tasks alone, if there are
+    any. Runs without such others are left out. Stages are not counted, as `Finished.total_s` does not contain them.
     """
-    off = dict[int, float]()
-    for place, run in enumerate(finished):
-        others = [other for at, other in enumerate(finished) if at != place]
-        apart = [other for other in others if other.config["task"] != run.config["task"]]
-        usable = len(apart) < len(others) if known else bool(apart)
+    relative_errors = dict[int, float]()
+    for index, run in enumerate(finished):
+        others = [other for i, other in enumerate(finished) if i != index]
+        on_other_tasks = [other for other in others if other.config["task"] != run.config["task"]]
+        usable = len(on_other_tasks) < len(others) if known else bool(on_other_tasks)
         if usable:
-            parts = calibrated(run.config, run.model, others if known else apart)
-            off[place] = sum(s for name, s in parts.items() if name != "presample") / run.total_s - 1
-    return off
+            parts = calibrated(run.config, run.model, others if known else on_other_tasks)
+            predicted_s = sum(part_s for name, part_s in parts.items() if name != "presample")
+            relative_errors[index] = predicted_s / run.total_s - 1
+    return relative_errors
 
 
 def calibrated(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished]) -> Parts:
-    """Seconds by part, each times the median of measured over modelled of the finished runs, and what they took beside.
+    """Seconds by part, each times the finished runs' median of measured over modelled seconds.
 
-    Pace, lengths, prompts and rounds are those of the finished runs on the same task, where there are any, else of all.
+    "start and checkpoints" is the median time of these runs that belongs to no part. Speed, lengths, prompts and rounds
+    are those of the finished runs on the same task, if there are any, else of all.
     """
     parts = seconds(model, workload_of(config, _seen_before(config, finished)))
     if not finished:
@@ -358,34 +362,38 @@ def calibrated(config: Mapping[str, Any], model: Architecture, finished: Sequenc
     finished = [run for run in finished if run.config["task"] == config["task"]] or finished
     modelled = [seconds(run.model, workload_of(run.config, run.seen)) for run in finished]
     for name in parts:
-        like = "sampling" if name == "presample" else name  # a stage is in no run's time
+        measured_as = "sampling" if name == "presample" else name  # the time of a stage is in no run's time
         ratios = [
-            run.parts[like] / its[like]
-            for run, its in zip(finished, modelled, strict=True)
-            if run.parts.get(like, 0) > 0 and its[like] > 0
+            run.parts[measured_as] / model_s[measured_as]
+            for run, model_s in zip(finished, modelled, strict=True)
+            if run.parts.get(measured_as, 0) > 0 and model_s[measured_as] > 0
         ]
         parts[name] *= statistics.median(ratios) if ratios else 1.0
-    beside = statistics.median(max(0.0, run.total_s - sum(run.parts.values())) for run in finished)
-    return {**parts, "start and checkpoints": beside}
+    remainder_s = statistics.median(max(0.0, run.total_s - sum(run.parts.values())) for run in finished)
+    return {**parts, "start and checkpoints": remainder_s}
 
 
 def _seen_before(config: Mapping[str, Any], finished: Sequence[Finished]) -> dict[str, float]:
-    """What runs on the same task saw; where there are none, on any, with lengths as shares of the longest. What dynamic
-    sampling drew and kept: of those that have the same alone.
+    """Medians of `Finished.seen` over runs on the same task, or over all runs if there are none on it.
+
+    In the latter case lengths are scaled by the longest response. "rounds", "turns" and "kept" come only from runs with
+    the same dynamic sampling.
     """
     same = [run for run in finished if run.config["task"] == config["task"]]
-    alike = same or finished
-    filtered = [run for run in alike if _dynamic(run.config) == _dynamic(config)]
-    found = {"length": [run.seen["length"] * (1 if same else longest(config) / longest(run.config)) for run in alike]}
-    for name, runs in (("prompt", alike), ("rounds", filtered), ("turns", filtered), ("kept", filtered)):
-        found[name] = [run.seen[name] for run in runs if name in run.seen]
-    return {name: statistics.median(values) for name, values in found.items() if values}
+    similar = same or finished
+    same_sampling = [run for run in similar if _dynamic_sampling(run.config) == _dynamic_sampling(config)]
+    scales = [1 if same else longest(config) / longest(run.config) for run in similar]
+    values = {"length": [run.seen["length"] * scale for run, scale in zip(similar, scales, strict=True)]}
+    values["prompt"] = [run.seen["prompt"] for run in similar if "prompt" in run.seen]
+    for name in ("rounds", "turns", "kept"):
+        values[name] = [run.seen[name] for run in same_sampling if name in run.seen]
+    return {name: statistics.median(numbers) for name, numbers in values.items() if numbers}
 
 
-def _dynamic(config: Mapping[str, Any]) -> str:
+def _dynamic_sampling(config: Mapping[str, Any]) -> str:
     return config["rollout"]["dynamic_sampling"]
 
 
 def _kind(config: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Of devices and engine: what a finished run must have in common with another to say something of its pace."""
+    """Device, engine and precision: a finished run predicts the speed of runs of the same kind."""
     return device_of(config["cluster"]), config["rollout"]["engine"]["_target_"], config["trainer"]["dtype"]

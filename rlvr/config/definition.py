@@ -1,7 +1,7 @@
-"""Where a name is defined, read from source: imports are followed, nothing is run.
+"""Finds where a name is defined by reading source: imports are followed, nothing is executed.
 
-Planning imports no torch, and most losses live in modules that do. What source does not tell plainly is not guessed:
-`Unclear` says that the module itself must be asked.
+Planning must not import torch, and most losses are in modules that do. If the source is ambiguous, nothing is guessed:
+`Unclear` is raised, and the module has to be imported.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 
 from rlvr.config.imports import find
 
-FAR = 20  # re-exports in a row
+MOST_REEXPORTS = 20  # that are followed for one name
 
 
 class Unclear(Exception):
-    """The source does not say plainly what the name stands for."""
+    """Raised if the source alone does not determine what a name refers to."""
 
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """The source of a module, and what its top-level statements bind."""
+    """The names that the top-level statements of a module bind."""
 
     name: str
-    bindings: dict[str, ast.stmt]  # by all statements but imports
-    origins: dict[str, str]  # imported name -> what it stands for, dotted
+    bindings: dict[str, ast.stmt]  # name -> the statement, other than an import, that binds it
+    origins: dict[str, str]  # imported name -> the dotted name that it refers to
     is_plain: bool  # no name is bound in another way: by `*`, `__getattr__` or globals()
 
     def dotted(self, node: ast.expr) -> str | None:
-        """What a name or an attribute in the source stands for; None for anything else, or a name not bound here."""
+        """The dotted name that a name or attribute refers to; None for other nodes and for names not bound here."""
         if isinstance(node, ast.Attribute):
             value = self.dotted(node.value)
             return None if value is None else f"{value}.{node.attr}"
@@ -51,17 +51,17 @@ class Definition:
 
 
 def definition(target: str) -> Definition:
-    """Raises ValueError if there is no such module or name, Unclear if source does not tell."""
-    asked = target
-    for _ in range(FAR):
-        name, attribute = _parts(target, asked)
+    """The definition of a dotted name. Raises ValueError if there is no such module or name, or Unclear."""
+    requested = target
+    for _ in range(MOST_REEXPORTS):
+        name, attribute = _module_and_name(target, requested)
         module = read(name)
         if attribute in module.origins:
             target = module.origins[attribute]
             continue
         node = module.bindings.get(attribute)
         if node is None and module.is_plain:
-            raise ValueError(f"_target_: {asked}: {name} defines no {attribute}")
+            raise ValueError(f"_target_: {requested}: {name} defines no {attribute}")
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign):
             raise Unclear
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and module.dotted(node.value):
@@ -71,8 +71,8 @@ def definition(target: str) -> Definition:
     raise Unclear
 
 
-def _parts(target: str, asked: str) -> tuple[str, str]:
-    """(module, name in it). Unclear where the name is an attribute of something in a module, a class's method say."""
+def _module_and_name(target: str, requested: str) -> tuple[str, str]:
+    """(module, name in it). Unclear if the name is an attribute of an object in a module, such as a class's method."""
     module, _, name = target.rpartition(".")
     if module and find(module) is not None:
         return module, name
@@ -82,13 +82,13 @@ def _parts(target: str, asked: str) -> tuple[str, str]:
     known = read(outer) if outer else None
     inner = module.removeprefix(f"{outer}.").split(".")[0]
     if known is None or not (inner in known.bindings or inner in known.origins):
-        raise ValueError(f"_target_: {asked}: no module {module}")
+        raise ValueError(f"_target_: {requested}: no module {module}")
     raise Unclear
 
 
 @functools.cache
 def read(module: str) -> Module:
-    """Unclear for a module without Python source, ValueError for one with an error of syntax."""
+    """The bindings of a module. Raises Unclear if it has no Python source, ValueError for a syntax error."""
     spec = find(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise Unclear
@@ -116,7 +116,7 @@ def _parsed(text: str, file: str) -> list[ast.stmt]:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, module: str, *, is_package: bool) -> Iterator[tuple[str, str]]:
-    """(name, what it stands for) of each name that an import binds."""
+    """(name, dotted name that it refers to) of each name that an import binds."""
     if isinstance(statement, ast.Import):
         for alias in statement.names:
             top = alias.name.split(".")[0]
@@ -132,7 +132,7 @@ def _imported(statement: ast.Import | ast.ImportFrom, module: str, *, is_package
 
 
 def names_bound(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement other than an import binds, those in its branches too."""
+    """Names that a statement other than an import binds, including those bound in its branches."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return

@@ -1,4 +1,4 @@
-"""Does the engine fit: can it load the model, is it there, has it room, and is what it samples weighed? No torch."""
+"""Checks of the sampling engine: installed, able to load the model, enough GPUs, and correct ratios. No torch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOST_AHEAD = 16  # steps
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
-    """Raises ValueError for a combination that could only fail, or ignore a choice; `check_engine` is another."""
+    """Raises ValueError for settings of sampling that would fail or be ignored. The engine itself: `check_engine`."""
     loss = declared(config.loss["_target_"])
-    if config.loss.get("ratio") in ("sequence", "sequence_geomean"):  # of LAD
+    if config.loss.get("ratio") in ("sequence", "sequence_geomean"):  # a knob of LAD
         loss = loss | {"per_response"}
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_temperature(config)
@@ -32,14 +32,14 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
 
 
 def check_engine(config: Knobs, choices: Choices) -> None:
-    """Can it load the model, has it GPUs, and is it there? NotAtHand where it is not, ValueError for the others."""
+    """Raises ValueError if the engine cannot load the model or lacks GPUs, NotAtHand if it is not installed."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if config.cluster.sampling_nodes and "workers" not in engine:
         raise ValueError(
             f"cluster.sampling_nodes={config.cluster.sampling_nodes} have workers of rollout=ray alone, and "
             f"rollout={rollout} has none. Pass rollout=ray, or cluster.sampling_nodes=0."
         )
-    if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
+    if "python" not in engine:  # it runs in our own process, is always installed and loads every model
         return
     if "native_only" in declared(config.model["_target_"]):
         raise ValueError(
@@ -51,8 +51,8 @@ def check_engine(config: Knobs, choices: Choices) -> None:
         raise ValueError(f"rollout.engine.python={python} is no program. Pass the python of an environment with vLLM.")
     if config.cluster.gpus and config.cluster.pack > 1 and "workers" not in engine:
         raise ValueError(
-            f"rollout={rollout} gives its GPU's memory to the policy in training and back, and the other runs of "
-            f"cluster.pack={config.cluster.pack} would take it in between. Pass cluster.pack=1, rollout=ray or "
+            f"rollout={rollout} and training take turns with the memory of a GPU, which the other runs of "
+            f"cluster.pack={config.cluster.pack} would take in between. Pass cluster.pack=1, rollout=ray or "
             "rollout=native."
         )
     _check_tensor_parallel(config)
@@ -66,14 +66,15 @@ def check_engine(config: Knobs, choices: Choices) -> None:
 
 
 def ranks_per_engine(engine: Mapping[str, Any], ranks: int) -> int:
-    """Ranks that share one vLLM: on their GPUs, or a worker of Ray. engine: `rollout.engine` of a config. ranks: of the
-    run.
+    """Number of ranks that share one vLLM, on their own GPUs or as a worker of Ray.
+
+    engine: `rollout.engine` of a config. ranks: number of ranks of the run.
     """
     return max(1, ranks // engine["workers"]) if "workers" in engine else engine.get("tensor_parallel", 1)
 
 
 def gpus_of_workers(engine: Mapping[str, Any]) -> int:
-    """GPUs of all vLLMs that are on none of a rank's, those of rollout=ray; on a CPU: their processes."""
+    """Number of GPUs of the workers of rollout=ray, which no rank uses; on a CPU: number of their processes."""
     return engine.get("workers", 0) * engine.get("tensor_parallel", 1)
 
 
@@ -82,25 +83,25 @@ def _check_tensor_parallel(config: Knobs) -> None:
     size = engine.get("tensor_parallel", 1)
     if size == 1:
         return
-    asked = f"rollout.engine.tensor_parallel={size}"
-    ranks = cluster.ranks // max(1, cluster.nodes - cluster.sampling_nodes)
-    # One rank on a CPU lends no GPU: its vLLM has as many processes as it likes.
+    typed_size = f"rollout.engine.tensor_parallel={size}"
+    ranks = cluster.ranks // max(1, cluster.nodes - cluster.sampling_nodes)  # of a node
+    # With one rank on a CPU there are no GPUs to share: its vLLM may have any number of processes.
     if "workers" not in engine and (cluster.gpus or ranks > 1) and ranks % size:
-        possible = ", ".join(str(each) for each in range(1, ranks + 1) if ranks % each == 0)
+        divisors = ", ".join(str(divisor) for divisor in range(1, ranks + 1) if ranks % divisor == 0)
         raise ValueError(
-            f"{asked}: so many of the {ranks} ranks of a node share a vLLM on their GPUs. Pass one of {possible}, "
+            f"{typed_size}: so many of the {ranks} ranks of a node share a vLLM on their GPUs. Pass one of {divisors}, "
             "another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
         )
     if "workers" not in engine and ranks > 1 and config.rollout.get("ahead", 0) > 1:
         raise ValueError(
-            f"{asked}: ranks that share a vLLM take turns with it, and rollout.ahead={config.rollout.ahead} has none. "
-            "Pass rollout=ray, or rollout.ahead=1."
+            f"{typed_size}: ranks that share a vLLM take turns with it, which rollout.ahead={config.rollout.ahead} "
+            "does not allow. Pass rollout=ray, or rollout.ahead=1."
         )
     model = memory.of_model(config.get("model"))
     if model is not None and (model.heads % size or (model.kv_heads % size and size % model.kv_heads)):
         raise ValueError(
-            f"{asked} cuts the model's {model.heads} attention heads, or {model.kv_heads} of keys, into unequal parts. "
-            "Pass a divisor of both."
+            f"{typed_size} cuts the model's {model.heads} attention heads, or {model.kv_heads} key heads, into unequal "
+            "parts. Pass a divisor of both."
         )
 
 
@@ -114,81 +115,86 @@ def _check_workers(config: Knobs, rollout: str | None) -> None:
         )
     needed = _gpus_of_node(engine, cluster) * cluster.pack
     if 0 < cluster.gpus < needed:
-        each = engine.get("tensor_parallel", 1)
+        parallel = engine.get("tensor_parallel", 1)
         packed = f", for each of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
         spread = f", spread over cluster.nodes={cluster.nodes}" if cluster.nodes > 1 else ""
         where = " on each" if cluster.nodes > 1 else ""
-        together = f", rollout.engine.tensor_parallel={each} for each of these" if each > 1 else ""
+        per_worker = f", rollout.engine.tensor_parallel={parallel} for each worker" if parallel > 1 else ""
         raise ValueError(
             f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
-            f"{together}{packed}{spread}, and cluster.gpus={cluster.gpus}{where}. Pass cluster.gpus={needed}, or fewer "
-            "workers."
+            f"{per_worker}{packed}{spread}, and cluster.gpus={cluster.gpus}{where}. Pass cluster.gpus={needed}, or "
+            "fewer workers."
         )
     if importlib.util.find_spec("ray") is None:
         raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
 
 
 def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:
-    """That each node must have: ranks are on the nodes that train, a worker wherever GPUs for it are left together."""
-    each = engine.get("tensor_parallel", 1)
-    training = max(1, cluster.nodes - cluster.sampling_nodes)
-    of_ranks = cluster.ranks // training
-    gpus = of_ranks
-    while training * ((gpus - of_ranks) // each) + cluster.sampling_nodes * (gpus // each) < engine.workers:
+    """Number of GPUs that each node must have.
+
+    Ranks are on the nodes that train; a worker is on any node where enough GPUs for it are left.
+    """
+    per_worker = engine.get("tensor_parallel", 1)
+    training_nodes = max(1, cluster.nodes - cluster.sampling_nodes)
+    ranks = cluster.ranks // training_nodes  # of a node
+    gpus = ranks
+    while True:
+        workers = training_nodes * ((gpus - ranks) // per_worker) + cluster.sampling_nodes * (gpus // per_worker)
+        if workers >= engine.workers:
+            return gpus
         gpus += 1
-    return gpus
 
 
 def _check_temperature(config: Knobs) -> None:
-    sampled, learned = config.rollout.temperature, config.trainer.temperature
-    weighed = config.rollout.logp_old == "trainer" and config.rollout.importance != "none"
-    if sampled != learned and not weighed:
+    sampling, training = config.rollout.temperature, config.trainer.temperature
+    is_weighted = config.rollout.logp_old == "trainer" and config.rollout.importance != "none"
+    if sampling != training and not is_weighted:
         raise ValueError(
-            f"trainer.temperature={learned} is not rollout.temperature={sampled}: samples would be another policy's. "
+            f"trainer.temperature={training} is not rollout.temperature={sampling}: samples would be another policy's. "
             "Drop trainer.temperature, or weigh them: rollout.logp_old=trainer rollout.importance=truncate."
         )
 
 
 def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
-    """default: the rollout's option as it is written."""
+    """default: the option of `rollout` as its file has it."""
     logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
     if logp_old not in ("engine", "trainer"):
         raise ValueError(f"rollout.logp_old={logp_old} must be engine or trainer.")
     if importance not in ("none", "truncate", "clip", "mask"):
-        raise ValueError(f"rollout.importance={importance} must be none or truncate or mask or clip.")
-    weighs, level = importance != "none", rollout.importance_level
-    if level is not None and (level not in ("token", "sequence", "geometric") or not weighs):
+        raise ValueError(f"rollout.importance={importance} must be none, truncate, mask or clip.")
+    is_weighted, level = importance != "none", rollout.importance_level
+    if level is not None and (level not in ("token", "sequence", "geometric") or not is_weighted):
         raise ValueError(
             f"rollout.importance_level={level} must be token, sequence or geometric and needs "
             "rollout.importance=truncate, clip or mask."
         )
-    if not cap > 1 or (cap != default.importance_cap and not weighs):
+    if not cap > 1 or (cap != default.importance_cap and not is_weighted):
         raise ValueError(
             f"rollout.importance_cap={cap} must be more than 1 and needs rollout.importance=truncate, mask or clip."
         )
-    if not weighs and rollout.max_mismatch is None:
+    if not is_weighted and rollout.max_mismatch is None:
         return
-    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
+    typed = f"rollout.importance={importance}" if is_weighted else f"rollout.max_mismatch={rollout.max_mismatch}"
     if logp_old != "trainer":
         raise ValueError(
-            f"{asked} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
+            f"{typed} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
         )
     if rollout.top_p < 1:
         raise ValueError(
-            f"{asked} with rollout.top_p={rollout.top_p}: an engine knows what it truncated, not the policy. "
+            f"{typed} with rollout.top_p={rollout.top_p}: the trainer does not know which tokens the engine truncated. "
             "Pass rollout.top_p=1."
         )
     if "solution" in loss:
-        raise ValueError(f"{asked} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
-    if weighs and level in (None, "token") and "per_response" in loss:
+        raise ValueError(f"{typed} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
+    if is_weighted and level in (None, "token") and "per_response" in loss:
         raise ValueError(
-            f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
+            f"{typed} weighs tokens and loss={choices.get('loss')} has one term per response. "
             "Pass rollout.importance=none, or rollout.importance_level=sequence or geometric."
         )
 
 
 def _check_truncation(rollout: Knobs, choices: Choices, loss: Collection[str]) -> None:
-    """Samples of top_p < 1 are not the policy's own: that is said, and ratios are at least those of one policy."""
+    """With top_p < 1 samples are not the policy's own: `rollout.truncation` must allow it."""
     top_p, truncation = rollout.top_p, rollout.truncation
     if truncation not in (None, "ignored"):
         raise ValueError(f"rollout.truncation={truncation} must be null or ignored.")
@@ -202,7 +208,7 @@ def _check_truncation(rollout: Knobs, choices: Choices, loss: Collection[str]) -
     if truncation is None:
         raise ValueError(
             f"rollout.top_p={top_p:g} samples from the truncated policy, and training computes log-probabilities and "
-            "ratios of the whole one, most of whose words are then never sampled: its gradient is biased. Pass "
+            "ratios of the whole one, most of whose tokens are then never sampled: its gradient is biased. Pass "
             "rollout.top_p=1, or rollout.truncation=ignored to train so nevertheless (docs/engines.md)."
         )
     if "python" in rollout.engine and rollout.logp_old == "engine":
@@ -217,7 +223,7 @@ def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None
     rollout, ahead = config.rollout, config.rollout.ahead
     if not 0 <= ahead <= MOST_AHEAD:
         raise ValueError(
-            f"rollout.ahead={ahead} must be from 0 to {MOST_AHEAD}: so many steps may responses be behind."
+            f"rollout.ahead={ahead} must be from 0 to {MOST_AHEAD}: the number of steps by which responses may be old."
         )
     if not ahead:
         return
@@ -241,7 +247,7 @@ def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None
 
 
 def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
-    """Of several steps ahead: an engine that takes weights amid its requests, and groups drawn without rounds."""
+    """Several steps ahead need an engine that takes new weights while it samples, and groups drawn without rounds."""
     if not _may_stream(rollout.engine["_target_"]):
         raise ValueError(
             f"rollout.ahead={rollout.ahead} gives the engine new weights while it samples, which "
@@ -260,14 +266,14 @@ def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
 
 
 def _may_stream(target: str) -> bool:
-    """Whether the engine takes weights while it samples. One whose source does not say is asked as the run starts."""
+    """Whether the engine can take new weights while it samples. If its source is unclear, the run's start checks it."""
     try:
         node = definition(target).node
     except Unclear:
         return True
     if not isinstance(node, ast.ClassDef) or node.bases:
         return True
-    return any(isinstance(each, ast.FunctionDef) and each.name == "generate_stream" for each in node.body)
+    return any(isinstance(member, ast.FunctionDef) and member.name == "generate_stream" for member in node.body)
 
 
 def _ago(ahead: int) -> str:

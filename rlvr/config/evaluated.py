@@ -1,6 +1,6 @@
-"""The config of an evaluation: what a run trained with, where nothing else is typed, less what only training reads.
+"""The config of an evaluation: that of the evaluated run, changed by typed overrides, without what only training reads.
 
-An evaluation is a run whose config names a policy. It stands on the ledger, in sweeps and on SLURM as any other.
+An evaluation is a run whose config names a policy. The ledger, sweeps and SLURM treat it as any other run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rlvr.ledger.identity import LINES, NAMING
 
 # Groups that only training reads: an evaluation has none of them.
 TRAINING = ("loss", "divergence", "advantage", "presample", "trainer", "model")
-KNOBS = ("samples", "k", "temperature", "top_p", "problems")  # of `evaluation`, all but when it is done
-# Overrides that an evaluation reads; all others are refused.
+KNOBS = ("samples", "k", "temperature", "top_p", "problems")  # of `evaluation`, without its schedule during training
+# Overrides that an evaluation reads; all others are errors.
 READ = (
     *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *LINES, *NAMING),
     *(f"evaluation.{knob}" for knob in KNOBS),
@@ -29,109 +29,111 @@ READ = (
 
 
 def check_words(words: Sequence[str]) -> None:
-    """ValueError for an override that no evaluation reads."""
+    """Raises ValueError for an override that no evaluation reads."""
     for key in map(key_of, words):
         if key != "rollout" and not any(key == read or key.startswith(f"{read}.") for read in READ):
             raise ValueError(
-                f"{key} has no effect on an evaluation, which reads rollout, {', '.join(READ)} alone. Drop it."
+                f"{key} has no effect on an evaluation, which reads only rollout, {', '.join(READ)}. Drop it."
             )
 
 
-def evaluated(
+def evaluation_point(
     composed: Composed, policy: Mapping[str, Any], trained: Mapping[str, Any] | None, typed: Sequence[str]
 ) -> Composed:
-    """A composed point, with a policy in the place of all that only training reads.
+    """A composed point in which a policy replaces all that only training reads.
 
-    policy: the knobs of conf/policy/evaluated.yaml, with the name that stands in tables. trained: the frozen config of
-    the run that it comes from; None: a directory. typed: overrides of the user, which hold against those of that run.
+    policy: the knobs of conf/policy/evaluated.yaml; tables show its `name`. trained: the frozen config of the run that
+    the policy comes from; None: a model from elsewhere. typed: the user's overrides, which take precedence over that
+    run's config.
     """
     overrides, config, choices = composed
-    keys = {key_of(word): word.partition("=")[2] for word in typed}
+    typed_values = {key_of(word): word.partition("=")[2] for word in typed}
     with open_dict(config):
         config.policy = OmegaConf.merge(config.policy, dict(policy))
         if trained is not None:
-            choices = {**choices, **_as_trained(config, trained, keys)}
+            choices = {**choices, **_set_as_trained(config, trained, typed_values)}
             model: Mapping[str, Any] = trained["model"]
-            config.policy.chat = _either(config.policy.chat, model.get("chat", False))
-            config.policy.system = _either(config.policy.system, model.get("system"))
+            if config.policy.chat is None:
+                config.policy.chat = model.get("chat", False)
+            if config.policy.system is None:
+                config.policy.system = model.get("system")
             config.seed = trained["seed"]
         config.policy.chat = bool(config.policy.chat)
         _check_engine(config, choices, trained)
         config.steps = 1
         config.rollout.engine = OmegaConf.create(as_dict(config.rollout, resolve=True)["engine"])
         if "reader" in config.task:
-            path = policy["path"] if trained is None else trained["model"].get("path")
-            said = {"chat": config.policy.chat, "system": config.policy.system}
-            config.task.reader = {"path": path, **said, "max_tokens": config.rollout.max_tokens}
+            config.task.reader = {
+                "path": policy["path"] if trained is None else trained["model"].get("path"),
+                "chat": config.policy.chat,
+                "system": config.policy.system,
+                "max_tokens": config.rollout.max_tokens,
+            }
         for group in TRAINING:
             config[group] = None
         config.evaluation.validation = None
         for name in SHORTHANDS:
             config[name] = None
-        _settle(config, keys)
-    kept = {k: v for k, v in choices.items() if k.partition("@")[0] not in (*TRAINING, "paper", "policy")}
+        _set_samples_and_k(config, typed_values)
+    remaining = {k: v for k, v in choices.items() if k.partition("@")[0] not in (*TRAINING, "paper", "policy")}
     seed = [] if trained is None else [f"seed={config.seed}"]
-    return [f"policy={policy['name']}", *(o for o in overrides if key_of(o) != "policy"), *seed], config, kept
+    words = [f"policy={policy['name']}", *(word for word in overrides if key_of(word) != "policy"), *seed]
+    return words, config, remaining
 
 
-def _as_trained(config: DictConfig, trained: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Give the config the run's own task, engine, length and evaluation, but for what was typed; the options of it."""
+def _set_as_trained(config: DictConfig, trained: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
+    """Sets the run's own task, engine, length and evaluation where nothing is typed; returns their options by group."""
     options: dict[str, Any] = {}
-    if "task" not in keys:
-        config.task = _with_typed(trained["task"], config, "task", keys)
+    if "task" not in typed:
+        config.task = _with_typed(trained["task"], config, "task", typed)
         options["task"] = trained["choices"]["task"]
-        if "rollout.max_tokens" not in keys:  # the length of another task is its own
+        if "rollout.max_tokens" not in typed:  # with another task, the run's length of responses does not apply
             config.rollout.max_tokens = trained["rollout"]["max_tokens"]
-    if "rollout" not in keys:
-        config.rollout.engine = _with_typed(trained["rollout"]["engine"], config, "rollout.engine", keys)
+    if "rollout" not in typed:
+        config.rollout.engine = _with_typed(trained["rollout"]["engine"], config, "rollout.engine", typed)
         options["rollout"] = trained["choices"]["rollout"]
     for knob in KNOBS:
-        if f"evaluation.{knob}" not in keys:
+        if f"evaluation.{knob}" not in typed:
             config.evaluation[knob] = trained["evaluation"][knob]
     return options
 
 
-def _with_typed(node: Mapping[str, Any], config: DictConfig, where: str, keys: Mapping[str, str]) -> DictConfig:
-    """A node of a run with what was typed in it, as it was composed."""
+def _with_typed(node: Mapping[str, Any], config: DictConfig, section: str, typed: Mapping[str, str]) -> DictConfig:
+    """A section of the run's config, with the composed values of the knobs that were typed in it."""
     merged = OmegaConf.create(dict(node))
-    for key in (key for key in keys if key.startswith(f"{where}.")):
-        OmegaConf.update(merged, key.removeprefix(f"{where}."), OmegaConf.select(config, key), force_add=True)
+    for key in (key for key in typed if key.startswith(f"{section}.")):
+        OmegaConf.update(merged, key.removeprefix(f"{section}."), OmegaConf.select(config, key), force_add=True)
     return merged
 
 
-def _either(typed: Any, otherwise: Any) -> Any:
-    return otherwise if typed is None else typed
-
-
 def _check_engine(config: DictConfig, choices: Mapping[str, Any], trained: Mapping[str, Any] | None) -> None:
-    """As for training: the run's own base policy says whether vLLM can load it. A directory is one that it can."""
-    model = config.model if trained is None else OmegaConf.create(dict(trained["model"]))
+    """`engine.check_engine` with the model of the run; a model from elsewhere is in Hugging Face format."""
+    model = {"_target_": "rlvr.model.hub.hub"} if trained is None else dict(trained["model"])
     option = "hf" if trained is None else trained["choices"].get("model")
-    if trained is None:
-        model = OmegaConf.create({"_target_": "rlvr.model.hub.hub"})
-    asked = OmegaConf.create({"rollout": as_dict(config.rollout, resolve=False), "cluster": config.cluster})
-    asked.model = model
-    engine.check_engine(asked, {**choices, "model": option})
+    sections = OmegaConf.create({"rollout": as_dict(config.rollout, resolve=False), "cluster": config.cluster})
+    sections.model = OmegaConf.create(model)
+    engine.check_engine(sections, {**choices, "model": option})
 
 
-def _settle(config: DictConfig, keys: Mapping[str, str]) -> None:
-    """One sample where the most likely answer is asked for; pass@k at all powers of two, where no k was typed."""
-    wanted = config.evaluation
-    if wanted.temperature < 0:
-        raise ValueError(f"evaluation.temperature={wanted.temperature} must be 0 (greedy) or more.")
-    if wanted.temperature == 0:
-        if "evaluation.samples" in keys and wanted.samples > 1:
+def _set_samples_and_k(config: DictConfig, typed: Mapping[str, str]) -> None:
+    """One sample if greedy (temperature 0); pass@k at all powers of two, and at the number of samples, unless typed."""
+    evaluation = config.evaluation
+    if evaluation.temperature < 0:
+        raise ValueError(f"evaluation.temperature={evaluation.temperature} must be 0 (greedy) or more.")
+    if evaluation.temperature == 0:
+        if "evaluation.samples" in typed and evaluation.samples > 1:
             raise ValueError(
-                f"evaluation.temperature=0 gives one answer, and evaluation.samples={wanted.samples} would be "
+                f"evaluation.temperature=0 gives one answer, and evaluation.samples={evaluation.samples} would be "
                 "copies of it. Drop evaluation.samples."
             )
-        if "evaluation.k" in keys and wanted.k not in ([1], 1):
+        if "evaluation.k" in typed and evaluation.k not in ([1], 1):
             raise ValueError(
-                f"evaluation.temperature=0 gives one answer, and evaluation.k={wanted.k} needs more. Drop evaluation.k."
+                f"evaluation.temperature=0 gives one answer, and evaluation.k={evaluation.k} needs more. "
+                "Drop evaluation.k."
             )
-        wanted.samples = 1
-    if "evaluation.k" not in keys or wanted.temperature == 0:
-        wanted.k = [2**i for i in range(wanted.samples.bit_length())]
-        wanted.k = list(dict.fromkeys([*wanted.k, wanted.samples]))
+        evaluation.samples = 1
+    if "evaluation.k" not in typed or evaluation.temperature == 0:
+        powers = [2**i for i in range(evaluation.samples.bit_length())]
+        evaluation.k = list(dict.fromkeys([*powers, evaluation.samples]))
     if config.policy.system is not None and not config.policy.chat:
         raise ValueError("policy.system is a turn of the chat template. Add policy.chat=true, or drop policy.system.")

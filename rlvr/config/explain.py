@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf in one line of our own: what came, what is allowed, what to type."""
+"""Explains errors of Hydra and OmegaConf in one line: what came, what is allowed, what to type."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rlvr.ledger.files import denied
 from rlvr.ledger.layout import home
 from rlvr.ledger.terminal import one_line
 
-# What a command reports in one line and with exit code 2; anything else is a fault of ours, with its traceback.
+# Errors that a command reports in one line and with exit code 2; any other is a bug of ours and keeps its traceback.
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
-COPIES = ("tensorboard", "trackio", "wandb")  # where modules of rlvr/tracker copy runs to, from the ledger
+COPIES = ("tensorboard", "trackio", "wandb")  # modules of rlvr/tracker that copy runs from the ledger
 
-# Knobs as other trainers (TRL, verl, OpenRLHF, prime-rl) call them, by ours.
+# Our knob -> its names in other trainers (TRL, verl, OpenRLHF, prime-rl).
 OTHER_NAMES = {
     "lr": ("learning_rate",),
     "steps": ("max_steps", "num_steps", "total_steps", "total_training_steps"),
@@ -49,23 +49,23 @@ OTHER_NAMES = {
 def explain(error: BaseException, arguments: Sequence[str], registry: Registry, sweep: str = "") -> str:
     """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type.
 
-    arguments: those of the command. registry: of its search path. sweep: how to do the same with several values.
+    arguments: of the command. registry: of its search path. sweep: how to do the same with several values of a key.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
-    if said := denied(error, home()):
-        return said
+    if denial := denied(error, home()):
+        return denial
     if isinstance(error, OSError) and error.filename is not None:
         return one_line(error)
     if isinstance(error, yaml.YAMLError):
-        return _of_yaml(error)
+        return _yaml_error(error)
     if isinstance(error, UnicodeDecodeError):
-        return _of_bytes(error, registry)
+        return _encoding_error(error, registry)
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
-        return _of_interpolation(error)
+        return _interpolation_error(error)
     text = str(error)
-    return _several_values(text, registry, sweep) or next(_of_text(text, arguments, registry))
+    return _several_values(text, registry, sweep) or next(_explanations(text, arguments, registry))
 
 
 def of_unreadable(registry: Registry) -> list[str]:
@@ -76,48 +76,50 @@ def of_unreadable(registry: Registry) -> list[str]:
     ]
 
 
-def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
-    """Explanations of a message, the most precise first; the message itself where there is no better one."""
-    keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
+def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
+    """Explanations of a message, the most precise first; the last one is the message itself."""
+    keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
     losses = keys.get("loss", "lad")
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        said = f"divergence={keys['divergence']}"
-        yield _idle(said, "divergence", keys.get("loss", "?"), registry) or _idle_in_also(said, losses)
+        typed = f"divergence={keys['divergence']}"
+        explanation = _without_effect(typed, "divergence", keys.get("loss", "?"), registry)
+        yield explanation or _without_effect_in_arm(typed, losses)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
-        if idle := _idle(key, key.split(".")[0], losses, registry):
-            yield idle
-        if lacking := _lacking(key, keys, registry):
-            yield lacking
-        if (typed := f"{key}={keys.get(key, '...')}") and _is_entry(key):
+        if explanation := _without_effect(key, key.split(".")[0], losses, registry):
+            yield explanation
+        if explanation := _missing_in_some(key, keys, registry):
+            yield explanation
+        if _is_entry(key):
+            typed = f"{key}={keys.get(key, '...')}"
             yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
         if others := _options_with(key, registry):
             yield f"{key} is a knob of {key.split('.')[0]}={', '.join(others)}. Pass one of them, or drop {key}."
-        yield f"{key} is not a knob.{_near(key, arguments, registry)} {LIST_ALL}"
-    if mixed := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
-        yield _not_merged(mixed.group(1), mixed.group(2), registry)
+        yield f"{key} is not a knob.{_proposal(key, arguments, registry)} {LIST_ALL}"
+    if unmerged := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
+        yield _type_error(unmerged.group(1), unmerged.group(2), registry)
     if missing := re.search(r"Missing mandatory value: ([\w.]+)", text):
         yield f"{missing.group(1)} has no value: pass {missing.group(1)}=..."
-    if again := re.search(r"Multiple values for ([\w./]+)\.", text):
-        yield f"{again.group(1)} is chosen already: type {again.group(1)}=OPTION without +."
-    if kept := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
-        key = kept.group(1)
-        if entries := _entries(key.rpartition(".")[0], arguments, registry):
-            near = close_match(key.rpartition(".")[2], entries)
-            yield f"~{key}: there is no such entry to drop. {key.rpartition('.')[0]} has: {', '.join(entries)}.{near}"
-        yield f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
-    if one := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
-        key, where = one.group(1), re.match(r"In '[^']+': ", text)
-        yield f"{where.group() if where else ''}{key} is a list: under `{key}:` each line as `- LINE`."
+    if repeated := re.search(r"Multiple values for ([\w./]+)\.", text):
+        yield f"{repeated.group(1)} is chosen already: type {repeated.group(1)}=OPTION without +."
+    if absent := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
+        section, _, name = absent.group(1).rpartition(".")
+        if entries := _entries(section, arguments, registry):
+            near = close_match(name, entries)
+            yield f"~{absent.group(1)}: there is no such entry to drop. {section} has: {', '.join(entries)}.{near}"
+        yield f"~{absent.group(1)}: there is no such entry to drop. A knob that is off is {absent.group(1)}=null."
+    if scalar := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
+        key, file = scalar.group(1), re.match(r"In '[^']+': ", text)
+        yield f"{file.group() if file else ''}{key} is a list: under `{key}:` each line as `- LINE`."
     if folder := re.search(r"config directory '(.*)' not found", text):
         yield f"--config-dir={folder.group(1)}: there is no such directory."
-    yield _plain(text)
+    yield _without_internals(text)
 
 
 def _several_values(text: str, registry: Registry, sweep: str) -> str:
-    """Of a command for one run that gives a key several values; "" for another text."""
+    """Explanation for a command that gives a key of one run several values; "" if the message is another."""
     several = re.search(r"Ambiguous value for argument '(.+?)'\s+1\. To use", text, re.DOTALL)
     several = several or re.search(r"Sweep parameters? '(.+)' requires? --multirun", text)
     if several is None:
@@ -128,7 +130,7 @@ def _several_values(text: str, registry: Registry, sweep: str) -> str:
 
 
 def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str]:
-    """The names in a mapping of the config with the options that were chosen; [] where there is none."""
+    """The names in a mapping of the config with the chosen options; [] if there is no such mapping."""
     try:
         config, _ = registry.compose(_chosen(arguments, registry))
         node = OmegaConf.select(config, key, throw_on_missing=False)
@@ -138,39 +140,39 @@ def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str
 
 
 def _chosen(arguments: Sequence[str], registry: Registry) -> list[str]:
-    """The options that a command chooses; of several in a group the first."""
+    """Overrides that choose the command's options; of several options in a group the first."""
     groups = registry.groups()
     return [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
 
 
-def _plain(text: str) -> str:
-    """A message of a library without what is for its own users: references, addresses, types."""
+def _without_internals(text: str) -> str:
+    """A library's message without the lines for its own developers: references, addresses, types."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     internal = ("ref", "full_key:", "object_type=", "reference_type=", "See https://hydra.cc")
     return " ".join(line for line in lines if not line.startswith(internal))
 
 
-def _of_yaml(error: yaml.YAMLError) -> str:
+def _yaml_error(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"a config is no YAML: {_plain(str(error))}"
+        return f"a config is no YAML: {_without_internals(str(error))}"
     mark = error.problem_mark
     return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: no YAML, {error.problem}."
 
 
-def _of_bytes(error: UnicodeDecodeError, registry: Registry) -> str:
-    """The error does not say in which file: it is that of the search path with these bytes."""
+def _encoding_error(error: UnicodeDecodeError, registry: Registry) -> str:
+    """The error does not name its file, which is the one of the search path that begins with the same bytes."""
     files = (path for folder in registry.directories for path in Path(folder).rglob("*.yaml"))
     file = next((str(path) for path in files if path.read_bytes().startswith(error.object)), "a config")
-    return f"{file}: no YAML, byte {error.start + 1} is none of a text in UTF-8."
+    return f"{file}: no YAML, byte {error.start + 1} is not valid in UTF-8."
 
 
-def _of_interpolation(error: InterpolationResolutionError) -> str:
-    key, reason = str(error.full_key), _plain(str(error))
+def _interpolation_error(error: InterpolationResolutionError) -> str:
+    key, reason = str(error.full_key), _without_internals(str(error))
     return f"{key} cannot be resolved: {reason}. Type {key}=VALUE." if key else f"{reason}."
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The cause of an error that only repeats it."""
+    """The first error of a chain of causes whose messages only repeat it."""
     while isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException | HydraException):
         if str(error.__cause__).split("\n")[0] not in str(error):
             break
@@ -179,14 +181,14 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _no_option(group: str, option: str, registry: Registry) -> str:
-    known = registry.options(group)
+    options = registry.options(group)
     if group == "tracker" and option in COPIES:
         return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.{option} (--help)."
-    return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
+    return f"{group}={option} does not exist. {group} takes: {', '.join(options)}.{close_match(option, options)}"
 
 
-def _not_merged(key: str, text: str, registry: Registry) -> str:
-    """Of a value that has not the type of its knob."""
+def _type_error(key: str, text: str, registry: Registry) -> str:
+    """Explanation for a value that does not have the type of its knob."""
     types = values.types_of(schema.RunConfig)
     if key in types:
         return values.not_read(key, text, types[key], registry.as_written({}, key))
@@ -201,8 +203,8 @@ def _not_merged(key: str, text: str, registry: Registry) -> str:
     )
 
 
-def _lacking(key: str, keys: Mapping[str, str], registry: Registry) -> str:
-    """Of a knob that some of the options have between which a sweep chooses; else ""."""
+def _missing_in_some(key: str, keys: Mapping[str, str], registry: Registry) -> str:
+    """Explanation for a knob that only some of the swept options of its group have; else ""."""
     group = key.partition(".")[0]
     options = [option for option in keys.get(group, "").split(",") if option in registry.options(group)]
     having = [option for option in options if option in _options_with(key, registry)]
@@ -216,32 +218,32 @@ def _lacking(key: str, keys: Mapping[str, str], registry: Registry) -> str:
 
 
 def _is_entry(key: str) -> bool:
-    """Is it a mapping of the schema, whose names are free, or something in one?"""
+    """Whether the key is a mapping of the schema with free names, or an entry of one."""
     types = values.types_of(schema.RunConfig)
-    return any(get_origin(types.get(each)) is dict for each in (key, key.rpartition(".")[0]))
+    return any(get_origin(types.get(mapping)) is dict for mapping in (key, key.rpartition(".")[0]))
 
 
-def _idle_in_also(said: str, losses: str) -> str:
-    """Where the losses of the command take a divergence, and an arm of `also`, or of a study, does not."""
+def _without_effect_in_arm(typed: str, losses: str) -> str:
+    """The losses of the command take a divergence, but the loss of an arm of `also`, or of a study, does not."""
     return (
-        f"{said} has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
+        f"{typed} has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
         f'when="divergence if loss={losses}".'
     )
 
 
-def _idle(said: str, group: str, losses: str, registry: Registry) -> str:
-    """`divergence=js has no effect with loss=grpo. …` of a group that other losses bring along; else ""."""
-    bringing = registry.losses_with(group)
-    if not bringing or set(losses.split(",")) <= set(bringing):
+def _without_effect(typed: str, group: str, losses: str, registry: Registry) -> str:
+    """`divergence=js has no effect with loss=grpo. …` for a group that only other losses take; else ""."""
+    takers = registry.losses_with(group)
+    if not takers or set(losses.split(",")) <= set(takers):
         return ""
     return (
-        f"{said} has no effect with loss={losses}. Losses that take a {group}: {', '.join(bringing)}. "
-        f"Drop {said.partition('=')[0]} or pass loss={bringing[0]}."
+        f"{typed} has no effect with loss={losses}. Losses that take a {group}: {', '.join(takers)}. "
+        f"Drop {typed.partition('=')[0]} or pass loss={takers[0]}."
     )
 
 
 def _options_with(key: str, registry: Registry) -> list[str]:
-    """The options of its group that have this knob."""
+    """The options of the key's group that have this knob."""
     group, _, knob = key.partition(".")
     if not knob or group not in registry.groups():
         return []
@@ -257,11 +259,11 @@ def _has(node: DictConfig, knob: str) -> bool:
     return True
 
 
-def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
-    """Did you mean ...? over every knob and group of the config with the options that were chosen."""
-    other = [ours for ours, others in OTHER_NAMES.items() if key.rpartition(".")[2] in others]
-    if other:
-        return f" Did you mean {other[0]}?"
+def _proposal(key: str, arguments: Sequence[str], registry: Registry) -> str:
+    """` Did you mean ...?` from all knobs and groups of the config with the chosen options; "" if none is similar."""
+    ours = [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]
+    if ours:
+        return f" Did you mean {ours[0]}?"
     try:
         known = registry.names(tuple(_chosen(arguments, registry)))
     except BAD_INPUT:

@@ -1,4 +1,4 @@
-"""From a composed config to what is kept of it: plain values, the identity of the run, a name for people."""
+"""Turns a composed config into what is kept of it: plain values, the identity of the run, a readable name."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
-BEST = "@best"  # ends the group of evaluated checkpoints that are each the best of its run
-DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
+BEST = "@best"  # suffix of the group of evaluated checkpoints that are each the best of its run
+DATA = ("train", "test", "databases")  # knobs of tasks whose values are files or names on the hub
 
 
 def frozen(config: DictConfig, choices: Choices, *, on_paper: bool = False) -> dict[str, Any]:
-    """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else.
+    """The resolved config as plain data, with the chosen option of every group: the only config that a job reads.
 
-    on_paper: in a dry run knobs of the task may lack a value, which is "???" then. ValueError names any other key
-    without one.
+    on_paper: a dry run, in which knobs of the task may lack a value and are then "???". Raises ValueError for any other
+    key without a value.
     """
-    lacking = missing_of_task(config) if on_paper else []
+    missing = missing_of_task(config) if on_paper else []
     try:
-        plain = as_dict(config, resolve=True, throw_on_missing=not lacking)
+        plain = as_dict(config, resolve=True, throw_on_missing=not missing)
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{error.full_key} cannot be resolved: {reason}. Type {error.full_key}=VALUE.") from None
@@ -35,21 +35,22 @@ def frozen(config: DictConfig, choices: Choices, *, on_paper: bool = False) -> d
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     _check_components(plain)
     if "_target_" not in (plain.get("presample") or {}):
-        plain["presample"] = None  # a recipe's settings, beside a loss that draws no samples before training
+        plain["presample"] = None  # settings of a recipe whose loss draws no samples before training
     for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
         plain["task"][knob] = _absolute(plain["task"][knob])
-    if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
+    engine = plain["rollout"]["engine"]
+    if "/" in (engine.get("python") or ""):  # absolute(), not resolve(): the python of an environment is a link
         engine["python"] = str(Path(engine["python"]).absolute())
     readers: list[dict[str, Any]] = [plain.get("model") or {}, plain["task"].get("reader") or {}]
     for node in readers:
         if node.get("path"):
             node["path"] = _directory(node["path"])
-    chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
-    return {**plain, "choices": chosen}
+    options = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
+    return {**plain, "choices": options}
 
 
 def missing_of_task(config: DictConfig) -> list[str]:
-    """Knobs of the task without a value, by their dotted keys. ValueError if there are some, and others without one."""
+    """Dotted keys of the task's knobs without a value. Raises ValueError if other knobs lack a value too."""
     missing = OmegaConf.missing_keys(config)
     of_task = sorted(key for key in missing if key.startswith("task."))
     if of_task and (others := sorted(missing - set(of_task))):
@@ -58,7 +59,7 @@ def missing_of_task(config: DictConfig) -> list[str]:
 
 
 def _check_components(plain: Mapping[str, Any]) -> None:
-    """ValueError for a knob that was dropped, or a component that was replaced by something else."""
+    """Raises ValueError for a component that was dropped or replaced by something else."""
     nodes = {name: plain.get(name) for name in ("loss", "advantage", "task", "model", "trainer")}
     rollout: Any = plain.get("rollout") or {}
     nodes |= {"rollout.engine": rollout.get("engine")}
@@ -77,7 +78,7 @@ def _paths(task: str) -> list[str]:
 
 
 def _absolute(data: object) -> object:
-    """Paths of data as seen from anywhere; hub names as they are."""
+    """Data with all existing paths made absolute; names on the hub are unchanged."""
     if isinstance(data, dict):
         return {k: _absolute(v) for k, v in cast("dict[str, object]", data).items()}
     if isinstance(data, list):
@@ -86,13 +87,13 @@ def _absolute(data: object) -> object:
 
 
 def _directory(path: str) -> str:
-    """A model's directory as seen from anywhere; names of the hub, and absolute paths, as they are."""
-    here = Path(path).expanduser()
-    return str(here.resolve()) if not Path(path).is_absolute() and here.is_dir() else path
+    """The absolute path of a model's directory; names on the hub and absolute paths are unchanged."""
+    directory = Path(path).expanduser()
+    return str(directory.resolve()) if not Path(path).is_absolute() and directory.is_dir() else path
 
 
 def group_id(config: DictConfig, *, on_paper: bool = False) -> str:
-    """The identity without the seed: runs that differ by their seed alone are repetitions of one group."""
+    """The identity without the seed: runs that differ only in their seed are repetitions of one group."""
     seed = config.seed
     try:
         config.seed = 0
@@ -104,15 +105,15 @@ def group_id(config: DictConfig, *, on_paper: bool = False) -> str:
 def group_of(plain: Mapping[str, Any]) -> str:
     """`group_id` of a frozen config with seed 0."""
     if plain.get("policy"):
-        policy = {**plain["policy"], "digest": ""}  # of one seed's weights
+        policy = {**plain["policy"], "digest": ""}  # the digest differs between seeds
         if policy["group"].endswith(BEST):
-            policy["step"] = 0  # each seed's own
+            policy["step"] = 0  # the best step differs between seeds
         plain = {**plain, "policy": policy}
     return run_id(plain)
 
 
 def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
-    """A readable name such as `lad-js-eta0.5-s0`: that of the run's arm, and its seed."""
+    """A readable name such as `lad-js-eta0.5-s0`: the name of the run's arm, and the seed."""
     return _with_seed(arm_name(plain, overrides, swept), plain)
 
 
@@ -121,20 +122,25 @@ def _with_seed(arm: str, plain: Mapping[str, Any]) -> str:
 
 
 def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
-    """A readable name such as `lad-js-eta0.5`: a label, not an identity. What is not swept is left out if long."""
+    """A readable name such as `lad-js-eta0.5`: a label, not an identity.
+
+    If the name is too long, overrides that are not swept are left out.
+    """
     choices: Mapping[str, Any] = plain["choices"]
     loss: Mapping[str, Any] = plain["loss"] or {}
     head = [plain["policy"]["name"]] if plain.get("policy") else [choices["loss"]]
     head += [choices["divergence"]] if choices.get("divergence") else []
     head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
-    told = {"loss", "divergence", "eta", "beta", "seed", "study", "policy"}
-    parts = {
-        key: ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
-        for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
-        if key not in told and not key.startswith("hydra") and key.split(".")[0] not in NOT_IDENTITY
-    }
-    for kept in (parts, {k: v for k, v in parts.items() if k in swept}):
-        name = "-".join([*head, *kept.values()])
+    in_head = {"loss", "divergence", "eta", "beta", "seed", "study", "policy"}
+    parts: dict[str, str] = {}
+    for override in overrides:
+        key, is_assignment, value = override.lstrip("+").partition("=")
+        if not is_assignment or key in in_head or key.startswith("hydra") or key.split(".")[0] in NOT_IDENTITY:
+            continue
+        parts[key] = ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
+    swept_parts = {key: part for key, part in parts.items() if key in swept}
+    for shown in (parts, swept_parts):
+        name = "-".join([*head, *shown.values()])
         if len(_with_seed(name, plain)) <= LONG_NAME:
             break
     return name

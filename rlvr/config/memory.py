@@ -1,6 +1,6 @@
-"""What a model takes: parameters, bytes on a GPU, bytes of a checkpoint, from the numbers of its config.json. No torch.
+"""Estimates of a model's parameters and memory on a GPU, from the numbers of its config.json. No torch.
 
-Estimates, to be right within a fifth.
+Meant to be right within a fifth.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rlvr.config import published
 from rlvr.config.signature import declared
 
 GB = 2**30
-STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
-CONTEXT_GB = 3.0  # CUDA's context, NCCL's buffers, blocks of memory that fit nothing
-SLEEPING_GB = 2.0  # the context of a vLLM that sleeps beside a rank, and what it does not give back
-FILLED = 0.95  # of a GPU, where the engine's cache takes what nothing else needs
-SAMPLING_GB = 2.5  # of an engine at work, beside weights and cache: activations of a prefill, graphs
-SAMPLED = 12  # bytes per sequence and token of the vocabulary: float32 logits, the same scaled, counts
-UNKNOWN_CACHE_GB = 8.0  # where neither the GPU nor the model's size is known
+STATE = 12  # bytes per trained parameter: the float32 weight and AdamW's two averages
+CONTEXT_GB = 3.0  # CUDA's context, NCCL's buffers, fragmentation
+SLEEPING_GB = 2.0  # the context of a sleeping vLLM beside a rank, and memory that it does not release
+FILLED = 0.95  # share of a GPU that is used if the engine's cache takes all that nothing else needs
+SAMPLING_GB = 2.5  # of an engine while it samples, beside weights and cache: activations of a prefill, CUDA graphs
+SAMPLED = 12  # bytes per sequence and entry of the vocabulary: float32 logits, scaled logits, counts
+UNKNOWN_CACHE_GB = 8.0  # if the GPU's or the model's size is unknown
 LEAST_CACHE_GB = 1.0
-LOGITS = 2**27  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
+LOGITS = 2**27  # per chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Architecture:
     heads: int
     kv_heads: int
     head_dim: int
-    tied: bool  # one matrix for embedding and head
+    tied: bool  # embedding and head share one matrix
     qkv_bias: bool = False
     qk_norm: bool = False
 
@@ -66,8 +66,9 @@ class Architecture:
 
 
 def architecture(config: Mapping[str, Any]) -> Architecture | None:
-    """Of a config.json; None for a family that is not known here. Without `vocab_size` the vocabulary counts nothing:
-    the small models of `conf/model` take their task's words.
+    """The architecture in a config.json; None for an unknown family.
+
+    Without `vocab_size` the vocabulary counts as empty: the small models of `conf/model` take their task's words.
     """
     kind = config.get("model_type")
     if kind not in ("llama", "mistral", "qwen2", "qwen3"):
@@ -88,18 +89,19 @@ def architecture(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def of_model(model: Mapping[str, Any] | None) -> Architecture | None:
-    """Of the `model` of a run's config: its own numbers, a directory's config.json, that of a hub name which was
-    downloaded before, or what is known of one that a recipe names. None if none of them is at hand: nothing is
-    downloaded to know.
+    """The architecture of the `model` of a run's config; None if it is not known without a download.
+
+    Sources: the numbers in the config itself, the config.json of a directory or of a downloaded hub model, or the
+    table of models that recipes name (`published.MODELS`).
     """
-    if model is None:  # of an evaluation, which trains none
+    if model is None:  # the config of an evaluation, which trains no model
         return None
     if "architecture" in model:
         return architecture(model["architecture"])
     return _of_path(str(model["path"])) if model.get("path") else None
 
 
-@functools.cache  # every point of a sweep asks again
+@functools.cache  # called for every point of a sweep
 def _of_path(path: str) -> Architecture | None:
     file: Any = Path(path) / "config.json"
     if not file.is_file():
@@ -108,94 +110,96 @@ def _of_path(path: str) -> Architecture | None:
 
         try:
             file = try_to_load_from_cache(path, "config.json")
-        except HFValidationError:  # a path of no repository's form
+        except HFValidationError:  # the path does not have the form of a repository's name
             return None
     if not isinstance(file, str | Path):
         return architecture(published.MODELS[path]) if path in published.MODELS else None
     try:
         return architecture(json.loads(Path(file).read_text()))
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py says what is wrong with it
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py reports what is wrong
         return None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What, beside the model, decides how much a GPU holds."""
+    """What, beside the model, decides how much memory a GPU needs."""
 
     ranks: int = 1  # GPUs that share weights, gradients and optimiser
-    width: int = 2  # bytes of a number in forward and backward: 2 for half precision, 4 for float32
+    width: int = 2  # bytes per number in forward and backward: 2 for half precision, 4 for float32
     tokens: int = 16384  # of a micro-batch
-    checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
+    checkpointing: bool = False  # activations of a layer are computed again in the backward pass
     copies: int = 0  # frozen copies: base policy, reference
-    offload: bool = False  # frozen copies rest in main memory
+    offload: bool = False  # frozen copies are kept in main memory
     critic: bool = False  # a second decoder is trained, in full
-    adapters: bool = False  # low-rank adapters alone are trained; they count nothing, the weights they adapt `width`
-    engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
-    engine_gpus: int = 1  # that share it
-    engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
+    adapters: bool = False  # only low-rank adapters are trained: they count as 0 bytes, the weights they adapt `width`
+    engine_width: int = 0  # bytes per weight of the engine's own full copy; 0: it has none on this GPU
+    engine_gpus: int = 1  # GPUs that share this copy
+    engine_sleeps: bool = False  # the engine releases its weights' memory while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
-    beside_gb: float = 0.0  # what no tensor accounts for
+    beside_gb: float = 0.0  # memory that belongs to no tensor
 
 
 def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
-    """Bytes on one GPU at the fullest moment, by cause: that of forward and backward, of the last gradients' sum over
-    ranks, or of sampling.
+    """Peak bytes on one GPU, by cause: during forward and backward, the last sum of gradients over ranks, or sampling.
 
-    Weights are float32 shards. Computing gathers them in `width` bytes: all of them on one rank, else embedding and
-    head, which stay until the step's end, and two layers. Their gradients too are whole until they are summed.
-    Attention keeps no scores (fused kernels).
+    Weights are float32 shards. To compute with them they are gathered in `width` bytes: all of them on one rank, else
+    embedding and head, which stay until the end of the step, and two layers. Gradients of gathered weights are whole
+    until they are summed over ranks. Attention keeps no scores (fused kernels).
     """
     n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
     trained = 0 if setting.adapters else 1
     gathered = _gathered(model, setting)
-    stays, own = at_rest(model, setting), _critic(model, setting)
+    permanent, critic = at_rest(model, setting), _critic_parameters(model, setting)
     engine = {"engine weights": setting.engine_width * n / setting.engine_gpus}
-    whole = 1 + setting.copies + setting.critic
-    step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
+    decoders = 1 + setting.copies + setting.critic
+    step = {"gradients": (trained * n + critic) * 4 / r, "gathered weights": float(w * gathered * decoders)}
     learning = step | {
-        # The head's is summed over chunks of the logits in float32, then cast.
+        # The gradient of the head is summed over chunks of the logits in float32, then cast.
         "whole gradients": trained * float((w + 4) * (model.vocab * model.hidden + model.layer_parameters)),
         "activations": float((1 + setting.critic) * t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
-    # One rank "sums" into a copy, beside what micro-batches have added up.
+    # On one rank the "sum" is a copy, beside the gradients accumulated over micro-batches.
     summing = step | {"whole gradients": trained * float((w + 4 if r > 1 else 12) * model.embedding_parameters)}
-    # The canary after a sync has the trainer read its prompts, too.
+    # The canary after a sync runs the trainer's model too, so weights are gathered while the engine holds its cache.
     sampling = engine | {"engine cache": setting.cache_gb * GB, "gathered weights": float(w * gathered)}
     if not setting.engine_sleeps:
-        stays |= engine
-    return stays | max(learning, summing, sampling, key=lambda part: sum((stays | part).values()))
+        permanent |= engine
+    return permanent | max(learning, summing, sampling, key=lambda phase: sum((permanent | phase).values()))
 
 
 def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
-    """Bytes on one GPU that stay there whatever a run is doing, the engine's apart."""
+    """Bytes on one GPU that are held during the whole run, without those of the engine."""
     n, w, r = model.parameters, setting.width, setting.ranks
     trained = 0 if setting.adapters else 1
-    stays = {
+    permanent = {
         "weights": (4 if trained else w) * n / r,
         "optimiser": trained * 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
     }
-    if own := _critic(model, setting):
-        stays["critic"] = (4 + 8) * own / r
+    if critic := _critic_parameters(model, setting):
+        permanent["critic"] = (4 + 8) * critic / r
     if setting.beside_gb:
-        stays["contexts and fragments"] = setting.beside_gb * GB
-    return stays
+        permanent["contexts and fragments"] = setting.beside_gb * GB
+    return permanent
 
 
 def _gathered(model: Architecture, setting: Setting) -> int:
-    """Parameters that a forward pass has in full: of one rank all, else embedding and head, and two layers."""
+    """Parameters that a forward pass gathers: all on one rank, else embedding and head, and two layers."""
     return model.parameters if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
 
 
-def _critic(model: Architecture, setting: Setting) -> int:
+def _critic_parameters(model: Architecture, setting: Setting) -> int:
     """Parameters of a critic: a decoder without a head."""
-    return model.parameters - (0 if model.tied else model.vocab * model.hidden) if setting.critic else 0
+    if not setting.critic:
+        return 0
+    return model.parameters - (0 if model.tied else model.vocab * model.hidden)
 
 
 def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
-    """GB of an engine's keys and values, of a run's resolved config: as asked for, else what a GPU of `gpu_gb` has left
-    while responses are sampled; None: there is none, or it is not known.
+    """GB for an engine's keys and values: `max_cache_gb`, else what a GPU has left while responses are sampled.
+
+    config: of a run, resolved. gpu_gb: memory of the GPU; None: there is none, or its size is not known.
     """
     engine = config["rollout"]["engine"]
     if engine["max_cache_gb"] is not None:
@@ -204,19 +208,19 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
     weights = _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1)
-    taken = (weights + SAMPLED * engine["max_batch_sequences"] * model.vocab) / GB + SAMPLING_GB + CONTEXT_GB
-    if "workers" not in engine and config["trainer"] is not None:  # else nothing is trained there
+    used_gb = (weights + SAMPLED * engine["max_batch_sequences"] * model.vocab) / GB + SAMPLING_GB + CONTEXT_GB
+    if "workers" not in engine and config["trainer"] is not None:  # the policy is trained on the same GPU
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
-        taken += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB
-    return max(LEAST_CACHE_GB, FILLED * gpu_gb - taken)
+        used_gb += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB
+    return max(LEAST_CACHE_GB, FILLED * gpu_gb - used_gb)
 
 
 def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
     """Bytes per token kept for the backward pass.
 
-    Of a layer: what each of the two norms made and gave on [h], and its input in float32; queries, attention's output
-    and the same in order [q]; keys and values [k]; gate, its activation, up and their product [i]. Norms of queries and
-    keys keep what they made, and their input in float32.
+    Per layer: the normalised input and the output of each of the two norms [h], and its input in float32; queries,
+    attention's output and the same reordered [q]; keys and values [k]; gate, its activation, up and their product [i].
+    Norms of queries and keys keep their normalised input, and their input in float32.
     """
     h, q, k = model.hidden, model.query, model.key
     layer = width * (4 * h + 3 * q + 2 * k + 4 * model.intermediate) + 2 * 4 * h
@@ -225,22 +229,23 @@ def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int
 
 
 def setting_of(config: Mapping[str, Any]) -> Setting:
-    """Of a run's resolved config."""
+    """The setting of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
-    engine, moves = rollout["engine"], trainer.get("reference_every") is not None
+    engine, is_reset = rollout["engine"], trainer.get("reference_every") is not None
     adapters = trainer.get("lora_rank") is not None
     sleeps = engine["_target_"].endswith("VllmEngine")
-    elsewhere = "workers" in engine  # on GPUs of its own
+    elsewhere = "workers" in engine  # the engine has GPUs of its own
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
-    together = rollout["samples"] if "whole_groups" in loss else 1
+    unsplit = rollout["samples"] if "whole_groups" in loss else 1  # responses that share a micro-batch
     return Setting(
         ranks=config["cluster"]["ranks"],
         width=_width(trainer["dtype"]),
-        # A response stays whole, however long; so does a group where the loss wants that.
-        tokens=max(trainer["token_budget"], together * (rollout["max_tokens"] or 0)),
+        # A response is never split, however long; nor is a group if the loss needs whole groups.
+        tokens=max(trainer["token_budget"], unsplit * (rollout["max_tokens"] or 0)),
         checkpointing=trainer["activation_checkpointing"],
-        copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
+        # A reference that is never reset is the base policy: one copy serves for both.
+        copies=0 if adapters else int(trainer["base_kl"] or (reference and not is_reset)) + int(reference and is_reset),
         offload=bool(trainer.get("reference_offload")),
         critic=trainer.get("critic") is not None,
         adapters=adapters,
@@ -257,21 +262,21 @@ def _width(dtype: str) -> int:
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Raises ValueError if a run's resolved config asks more of a GPU than `cluster.gpu_memory_gb`; null: no check."""
-    has = config["cluster"].get("gpu_memory_gb")
-    model = of_model(config["model"]) if has else None
+    """Raises ValueError if a run needs more memory per GPU than `cluster.gpu_memory_gb`; null: no check."""
+    gpu_gb = config["cluster"].get("gpu_memory_gb")
+    model = of_model(config["model"]) if gpu_gb else None
     if model is None:
         return
     parts = per_gpu(model, setting_of(config))
-    if sum(parts.values()) > has * GB:
+    if sum(parts.values()) > gpu_gb * GB:
         raise ValueError(
-            f"cluster.gpu_memory_gb={has:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
+            f"cluster.gpu_memory_gb={gpu_gb:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
             f"{shown(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
             "trainer.dtype=bfloat16 or a smaller trainer.token_budget; null: no check."
         )
 
 
 def shown(parts: Mapping[str, float]) -> str:
-    """`weights 28.4, gradients 28.4 GB`, the largest first."""
+    """The parts in one line, the largest first: `weights 28.4, gradients 28.4 GB`."""
     large = sorted(((v / GB, k) for k, v in parts.items() if v > 0), reverse=True)
     return ", ".join(f"{k} {v:.1f}" for v, k in large) + " GB"

@@ -1,4 +1,4 @@
-"""What people type: overrides of Hydra as alternatives of a key, and every combination of them."""
+"""Parses what users type: Hydra's overrides, as alternative values of each key, and all combinations of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
-OF_HYDRA = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys of Hydra that are read here
-MOST_POINTS = 100_000  # of a launch: composing and checking them takes ten minutes
+HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
+MOST_POINTS = 100_000  # of one launch: composing and checking so many takes ten minutes
 Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
 
 
 def command_line(words: Sequence[str]) -> argparse.Namespace:
-    """The options and overrides of a command, as Hydra knows them. ValueError for what is none."""
+    """The options and overrides of a command, as Hydra parses them. ValueError for unknown options or useless ones."""
     parser = get_args_parser()
-    parser.error = _refuse_options  # type: ignore[method-assign] - which else prints a usage that is not ours, and exits
+    parser.error = _refuse_options  # type: ignore[method-assign] - argparse would print Hydra's usage and exit
     options = parser.parse_intermixed_args(list(words))
     if options.package is not None and options.cfg is None:
         raise ValueError(f"--package {options.package} has no effect without --cfg job. Add it or drop it.")
@@ -38,10 +38,9 @@ def command_line(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse_options(message: str) -> NoReturn:
-    words = re.sub(r"^argument (\S+?)(/\S+)?:", r"\1:", message).replace(
-        "unrecognized arguments:", "there is no option"
-    )
-    raise ValueError(f"{words}. `python -m rlvr.run --help` lists what can be typed.")
+    reason = re.sub(r"^argument (\S+?)(/\S+)?:", r"\1:", message)
+    reason = reason.replace("unrecognized arguments:", "there is no option")
+    raise ValueError(f"{reason}. `python -m rlvr.run --help` lists what can be typed.")
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -49,17 +48,17 @@ def parse(words: Sequence[str]) -> list[Override]:
 
 
 def key_of(word: str) -> str:
-    """Of an override, or of what stands before its `=`: `+task.size=9` -> task.size"""
+    """The key of an override, or of the part before its `=`: `+task.size=9` -> task.size"""
     return word.partition("=")[0].lstrip("+~")
 
 
 def check(words: Sequence[str], groups: Collection[str]) -> None:
-    """ValueError for a word that is no override, in words of our own, or that a run's groups cannot take."""
+    """Raises ValueError for words that are no overrides, options that a group cannot take, and repeated keys."""
     for word in words:
         override = read(word)
         key, value = override.key_or_group, override.value()
-        if key.startswith(("hydra.", "hydra/")) and not key.startswith(OF_HYDRA):
-            raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(OF_HYDRA)}.")
+        if key.startswith(("hydra.", "hydra/")) and not key.startswith(HYDRA_KEYS):
+            raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(HYDRA_KEYS)}.")
         if key == "study" and override.is_sweep_override():
             raise ValueError(f"{word}: a study brings axes, arms and claims of its own. Launch studies one by one.")
         if key not in groups or isinstance(value, dict) or override.is_delete():
@@ -73,62 +72,61 @@ def check(words: Sequence[str], groups: Collection[str]) -> None:
 
 
 def read(word: str) -> Override:
-    """ValueError, in words of our own, for a word that is no override."""
+    """Parses one override. Raises ValueError with an explanation of our own, not Hydra's, if it is none."""
     try:
         override = parse([word])[0]
         if not override.key_or_group:
             raise HydraException
     except HydraException:
-        raise ValueError(_not_read(word)) from None
+        raise ValueError(_why_unreadable(word)) from None
     return override
 
 
-def _not_read(word: str) -> str:
-    """Why a word is no override."""
-    key, is_given, value = word.partition("=")
+def _why_unreadable(word: str) -> str:
+    key, equals_sign, value = word.partition("=")
     if word.startswith("-"):
         return f"{word} is no option of this command. `python -m rlvr.run --help` lists what can be typed."
-    if not is_given or not key:
-        return f"{word}: no {'name of a knob' if is_given else 'value'}. {GRAMMAR}"
+    if not equals_sign or not key:
+        return f"{word}: no {'name of a knob' if equals_sign else 'value'}. {GRAMMAR}"
     if not re.fullmatch(r"[+~]*[A-Za-z_][\w./@:$-]*", key, re.ASCII):
         return f"{word}: {key!r} is no name of a knob. {GRAMMAR}"
     if not value.isascii() or re.search(r"[^\w\s.,:=+*/@%?|${}()\[\]\\'\"~<>;!&^#-]", value, re.ASCII):
-        return f"{word}: letters and signs of other scripts stand in quotes. {GRAMMAR}"
+        return f"{word}: letters and signs of other scripts must be in quotes. {GRAMMAR}"
     return f"{word}: the value cannot be read. {GRAMMAR}"
 
 
 def check_once(words: Sequence[str]) -> None:
-    """ValueError for a key that a command line gives two values: one of them would be ignored."""
-    given: dict[str, str] = {}
+    """Raises ValueError for a key with two values on one command line: one of them would be ignored."""
+    word_of_key: dict[str, str] = {}
     for word in words:
         key = key_of(word)
-        if word.startswith("~"):  # an entry of a mapping is dropped, and may be set anew
+        if word.startswith("~"):  # drops an entry of a mapping, which may then be set to another value
             continue
-        if given.get(key, word) != word:
-            raise ValueError(f"{given[key]} and {word}: {key} is given twice. Keep one of them.")
-        given[key] = word
+        if word_of_key.get(key, word) != word:
+            raise ValueError(f"{word_of_key[key]} and {word}: {key} is given twice. Keep one of them.")
+        word_of_key[key] = word
 
 
 def alternatives(overrides: Iterable[Override]) -> dict[str, list[str]]:
-    """The alternatives of every key, in order; of a key given twice the later ones.
+    """Key -> its alternative overrides, in order; for a repeated key those of its last override.
 
-    ValueError for a value that stands twice on an axis, or for more values than a sweep has points.
+    Raises ValueError for an interval, a value that an axis lists twice, or more values than a launch may have points.
     """
-    found: dict[str, list[str]] = {}
-    for one in overrides:
-        element = one.get_key_element()
-        if one.is_sweep_override() and not one.is_discrete_sweep():
+    words: dict[str, list[str]] = {}
+    for override in overrides:
+        element = override.get_key_element()
+        if override.is_sweep_override() and not override.is_discrete_sweep():
             raise ValueError(
-                f"{one.input_line}: a grid takes lists such as {element}=1,2, choice(...) and range(...). "
+                f"{override.input_line}: a grid takes lists such as {element}=1,2, choice(...) and range(...). "
                 "Pass hydra/sweeper=optuna to search an interval."
             )
-        if one.is_delete():
-            found[key_of(element)] = [one.input_line or element]
-        elif one.is_sweep_override():
-            found[key_of(element)] = _axis(one)
+        if override.is_delete():
+            words[key_of(element)] = [override.input_line or element]
+        elif override.is_sweep_override():
+            words[key_of(element)] = _axis(override)
         else:
-            found[key_of(element)] = [f"{element}={one.get_value_element_as_str()}"]
-    return found
+            words[key_of(element)] = [f"{element}={override.get_value_element_as_str()}"]
+    return words
 
 
 def _axis(override: Override) -> list[str]:
@@ -136,40 +134,43 @@ def _axis(override: Override) -> list[str]:
     try:
         values = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
     except (ValueError, HydraException) as error:
-        what = "name the options, glob lists none here" if isinstance(error, HydraException) else str(error)
-        raise ValueError(f"{override.input_line}: {what}.") from None
+        reason = "name the options, glob lists none here" if isinstance(error, HydraException) else str(error)
+        raise ValueError(f"{override.input_line}: {reason}.") from None
     if not values:
         raise ValueError(f"{override.input_line} has no value. Drop it, or give it some.")
     if len(values) > MOST_POINTS:
         raise _too_many(f"{override.input_line} has more than {MOST_POINTS} values")
-    if twice := [value for value, num in Counter(values).items() if num > 1]:
-        raise ValueError(f"{override.input_line}: {twice[0]} stands twice on this axis. Drop one.")
+    if repeated := [value for value, count in Counter(values).items() if count > 1]:
+        raise ValueError(f"{override.input_line}: {repeated[0]} is listed twice on this axis. Drop one.")
     return [f"{element}={value}" for value in values]
 
 
-def _too_many(what: str) -> ValueError:
+def _too_many(reason: str) -> ValueError:
     return ValueError(
-        f"{what}, and a launch has at most {MOST_POINTS} points. Launch parts of it, such as seed=range(0,1000) and "
+        f"{reason}, and a launch has at most {MOST_POINTS} points. Launch parts of it, such as seed=range(0,1000) and "
         "then seed=range(1000,2000), or search it: hydra/sweeper=optuna."
     )
 
 
-def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
-    """Every combination; keys of a pair go in step. Raises ValueError where they are not equally many."""
+def cross(axes: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
+    """All combinations of the axes' values; the values of zipped keys are paired one by one.
+
+    Raises ValueError if zipped keys have different numbers of values.
+    """
     columns: list[list[Point]] = []
     done: set[str] = set()
-    for key in given:
+    for key in axes:
         if key in done:
             continue
-        together = [k for pair in pairs if key in pair for k in pair if k in given] or [key]
-        if len({len(given[k]) for k in together}) > 1:
-            told = ", ".join(f"{k} has {len(given[k])}" for k in together)
+        zipped = [k for pair in pairs if key in pair for k in pair if k in axes] or [key]
+        if len({len(axes[k]) for k in zipped}) > 1:
+            numbers = ", ".join(f"{k} has {len(axes[k])}" for k in zipped)
             raise ValueError(
-                f"zip={','.join(together)} pairs values one by one, and {told}. Give equally many of each."
+                f"zip={','.join(zipped)} pairs values one by one, and {numbers}. Give equally many of each."
             )
-        rows = zip(*(given[k] for k in together), strict=True)
-        columns.append([dict(zip(together, row, strict=True)) for row in rows])
-        done.update(together)
+        rows = zip(*(axes[k] for k in zipped), strict=True)
+        columns.append([dict(zip(zipped, row, strict=True)) for row in rows])
+        done.update(zipped)
     num_points = math.prod(map(len, columns))
     if num_points > MOST_POINTS:
         raise _too_many(f"the grid has {num_points} points")
@@ -178,12 +179,12 @@ def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = (
 
 @functools.cache
 def value_of(override: str) -> object:
-    """The value that Hydra reads in an override: 1e-3 and 0.001 are one."""
+    """The value of an override as Hydra reads it: 1e-3 and 0.001 are equal."""
     return parse([override])[0].value()
 
 
 def usual(config: DictConfig, key: str) -> object:
-    """What holds for points that do not set this key."""
+    """The value or option of points that do not set this key."""
     choices = config.hydra.runtime.choices
     value = choices[key] if key in choices else OmegaConf.select(config, key)
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

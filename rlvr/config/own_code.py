@@ -1,4 +1,4 @@
-"""The Python files of its user that a run's components come from, and whether they are what finished runs used."""
+"""The user's Python files that a run's components come from, and whether they changed since the run used them."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from weakref import WeakKeyDictionary
 from rlvr.config import imports, targets
 from rlvr.ledger import own_code
 
-# A process that trains run after run goes on with what it imported, whatever became of the file since.
+# Digest of the file of each imported module. A process that trains several runs keeps using the module that it
+# imported, even if the file has changed since.
 _as_imported: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
 def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
-    """{module: its file} of every `_target_` that lies in one of these directories, and of what it imports from them.
+    """Module -> file, of every `_target_` in these directories and of all modules there that they import.
 
-    paths: `import_paths` of the run. Imports are read from source, those inside functions too; nothing is run.
+    paths: `import_paths` of the run. Imports are read from source, including those inside functions; nothing is run.
     """
-    mine = {Path(path).resolve() for path in paths}
-    found: dict[str, Path] = {}
-    waiting = sorted({module for target in targets.targets(config) for module in _prefixes(target)}) if mine else []
+    directories = {Path(path).resolve() for path in paths}
+    file_of_module: dict[str, Path] = {}
+    if not directories:
+        return file_of_module
+    waiting = sorted({module for target in targets.targets(config) for module in _prefixes(target)})
     while waiting:
         module = waiting.pop()
         package = module.split(".")[0]
-        if module in found or package in imports.PACKAGES or imports.directory(package) not in mine:
+        if module in file_of_module or package in imports.PACKAGES or imports.directory(package) not in directories:
             continue
         spec = imports.find(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             continue
-        found[module] = Path(spec.origin)
-        waiting += _imported(module, spec)
-    return found
+        file_of_module[module] = Path(spec.origin)
+        waiting += _possible_imports(module, spec)
+    return file_of_module
 
 
 def record(run_dir: Path, config: object, paths: Sequence[str]) -> list[str]:
-    """Keep with a run which versions it uses, once they are imported. Returns files that it began with others of."""
+    """Record with a run the versions of the files that it uses; to be called once they are imported.
+
+    Returns the files of which the run used other versions before.
+    """
     used = files(config, paths)
     changed = own_code.record(run_dir, {module: _used_version(module, file) for module, file in used.items()})
     return [str(used[module]) for module in changed]
@@ -48,12 +54,14 @@ def record(run_dir: Path, config: object, paths: Sequence[str]) -> list[str]:
 
 def changed(run_dir: Path) -> list[str]:
     """The files, as Python finds them now, of which the run used another version, or several."""
-    found: list[str] = []
+    changed_files: list[str] = []
     for module, versions in own_code.recorded(run_dir).items():
         spec = imports.find(module)
-        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            found += [spec.origin] if versions != (_digest(Path(spec.origin)),) else []
-    return found
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+            continue
+        if versions != (_digest(Path(spec.origin)),):
+            changed_files.append(spec.origin)
+    return changed_files
 
 
 def _used_version(module: str, file: Path) -> str:
@@ -65,8 +73,8 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _imported(module: str, spec: ModuleSpec) -> Iterator[str]:
-    """What may be modules among the names that a module imports."""
+def _possible_imports(module: str, spec: ModuleSpec) -> Iterator[str]:
+    """All dotted names that a module's import statements contain; not every one is a module."""
     file = str(spec.origin)
     try:
         tree = ast.parse(Path(file).read_bytes()) if file.endswith(".py") else None
@@ -76,9 +84,10 @@ def _imported(module: str, spec: ModuleSpec) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            inside = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
-            above = inside.split(".")[: len(inside.split(".")) - max(0, node.level - 1)] if node.level else []
-            source = ".".join(filter(None, [*above, node.module or ""]))
+            package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+            parts = package.split(".")
+            parts = parts[: len(parts) - node.level + 1] if node.level else []
+            source = ".".join(filter(None, [*parts, node.module or ""]))
             names = [f"{source}.{alias.name}" for alias in node.names]
         else:
             continue
@@ -87,6 +96,6 @@ def _imported(module: str, spec: ModuleSpec) -> Iterator[str]:
 
 
 def _prefixes(dotted: str) -> list[str]:
-    """`a.b.c` -> a, a.b, a.b.c: importing one imports those before it."""
+    """`a.b.c` -> a, a.b, a.b.c: importing the last one imports the others too."""
     parts = dotted.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -1,7 +1,7 @@
-"""Do loss, advantage, task, trainer and places go together? Else a launch could only fail, or ignore a choice.
+"""Checks that loss, advantage, task, trainer and cluster go together: otherwise a run would fail or ignore a choice.
 
-What a loss or an advantage needs it declares itself (rlvr/objective/batch.py); what a task can do, its object shows
-(the protocols of rlvr/records.py).
+Losses and advantages declare what they need (rlvr/objective/batch.py). What a task can do follows from the protocols
+of rlvr/records.py that its object implements.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rlvr.objective.limits import orders, subset_sizes
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
-    """Raises ValueError for a combination that does not go together, whatever the task."""
+    """Raises ValueError for a combination that no task can make valid."""
     _check_advantage(config, choices, registry.losses_without_advantage)
     _check_reward(config, choices)
     _check_group_size(config)
-    _check_places(config.cluster)
+    _check_cluster(config.cluster)
     loss = declared(config.loss["_target_"])
     _check_overlong(config, choices, registry, loss)
     if "solution" in loss:
@@ -34,27 +34,27 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a task can do, as far as it decides which objective and which model go with it."""
+    """The abilities of a task that decide which objective and model go with it."""
 
     max_tokens: int
-    gives_graded_rewards: bool  # others than 0 and 1
+    gives_graded_rewards: bool  # rewards other than 0 and 1
     knows_solutions: bool
-    teaches: bool  # a base policy can be made from its demonstrations
-    train_problems: int | None  # of a data set or a fixed training set; None: they never end, or there is but a prompt
-    validates: bool  # it has problems of a validation split to sample answers to
-    prompt_words: int  # of a demonstration's prompt; 0: it gives none
+    teaches: bool  # its demonstrations can train a base policy
+    train_problems: int | None  # of a data set or a fixed training set; None: an endless stream, or a single prompt
+    validates: bool  # it has a validation split with problems that are answered by sampling
+    prompt_words: int  # of a demonstration's prompt; 0: it has no demonstrations
     arms: int  # of a bandit; 0: it is none
 
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
-        """option: by which the task was chosen. ValueError for an object that is no task."""
+        """option: the chosen option of the group `task`. Raises ValueError for an object that is no task."""
         from rlvr.records import ArmedTask, SolvedTask, Task, TaughtTask, may_be_graded  # numpy: not for `--help`
 
         if not isinstance(task, Task):
             lacking = [name for name in _MEMBERS if not hasattr(task, name)]
             raise ValueError(
-                f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} is not "
-                "what `Task` in rlvr/records.py asks for."
+                f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} does "
+                "not have all members of `Task` in rlvr/records.py."
             )
         taught = isinstance(task, TaughtTask)
         return cls(
@@ -73,21 +73,21 @@ _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
 
 
 def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
-    """Raises ValueError for a task with which the objective or the model cannot do anything, or an evaluation."""
+    """Raises ValueError for a task that the objective cannot learn from, or that cannot be evaluated as configured."""
     if config.get("policy"):
         if task.arms:
             raise ValueError(
-                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training has "
-                "it in `runs/RUN/samples`."
+                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training writes "
+                "it to `runs/RUN/samples`."
             )
         return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
         if "binary_rewards" in marks and task.gives_graded_rewards:
-            other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
+            remedy = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
             raise ValueError(
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
-                f"Pass loss=grpo advantage=grpo, or {other}."
+                f"Pass loss=grpo advantage=grpo, or {remedy}."
             )
     if "one_token_responses" in loss and 1 not in (task.max_tokens, config.rollout.max_tokens):
         raise ValueError(
@@ -117,12 +117,11 @@ def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
 
 
 def _check_arms(arms: int, advantage: Knobs) -> None:
-    """The advantage of all arms is recorded, as of one group."""
-    k, order = (advantage.get(key) if _is_ours(advantage) else None for key in ("k", "order"))
-    for key, value, possible in (
-        ("k", k, subset_sizes(arms, str(advantage.get("form")))),
-        ("order", order, orders(arms)),
-    ):
+    """An evaluation records the advantages of all arms, as of one group: its size must suit the advantage."""
+    if not _is_ours(advantage):
+        return
+    for key, possible in (("k", subset_sizes(arms, str(advantage.get("form")))), ("order", orders(arms))):
+        value = advantage.get(key)
         if value is not None and value not in possible:
             raise ValueError(
                 f"advantage.{key}={value} with {arms} arms, which an evaluation takes for one group: {key} is "
@@ -142,7 +141,7 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
     loss, advantage = choices.get("loss"), choices.get("advantage")
     if loss in without and advantage not in (None, "none"):
         raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
-    if loss not in without and advantage == "none" and _is_ours(config.loss):  # what another reads, it alone knows
+    if loss not in without and advantage == "none" and _is_ours(config.loss):  # a user's loss may read other things
         raise ValueError(
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
@@ -160,18 +159,19 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
     if "returns" in declared(config.loss["_target_"]) and "value" not in declared(config.advantage["_target_"]):
         raise ValueError(
             f"loss={loss} trains a value head on returns, which advantage={advantage} does not give. "
-            "Pass advantage=gae, or drop it: this loss chooses it by itself."
+            "Pass advantage=gae, or drop advantage: this loss brings its own."
         )
 
 
 def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -> None:
-    """default: the trainer's option as it is written."""
-    every, head_lr = trainer.reference_every, trainer.head_lr
-    if every is not None and "reference" not in loss and not trainer.kl > 0:
+    """default: the option of `trainer` as its file has it."""
+    reset_every, head_lr = trainer.reference_every, trainer.head_lr
+    if reset_every is not None and "reference" not in loss and not trainer.kl > 0:
         raise ValueError(
-            f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
+            f"trainer.reference_every={reset_every} has no effect: nothing reads a reference. Drop it, or set "
+            "trainer.kl."
         )
-    if trainer.reference_resets_optimiser and every is None:
+    if trainer.reference_resets_optimiser and reset_every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
     _check_lora(trainer, default)
@@ -218,7 +218,7 @@ def _check_overlong(config: Knobs, choices: Choices, registry: Registry, loss: C
         if buffer is not None and "binary_rewards" in declared(config[group]["_target_"]):
             raise ValueError(
                 f"rollout.overlong_buffer={buffer:g} makes rewards other than 0 and 1, which "
-                f"{group}={choices.get(group)} takes alone. Pass rollout.overlong_buffer=null, or loss=grpo "
+                f"{group}={choices.get(group)} does not take. Pass rollout.overlong_buffer=null, or loss=grpo "
                 "advantage=grpo."
             )
 
@@ -254,7 +254,7 @@ def _check_schedule(trainer: Knobs) -> None:
 
 
 def _check_group_size(config: Knobs) -> None:
-    """Of knobs of our own functions: somebody else's may have other meanings."""
+    """Raises ValueError for group sizes that our own functions cannot take; knobs of users' functions are skipped."""
     G = config.rollout.samples
     advantage, loss = (dict(config[name]) if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
     if advantage.get("k") is not None:
@@ -273,8 +273,9 @@ def _check_group_size(config: Knobs) -> None:
         )
     if G < 2 and config.rollout.dynamic_sampling != "none":
         raise ValueError(
-            f"rollout.samples={G} with rollout.dynamic_sampling={config.rollout.dynamic_sampling}: one response is all "
-            "right or all wrong, and such groups are left out. Pass rollout.dynamic_sampling=none, or more samples."
+            f"rollout.samples={G} with rollout.dynamic_sampling={config.rollout.dynamic_sampling}: a group of one "
+            "response is all right or all wrong, and such groups are left out. Pass rollout.dynamic_sampling=none, or "
+            "more samples."
         )
 
 
@@ -302,7 +303,7 @@ def _check_solution(config: Knobs, choices: Choices) -> None:
 
 
 def _check_known_answers(config: Knobs, choices: Choices) -> None:
-    """What is estimated on samples of the policy itself means nothing on answers that it did not sample."""
+    """Raises ValueError for a KL estimate: it needs samples of the policy, and known answers are none."""
     for key, value in (("trainer.kl", config.trainer.kl), ("max_kl", config.max_kl)):
         if value:
             raise ValueError(
@@ -312,21 +313,21 @@ def _check_known_answers(config: Knobs, choices: Choices) -> None:
 
 
 def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
-    """Refuse a knob that was changed and that another setting makes useless."""
+    """Raises ValueError for a knob that was changed although another setting makes it useless."""
     loss, trainer, rollout = config.loss, config.trainer, config.rollout
-    unread = [
+    knobs = [
         ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),
         ("rollout", "max_rounds", rollout.dynamic_sampling != "refill", "rollout.dynamic_sampling other than refill"),
         ("loss", "std_floor", loss.get("score") != "grpo", f"loss.score={loss.get('score')}"),
     ]
-    for group, key, ignored, why in unread:
+    for group, key, is_unread, reason in knobs:
         default = registry.as_written(choices, f"{group}.{key}")
-        if ignored and default is not None and config[group].get(key) != default:
-            raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {why}. Drop it.")
+        if is_unread and default is not None and config[group].get(key) != default:
+            raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {reason}. Drop it.")
 
 
-def _check_places(cluster: Knobs) -> None:
-    """Do the processes of a run divide over its nodes, and has each a GPU where there are some?"""
+def _check_cluster(cluster: Knobs) -> None:
+    """Raises ValueError unless ranks divide over the nodes and, if there are GPUs, each rank has one of its own."""
     if cluster.sampling_nodes >= cluster.nodes:
         raise ValueError(
             f"cluster.sampling_nodes={cluster.sampling_nodes} of cluster.nodes={cluster.nodes} leave none to train on. "
@@ -334,9 +335,9 @@ def _check_places(cluster: Knobs) -> None:
         )
     nodes = cluster.nodes - cluster.sampling_nodes
     if cluster.ranks % nodes:
-        apart = f" less cluster.sampling_nodes={cluster.sampling_nodes}" if cluster.sampling_nodes else ""
+        less = f" less cluster.sampling_nodes={cluster.sampling_nodes}" if cluster.sampling_nodes else ""
         raise ValueError(
-            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes}{apart} nodes. "
+            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes}{less} nodes. "
             f"Pass cluster.ranks={nodes * max(1, cluster.ranks // nodes)}: ranks counts those of all nodes."
         )
     if cluster.nodes > 1 and cluster.pack > 1:

@@ -1,7 +1,7 @@
-"""What can be chosen: the options of every group on Hydra's whole search path, and what each of them brings along.
+"""The options of every config group on Hydra's whole search path, and the options of other groups that each brings.
 
-conf/ is one directory of that path. Those of `--config-dir` and `hydra.searchpath` are searched alike, so that what
-lies there is equal to what is built in: in lists of options, in hints, in checks and in differences to the default.
+conf/ is one directory of that path. The directories of `--config-dir` and `hydra.searchpath` are searched in the same
+way, so that a user's options are equal to the built-in ones in lists, hints, checks and differences to the default.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from omegaconf.errors import OmegaConfBaseException
 from rlvr.config import schema
 from rlvr.config.overrides import command_line, parse
 
-SHORTHANDS = ("eta", "beta", "clip_high")  # knobs of the top level, for the losses that read them
+SHORTHANDS = ("eta", "beta", "clip_high")  # top-level knobs for the losses that read them
 
 
 @dataclass(frozen=True)
-class Brought:
-    """An option of another group that comes with an option."""
+class BroughtOption:
+    """An option of another group that an option brings along."""
 
     group: str
     option: str
-    is_override: bool  # in place of the default's option; else the group is there with this option alone
+    is_override: bool  # it replaces the default option; False: the default run does not have this group
 
 
 class Registry:
-    """The groups and options on one search path. Everything is read when it is asked for, once."""
+    """The groups and options on one search path. Every file is read on first use, and once."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
-        """folders: config directories beside conf/, in the order in which they are searched; a directory, or a URL of
-        Hydra such as pkg://ours.conf. What conf/ has they do not replace.
+        """folders: config directories beside conf/, in the order in which they are searched: paths, or URLs of Hydra
+        such as pkg://ours.conf. Options of conf/ take precedence over theirs.
         """
         schema.register()
         plain = [folder.removeprefix("file://") for folder in folders]
@@ -62,13 +62,14 @@ class Registry:
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
-        """Of the search path that a command line means. What Hydra refuses in it, Hydra refuses later."""
-        known = command_line(arguments)
-        return Registry([*([known.config_dir] if known.config_dir else []), *_search_path(known.overrides)])
+        """The registry of a command line's search path. Errors in its overrides are left to Hydra."""
+        options = command_line(arguments)
+        config_dirs = [options.config_dir] if options.config_dir else []
+        return Registry([*config_dirs, *_search_path(options.overrides)])
 
     @property
     def directories(self) -> list[str]:
-        """The folders that are directories: Python files may lie in them too."""
+        """The folders that are directories, which may also contain Python files."""
         return [folder for folder in self.folders if "://" not in folder]
 
     # --- groups and options
@@ -80,7 +81,7 @@ class Registry:
         return self.loader.repository.get_group_options(group, ObjectType.CONFIG)
 
     def readable(self, group: str) -> list[str]:
-        """The options of a group without those whose file is damaged or half written: nobody may have chosen them."""
+        """The options of a group whose files can be read: a damaged file must not break a run that does not use it."""
         if group not in self._readable:
             self._readable[group] = [option for option in self.options(group) if self._is_readable(group, option)]
         return self._readable[group]
@@ -95,9 +96,9 @@ class Registry:
         return True
 
     def node(self, group: str, option: str) -> DictConfig:
-        """An option as it is written, with those options of its group that it is based on; nothing is resolved.
+        """The content of an option's file, merged with the options of its group that it is based on, unresolved.
 
-        What it sets in other groups (`@package _global_`) is left out. Shared by all who ask: read it only.
+        What it sets in other groups (`@package _global_`) is left out. Callers share the node, which is read-only.
         """
         if (group, option) not in self._nodes:
             self._nodes[group, option] = self._merged(group, option)
@@ -112,7 +113,7 @@ class Registry:
         return merged
 
     def as_written(self, choices: Mapping[str, str | None], key: str) -> object:
-        """The plain value of a knob in the file of the option that was chosen, or in run.yaml; None if it has none."""
+        """The value of a knob in the file of the chosen option, or in run.yaml; None if it has none or interpolates."""
         group, _, knob = key.partition(".")
         option = choices.get(group)
         node = self.node(group, option) if option else self._load("run")[0]
@@ -121,17 +122,17 @@ class Registry:
             value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
         return None if isinstance(value, str) and ("${" in value or value == "???") else value
 
-    def brought(self, group: str, option: str) -> list[Brought]:
-        """What comes with an option: its defaults list, and those of the options that it is based on."""
+    def brought(self, group: str, option: str) -> list[BroughtOption]:
+        """What an option brings along, by its defaults list and those of the options that it is based on."""
         _, defaults = self._load(f"{group}/{option}")
-        return [*self._from_bases(group, defaults), *_groups_of(defaults)]
+        return [*self._brought_by_bases(group, defaults), *_groups_of(defaults)]
 
-    def _from_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+    def _brought_by_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[BroughtOption]:
         for path in _bases(group, defaults):
             yield from self.brought(*_split(path))
 
     def _load(self, path: str) -> tuple[DictConfig, list[InputDefault]]:
-        """(content, defaults list) of a file. ValueError if there is none."""
+        """(content, defaults list) of a file. Raises ValueError if there is no such file."""
         if path not in self._read:
             loaded = self.loader.repository.load_config(path)
             if loaded is None or not isinstance(loaded.config, DictConfig):
@@ -142,20 +143,19 @@ class Registry:
             self._read[path] = config, loaded.defaults_list or []
         return self._read[path]
 
-    # --- what losses say
+    # --- properties of losses
 
     def losses_with(self, group: str) -> list[str]:
-        """Losses that bring a group along which others do not have: a divergence, presample."""
-        return [
-            loss
-            for loss in self.readable("loss")
-            if any(each.group == group and not each.is_override for each in self.brought("loss", loss))
-        ]
+        """Losses that bring along a group that the others do not have, such as divergence or presample."""
+        return [loss for loss in self.readable("loss") if self._adds(loss, group)]
+
+    def _adds(self, loss: str, group: str) -> bool:
+        return any(brought.group == group and not brought.is_override for brought in self.brought("loss", loss))
 
     @functools.cached_property
     def losses_without_advantage(self) -> list[str]:
-        """Losses that read no advantage: they choose `none` themselves."""
-        none = Brought("advantage", "none", is_override=True)
+        """Losses that read no advantage: their files choose `advantage=none`."""
+        none = BroughtOption("advantage", "none", is_override=True)
         return [loss for loss in self.readable("loss") if none in self.brought("loss", loss)]
 
     def losses_reading(self, shorthand: str) -> list[str]:
@@ -173,14 +173,14 @@ class Registry:
         return composed, choices
 
     def names(self, overrides: tuple[str, ...] = ()) -> list[str]:
-        """Every knob of a run with these overrides, by its dotted key, and every group. Raises what Hydra raises."""
+        """Dotted keys of all knobs of a run with these overrides, and all groups. Raises what Hydra raises."""
         if overrides not in self._names:
             config, _ = self.compose(overrides)
-            self._names[overrides] = [*_paths("", OmegaConf.to_container(config)), *self.groups()]
+            self._names[overrides] = [*_dotted_keys("", OmegaConf.to_container(config)), *self.groups()]
         return self._names[overrides]
 
     def question(self, study: str) -> str:
-        """What a study asks: the first line of comment in its file; "" if it says nothing."""
+        """The question of a study: the first comment line of its file; "" if there is none."""
         for line in self._text(f"study/{study}.yaml").splitlines():
             words = line.lstrip("# ").strip()
             if not line.startswith("#"):
@@ -190,7 +190,7 @@ class Registry:
         return ""
 
     def _text(self, file: str) -> str:
-        """A file of the search path; "" if there is none."""
+        """The text of a file on the search path; "" if there is none."""
         for source in self.loader.repository.get_sources():
             if source.scheme() == "file" and (path := Path(source.path) / file).is_file():
                 return path.read_text(encoding="utf-8")
@@ -200,32 +200,34 @@ class Registry:
         return ""
 
 
-def _paths(prefix: str, node: object) -> list[str]:
+def _dotted_keys(prefix: str, node: object) -> list[str]:
     if not isinstance(node, dict):
         return [prefix]
-    children = cast("dict[str, object]", node)
-    return [p for k, v in children.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]
+    keys: list[str] = []
+    for name, value in cast("dict[str, object]", node).items():
+        keys += _dotted_keys(f"{prefix}.{name}" if prefix else str(name), value)
+    return keys
 
 
 def reads(node: DictConfig, shorthand: str) -> bool:
-    """Does a loss or a whole config, as it is written, read a shorthand of the top level?"""
+    """Whether a loss or a whole config, before it is resolved, reads a top-level knob."""
     return f"${{{shorthand}}}" in json.dumps(OmegaConf.to_container(node, resolve=False))
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:
-    """`hydra.searchpath=[...]` of a command line."""
+    """The entries of `hydra.searchpath=[...]` on a command line."""
     for override in overrides:
         if override.lstrip("+").startswith("hydra.searchpath="):
             try:
                 value = parse([override])[0].value()
             except HydraException:
                 return []
-            return [str(each) for each in value] if isinstance(value, list) else []
+            return [str(entry) for entry in value] if isinstance(value, list) else []
     return []
 
 
 def _bases(group: str, defaults: Sequence[InputDefault]) -> list[str]:
-    """The options of the same group that a file is based on, as group/option."""
+    """The options of the same group that a file is based on, each as group/option."""
     paths: list[str] = []
     for default in defaults:
         if isinstance(default, ConfigDefault) and default.path not in (None, "_self_"):
@@ -233,10 +235,10 @@ def _bases(group: str, defaults: Sequence[InputDefault]) -> list[str]:
     return [path for path in paths if _split(path)[0] == group]
 
 
-def _groups_of(defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+def _groups_of(defaults: Sequence[InputDefault]) -> Iterator[BroughtOption]:
     for default in defaults:
         if isinstance(default, GroupDefault) and isinstance(default.value, str):
-            yield Brought(str(default.group).lstrip("/"), default.value, bool(default.override))
+            yield BroughtOption(str(default.group).lstrip("/"), default.value, bool(default.override))
 
 
 def _split(path: str) -> tuple[str, str]:

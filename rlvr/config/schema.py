@@ -1,4 +1,4 @@
-"""The top level of a run's configuration, typed. A component's own schema is the signature of its `_target_`."""
+"""The typed schema of a run's top-level config. The schema of a component is the signature of its `_target_`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from rlvr.ledger.layout import home
 
 PACKAGE = Path(__file__).parents[1]
-CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # of a wheel, of a checkout
+CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # in a wheel, in a checkout
 
 Share = Annotated[float, Interval(gt=0, le=1)]
 Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
-Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, logits leave float32 or lose their differences
+Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, scaled logits overflow float32 or become equal
 GreedyOrTemperature = Annotated[float, Interval(ge=0, le=1e3)]  # 0: the most likely answer
 
 
@@ -148,7 +148,7 @@ class RunConfig:
 
 
 def register() -> None:
-    """Make the schema and the resolvers known to Hydra and OmegaConf. Harmless when repeated."""
+    """Register the schema with Hydra and the resolvers with OmegaConf. May be called repeatedly."""
     version.setbase("1.3")
     ConfigStore.instance().store(name="schema", node=RunConfig)
     OmegaConf.register_new_resolver("default", _default, replace=True)
@@ -161,19 +161,23 @@ def _default(value: object, other: object) -> object:
 
 
 def _whose_logp(*, _root_: DictConfig) -> str:
-    """In half precision engine and trainer round differently, and a ratio must be of one policy."""
+    """Default of `rollout.logp_old`: "trainer" in half precision, else "engine".
+
+    In half precision engine and trainer round differently, but a ratio must compare log-probabilities that are computed
+    in the same way.
+    """
     dtypes = {OmegaConf.select(_root_, f"{part}.dtype") for part in ("rollout.engine", "trainer")}
     return "trainer" if dtypes & {"bfloat16", "float16"} else "engine"
 
 
 def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool = False) -> dict[str, Any]:
-    """The dictionaries, lists and values that a node stands for."""
+    """A node as plain dictionaries, lists and values."""
     content = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=throw_on_missing)
     return {str(key): value for key, value in cast("dict[object, Any]", content).items()}
 
 
 class Section(dict[str, Any]):
-    """A frozen config, or a section of one, whose knobs are attributes too: as of a DictConfig, read much faster."""
+    """A frozen config, or a section of it, whose knobs are attributes too: as a DictConfig, but much faster to read."""
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
@@ -192,4 +196,4 @@ class Section(dict[str, Any]):
 
 
 Knobs = DictConfig | Section
-Choices = Mapping[str, str | None]  # by group, the option that was chosen
+Choices = Mapping[str, str | None]  # group -> chosen option

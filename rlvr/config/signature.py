@@ -1,6 +1,6 @@
-"""What a component takes and declares: read from the source of its `_target_`, else asked of a process that imports it.
+"""A component's parameters and declarations, read from the source of its `_target_`, else by a process that imports it.
 
-`python -m rlvr.config.signature` is that process: a JSON object comes in on standard input, another goes out.
+`python -m rlvr.config.signature` is that process: it reads a JSON object from standard input and prints another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlvr.config import definition as source
 from rlvr.config.definition import Definition, Unclear, definition
 from rlvr.config.imports import environment, extend, python
 
-# Decorators that leave the parameters of what they decorate alone, and the mark that each of them leaves.
+# Decorators that do not change a function's parameters -> the mark that each of them sets.
 MARKS = {
     "rlvr.objective.batch.binary_rewards": "binary_rewards",
     "rlvr.objective.batch.one_token_responses": "one_token_responses",
@@ -48,20 +48,23 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters of a function or class, and what it declares: the words of `@needs(...)`, and marks by name."""
+    """Parameters of a function or class, and what it declares: words of `@needs(...)` and names of its marks."""
 
     parameters: tuple[Parameter, ...]
     declared: frozenset[str] = frozenset()
-    takes_any: bool = False  # **knobs: any other name too
+    takes_any: bool = False  # it has `**knobs`: any other name is accepted too
 
 
-@functools.cache  # every point of a sweep asks again
+@functools.cache  # called for every point of a sweep
 def signature(target: str) -> Signature:
-    """Of a function or class named by its import path. Raises ValueError if there is none, or its module fails."""
+    """The signature of a function or class by its import path.
+
+    Raises ValueError if it does not exist or its module cannot be imported.
+    """
     try:
-        return _of(definition(target))
+        return _from_source(definition(target))
     except Unclear:
-        return _asked(target)
+        return _from_import(target)
 
 
 def declared(target: str) -> frozenset[str]:
@@ -69,7 +72,7 @@ def declared(target: str) -> frozenset[str]:
 
 
 def forget() -> None:
-    """Read all sources anew: a notebook's files change between two commands."""
+    """Clear all caches of sources: in a notebook, files change between two commands."""
     signature.cache_clear()
     source.read.cache_clear()
     importlib.invalidate_caches()
@@ -78,7 +81,7 @@ def forget() -> None:
 # --- from source
 
 
-def _of(defined: Definition) -> Signature:
+def _from_source(defined: Definition) -> Signature:
     node = defined.node
     if isinstance(node, ast.FunctionDef):
         return _of_function(defined, node)
@@ -88,13 +91,13 @@ def _of(defined: Definition) -> Signature:
 
 
 def _of_function(defined: Definition, node: ast.FunctionDef) -> Signature:
-    marks = frozenset[str]().union(*(_marks(defined, each) for each in node.decorator_list))
-    parameters = tuple(_named(defined, each) for each in _parameters(node))
+    marks = frozenset[str]().union(*(_marks(defined, decorator) for decorator in node.decorator_list))
+    parameters = tuple(_without_aliases(defined, parameter) for parameter in _parameters(node))
     return Signature(parameters, marks, takes_any=node.args.kwarg is not None)
 
 
 def _marks(defined: Definition, decorator: ast.expr) -> frozenset[str]:
-    """What a decorator says of a function. Unclear for one that is not ours: it may change the parameters."""
+    """What a decorator declares of a function. Raises Unclear for a foreign one: it may change the parameters."""
     name = defined.module.dotted(decorator)
     if name in MARKS:
         return frozenset({MARKS[name]})
@@ -102,14 +105,14 @@ def _marks(defined: Definition, decorator: ast.expr) -> frozenset[str]:
     if not isinstance(decorator, ast.Call) or called not in (NEEDS, FIRST_PASS):
         raise Unclear
     if called == NEEDS:
-        words = [each.value for each in decorator.args if isinstance(each, ast.Constant)]
+        words = [argument.value for argument in decorator.args if isinstance(argument, ast.Constant)]
         if len(words) != len(decorator.args):
             raise Unclear
         return frozenset(map(str, words))
-    before = defined.module.dotted(decorator.args[0])
-    if before is None:
+    first_pass = defined.module.dotted(decorator.args[0])
+    if first_pass is None:
         raise Unclear
-    return signature(before).declared  # what its first pass needs, the loss is given too
+    return signature(first_pass).declared  # a loss is given what its first pass needs
 
 
 def _parameters(node: ast.FunctionDef) -> Iterator[Parameter]:
@@ -125,61 +128,64 @@ def _text(annotation: ast.expr | None) -> str:
     return "Any" if annotation is None else ast.unparse(annotation)
 
 
-def _named(defined: Definition, parameter: Parameter) -> Parameter:
-    """`ratio: Ratio | None` with `Ratio = Literal[...]`, here or where it is imported from, is of that value's type."""
+def _without_aliases(defined: Definition, parameter: Parameter) -> Parameter:
+    """A parameter whose annotation has no aliases: `Ratio | None` becomes `Literal[...] | None`.
+
+    The alias may be defined in the component's module or imported into it.
+    """
     try:
-        written = ast.parse(parameter.annotation, mode="eval")
+        annotation = ast.parse(parameter.annotation, mode="eval")
     except SyntaxError:
         return parameter
-    return replace(parameter, annotation=ast.unparse(_InWordsOfTypes(defined.module).visit(written)))
+    return replace(parameter, annotation=ast.unparse(_AliasResolver(defined.module).visit(annotation)))
 
 
-class _InWordsOfTypes(ast.NodeTransformer):
-    """An annotation as the module means it: aliases by what they stand for, names of `values.VOCABULARY` as there."""
+class _AliasResolver(ast.NodeTransformer):
+    """Replaces aliases in an annotation by their values, and imported types by their names in `values.VOCABULARY`."""
 
     def __init__(self, module: source.Module) -> None:
         self.module = module
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._meant(node)
+        return self._resolved(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._meant(node)
+        return self._resolved(node)
 
-    def _meant(self, node: ast.expr) -> ast.expr:
+    def _resolved(self, node: ast.expr) -> ast.expr:
         dotted = self.module.dotted(node)
         if dotted is None:
             return node
         if dotted.split(".")[0] in LIBRARIES_OF_TYPES:
             return ast.Name(dotted.rpartition(".")[2])
-        if dotted.split(".")[0] not in ("rlvr", self.module.name.split(".")[0]):  # torch's own types are none of these
+        if dotted.split(".")[0] not in ("rlvr", self.module.name.split(".")[0]):  # a library's type, such as torch's
             return node
         try:
-            named = definition(dotted)
+            alias = definition(dotted)
         except (Unclear, ValueError):
             return node
-        if not isinstance(named.node, ast.Assign | ast.AnnAssign) or named.node.value is None:
+        if not isinstance(alias.node, ast.Assign | ast.AnnAssign) or alias.node.value is None:
             return node
-        return _InWordsOfTypes(named.module).visit(copy.deepcopy(named.node.value))
+        return _AliasResolver(alias.module).visit(copy.deepcopy(alias.node.value))
 
 
 def _of_class(defined: Definition, node: ast.ClassDef) -> Signature:
     """Parameters of `__init__`, its own or inherited, or the fields of a dataclass."""
-    bound = {name: each for each in node.body for name in source.names_bound(each)}
+    bound = {name: statement for statement in node.body for name in source.names_bound(statement)}
     init = bound.get("__init__")
     if node.keywords or "__new__" in bound or (init is not None and not isinstance(init, ast.FunctionDef)):
         raise Unclear
     if init is not None:
-        own = _of_function(defined, init)
-        return replace(own, parameters=own.parameters[1:])
-    decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+        of_init = _of_function(defined, init)
+        return replace(of_init, parameters=of_init.parameters[1:])  # without `self`
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
     bases = [_of_class(base, base.node) for base in _bases(defined, node) if isinstance(base.node, ast.ClassDef)]
     if not decorators:
         return next((base for base in bases if base.parameters), Signature(()))
-    if [defined.module.dotted(each) for each in decorators] != [DATACLASS]:
+    if [defined.module.dotted(decorator) for decorator in decorators] != [DATACLASS]:
         raise Unclear
-    fields = {each.name: each for base in reversed(bases) for each in base.parameters}
-    fields |= {each.name: _named(defined, each) for each in _fields(defined, node)}
+    fields = {parameter.name: parameter for base in reversed(bases) for parameter in base.parameters}
+    fields |= {parameter.name: _without_aliases(defined, parameter) for parameter in _fields(defined, node)}
     return Signature(tuple(fields.values()))
 
 
@@ -195,51 +201,52 @@ def _bases(defined: Definition, node: ast.ClassDef) -> Iterator[Definition]:
 
 
 def _fields(defined: Definition, node: ast.ClassDef) -> Iterator[Parameter]:
-    for each in node.body:
-        if not isinstance(each, ast.AnnAssign) or not isinstance(each.target, ast.Name):
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        if "ClassVar" in ast.unparse(each.annotation):
+        if "ClassVar" in ast.unparse(statement.annotation):
             continue
-        required = each.value is None
-        if isinstance(each.value, ast.Call) and defined.module.dotted(each.value.func) == FIELD:
-            options = {keyword.arg: ast.unparse(keyword.value) for keyword in each.value.keywords}
+        required = statement.value is None
+        if isinstance(statement.value, ast.Call) and defined.module.dotted(statement.value.func) == FIELD:
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in statement.value.keywords}
             if options.get("init") == "False":
                 continue
             required = not options.keys() & {"default", "default_factory"}
-        yield Parameter(each.target.id, ast.unparse(each.annotation), required)
+        yield Parameter(statement.target.id, ast.unparse(statement.annotation), required)
 
 
 def _of_partial(defined: Definition, node: ast.Assign | ast.AnnAssign) -> Signature:
-    """`mine = functools.partial(other, 1, knob=2)`: what is given by position is gone, what is given by name is set."""
+    """`mine = functools.partial(other, 1, knob=2)`: positional arguments remove parameters, named ones are defaults."""
     call = node.value
     if not isinstance(call, ast.Call) or defined.module.dotted(call.func) != PARTIAL:
         raise Unclear
-    function, *given = call.args
+    function, *positional = call.args
     name = defined.module.dotted(function)
-    is_spread = any(isinstance(each, ast.Starred) for each in given) or any(k.arg is None for k in call.keywords)
+    is_spread = any(isinstance(p, ast.Starred) for p in positional) or any(k.arg is None for k in call.keywords)
     if name is None or is_spread:
         raise Unclear
     inner = signature(name)
-    by_name = {keyword.arg for keyword in call.keywords}
-    left = inner.parameters[len(given) :]
-    return replace(inner, parameters=tuple(replace(p, required=p.required and p.name not in by_name) for p in left))
+    named = {keyword.arg for keyword in call.keywords}
+    remaining = inner.parameters[len(positional) :]
+    return replace(inner, parameters=tuple(replace(p, required=p.required and p.name not in named) for p in remaining))
 
 
 # --- from the component itself
 
 
-def _asked(target: str) -> Signature:
-    """Of what a process that imports the module finds: slower, and right whatever the source does."""
+def _from_import(target: str) -> Signature:
+    """The signature that a process finds by importing the module: slower, but right for any source."""
     module = target.rpartition(".")[0]
     if module in sys.modules:
         return _inspected(target)
     request = json.dumps({"target": target, "path": sys.path})
     command = python("-m", "rlvr.config.signature")
-    done = subprocess.run(command, input=request, capture_output=True, text=True, env=environment(), check=False)
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ValueError(said[-1] if said else f"_target_: {target}: to import it ends Python, code {done.returncode}")
-    return _from_plain(json.loads(done.stdout.splitlines()[-1]))
+    child = subprocess.run(command, input=request, capture_output=True, text=True, env=environment(), check=False)
+    if child.returncode:
+        lines = [line for line in child.stderr.splitlines() if line.strip()]
+        exited = f"_target_: {target}: importing it ends Python with exit code {child.returncode}"
+        raise ValueError(lines[-1] if lines else exited)
+    return _from_plain(json.loads(child.stdout.splitlines()[-1]))
 
 
 def _inspected(target: str) -> Signature:
@@ -249,7 +256,7 @@ def _inspected(target: str) -> Signature:
     parameters = inspect.signature(component).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return Signature(
-        tuple(_inspected_parameter(each, component) for each in named),
+        tuple(_inspected_parameter(parameter, component) for parameter in named),
         frozenset(_declared_by(component)),
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
@@ -264,45 +271,45 @@ def _inspected_parameter(parameter: inspect.Parameter, component: Any) -> Parame
 
 
 def _evaluated(annotation: Any, component: Any) -> Any:
-    """An annotation that is text as the type that it means, where that is not one of the component's own."""
+    """The value of an annotation that is text; the text itself if it names a class or cannot be evaluated."""
     while isinstance(component, functools.partial):
         component = component.func
     if not isinstance(annotation, str):
         return annotation
     try:
-        meant = eval(annotation, vars(sys.modules[component.__module__]))
+        value = eval(annotation, vars(sys.modules[component.__module__]))
     except (NameError, AttributeError, TypeError, KeyError, SyntaxError):
         return annotation
-    return annotation if isinstance(meant, type) else meant
+    return annotation if isinstance(value, type) else value
 
 
 def _declared_by(component: Any) -> Iterable[str]:
     while isinstance(component, functools.partial):
         component = component.func
-    before = getattr(component, "first_pass", None)
-    own = [*getattr(component, "needs", ()), *getattr(component, "marks", ())]
-    return [*own, *(_declared_by(before) if before is not None else ())]
+    first_pass = getattr(component, "first_pass", None)
+    words = [*getattr(component, "needs", ()), *getattr(component, "marks", ())]
+    return [*words, *(_declared_by(first_pass) if first_pass is not None else ())]
 
 
 def _from_plain(plain: Mapping[str, Any]) -> Signature:
-    parameters = tuple(Parameter(**each) for each in plain["parameters"])
+    parameters = tuple(Parameter(**fields) for fields in plain["parameters"])
     return Signature(parameters, frozenset(plain["declared"]), takes_any=plain["takes_any"])
 
 
-def _answer() -> int:
-    """The child's side. What the module prints goes to standard error."""
+def _main() -> int:
+    """The child process. What the module prints goes to standard error, so that standard output holds only JSON."""
     request = json.loads(sys.stdin.read())
-    answers = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     extend(request["path"])
     try:
-        found = _inspected(request["target"])
-    except Exception as error:  # noqa: BLE001 - of somebody else's module: whatever it is, it is told in one line
+        inspected = _inspected(request["target"])
+    except Exception as error:  # noqa: BLE001 - a user's module may raise anything; it is reported in one line
         print(f"_target_: {request['target']}: {type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1
-    print(json.dumps({**asdict(found), "declared": sorted(found.declared)}), file=answers)
+    print(json.dumps({**asdict(inspected), "declared": sorted(inspected.declared)}), file=output)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_answer())
+    sys.exit(_main())

@@ -1,4 +1,4 @@
-"""What a config on disk may call: our components, and code of the launch's own directories."""
+"""Restricts what a config on disk may call: our components, and code in the launch's own directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlvr.config import imports
 from rlvr.config.definition import Unclear, definition
 from rlvr.ledger.runs import TRUST, trusted
 
-# Where components live: rooms of nothing else, and modules of rooms where the loop lives too.
+# Packages that contain only components, and the modules with components of other packages.
 COMPONENTS = {
     "rlvr.loss",
     "rlvr.objective",
@@ -30,8 +30,8 @@ COMPONENTS = {
 def restore(paths: Sequence[str], config: object) -> None:
     """Make the components of a run importable as they were at its launch.
 
-    paths: `import_paths` of its run.json. config: its frozen one. ValueError where Python would import another module
-    of that name, or the config names what no run has a use for.
+    paths: `import_paths` of its run.json. config: its frozen config. Raises ValueError if Python would import another
+    module of the same name, or if the config names something that it may not call.
     """
     imports.extend(paths)
     for package in sorted(packages(config)):
@@ -40,19 +40,22 @@ def restore(paths: Sequence[str], config: object) -> None:
 
 
 def refuse_targets(config: object, paths: Sequence[str]) -> None:
-    """ValueError for a `_target_` that is no component of ours and lies in none of the launch's own directories.
+    """Raises ValueError for a `_target_` that is neither our component nor in one of the launch's own directories.
 
-    A config on disk could else call any function of any library, `os.system` too. paths: `import_paths` of the run.
+    Otherwise a config on disk could call any function of any library, including `os.system`. paths: `import_paths` of
+    the run.
     """
-    mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
+    own_directories = [Path(path).resolve() for path in paths]
+    if not imports.is_installed(imports.ROOT):
+        own_directories.append(imports.ROOT)
     for target in sorted(targets(config)):
         package = target.split(".")[0]
-        lies_in = imports.directory(package)
-        known = _is_component(target) if package in imports.PACKAGES else lies_in in mine
-        if known or trusted(package):
+        directory = imports.directory(package)
+        is_allowed = _is_component(target) if package in imports.PACKAGES else directory in own_directories
+        if is_allowed or trusted(package):
             continue
         gone = [path for path in paths if not Path(path).is_dir()]
-        if gone and (imports.find(package) is None or (lies_in is not None and not imports.is_common(lies_in))):
+        if gone and (imports.find(package) is None or (directory is not None and not imports.is_common(directory))):
             raise ValueError(
                 f"_target_: {target} came from a directory that is gone, {' or '.join(gone)}. Put it back, or a link "
                 f"to where it is now: ln -s NEW_PLACE {shlex.quote(gone[-1])}"
@@ -64,9 +67,9 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
 
 
 def _is_component(target: str) -> bool:
-    """A public function or class that a module of components defines itself.
+    """Whether a target is a public function or class that a module of components defines itself.
 
-    Not read from conf/: it may have lost an option since a job that waits was submitted.
+    The options of conf/ are no criterion: one may have been removed since a waiting job was submitted.
     """
     module, _, name = target.rpartition(".")
     if not {module, module.rpartition(".")[0]} & COMPONENTS or name.startswith("_"):
@@ -81,8 +84,8 @@ def targets(config: object) -> frozenset[str]:
     """Every `_target_` of a config."""
     if isinstance(config, Mapping):
         node = cast("Mapping[str, object]", config)
-        own = {str(node["_target_"])} if node.get("_target_") else set[str]()
-        return frozenset(own).union(*map(targets, node.values()))
+        of_node = {str(node["_target_"])} if node.get("_target_") else set[str]()
+        return frozenset(of_node).union(*map(targets, node.values()))
     if isinstance(config, list | tuple):
         return frozenset[str]().union(*map(targets, cast("Sequence[object]", config)))
     return frozenset()

@@ -1,7 +1,7 @@
-"""Is the value of a knob of its type, finite and in range? One answer for schema and components, ours and the user's.
+"""Checks that a knob's value has its type, is finite and in range; the same for the schema and for all components.
 
-Ranges stand where a parameter is declared, in the words of pydantic and annotated_types: `lr: PositiveFloat`,
-`share: Annotated[float, Interval(ge=0, le=1)]`. A text among the annotations says what the value is: "a share of lr".
+Ranges are part of a parameter's annotation, with names of pydantic and annotated_types: `lr: PositiveFloat`,
+`share: Annotated[float, Interval(ge=0, le=1)]`. A text in the annotation describes the value: "a share of lr".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 import annotated_types
 import pydantic
 
-LARGEST = 2**63  # whole numbers of 64 bits are below it
-FLOAT32 = (1.2e-38, 3.4e38)  # the smallest and the largest normal number: objectives are computed in it
+LARGEST = 2**63  # all signed integers of 64 bits are below it
+FLOAT32 = (1.2e-38, 3.4e38)  # its smallest and largest normal numbers: objectives are computed in float32
 
-# What annotations of knobs are written in; one with any other name is of a type that is not checked here.
+# Names that annotations of knobs may use; a type with any other name is not checked here.
 VOCABULARY: Mapping[str, object] = {
     **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le", "Interval", "MultipleOf", "Len")},
     **{name: getattr(pydantic, name) for name in ("PositiveInt", "NonNegativeInt", "NegativeInt", "FiniteFloat")},
@@ -45,9 +45,9 @@ NOUNS: Mapping[object, str] = {
 
 @functools.cache
 def type_of(annotation: str) -> Any:
-    """The type that a component's annotation means; None for one of its own, which is built from a nested component."""
+    """The type of an annotation; None for a class of the component's own, whose value a nested component builds."""
     try:
-        kind = eval(annotation, dict(VOCABULARY))  # of the component's source, which is run anyway
+        kind = eval(annotation, dict(VOCABULARY))  # text of the component's source, which is executed anyway
         _validator(kind)
     except (NameError, AttributeError, TypeError, pydantic.PydanticUserError):
         return None
@@ -56,29 +56,31 @@ def type_of(annotation: str) -> Any:
 
 @functools.cache
 def types_of(schema: type, prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> type, of every value of a dataclass and of those in it. `Any` is a component: it has its own."""
-    found: dict[str, Any] = {}
+    """Dotted key -> type, of all values of a dataclass and of nested ones. `Any` is left out: components have a schema
+    of their own.
+    """
+    types_by_key: dict[str, Any] = {}
     for name, kind in typing.get_type_hints(schema, include_extras=True).items():
         if is_dataclass(kind):
-            found |= types_of(cast("type", kind), f"{prefix}{name}.")
+            types_by_key |= types_of(cast("type", kind), f"{prefix}{name}.")
         elif kind is not Any:
-            found[prefix + name] = kind
-    return found
+            types_by_key[prefix + name] = kind
+    return types_by_key
 
 
 @functools.cache
 def sections_of(schema: type, prefix: str = "") -> dict[str, frozenset[str]]:
-    """Dotted key -> names in it, of a dataclass ("") and of those in it."""
+    """Dotted key -> names of the fields, of a dataclass (key "") and of nested ones."""
     kinds = typing.get_type_hints(schema)
-    found = {prefix: frozenset(kinds)}
+    names_by_section = {prefix: frozenset(kinds)}
     for name, kind in kinds.items():
         if is_dataclass(kind):
-            found |= sections_of(cast("type", kind), f"{prefix}.{name}".lstrip("."))
-    return found
+            names_by_section |= sections_of(cast("type", kind), f"{prefix}.{name}".lstrip("."))
+    return names_by_section
 
 
 def at(plain: Mapping[str, Any], key: str) -> Any:
-    """What a plain config has at a dotted key."""
+    """The value of a plain config at a dotted key."""
     node: Any = plain
     for name in key.split(".") if key else ():
         node = node[name]
@@ -86,13 +88,13 @@ def at(plain: Mapping[str, Any], key: str) -> Any:
 
 
 def check(key: str, value: object, kind: Any, usual: Callable[[str], object] = lambda _: None) -> None:
-    """ValueError for a plain value that is not of its type. usual: what a knob usually is, to be typed in its place."""
+    """Raises ValueError for a plain value that is not of its type. usual: returns a knob's default, as an example."""
     if not _fits(value, kind):
         raise ValueError(refusal(key, value, kind, usual(key)))
 
 
 def check_finite(plain: Mapping[str, Any]) -> None:
-    """ValueError for a number anywhere that is not finite, or beyond 64 bits: nothing can be computed with it."""
+    """Raises ValueError for numbers that are not finite, integers beyond 64 bits and floats beyond float32."""
     for key, value in _numbers("", plain):
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise ValueError(f"{key}={value} must be less than 2^63: numbers have 64 bits.")
@@ -103,27 +105,30 @@ def check_finite(plain: Mapping[str, Any]) -> None:
 
 
 def refusal(key: str, value: object, kind: Any, usual: object = None) -> str:
-    """What came, what is allowed, what to type."""
-    missed, advice = _range_missed(value, kind), ""
-    if usual is not None and _fits(usual, kind):
-        advice = f" Type {key}={typed(usual)}, for example."
-    came, wanted = f"{key}={typed(value)}", expected(kind)
+    """Message for a value that is not of its type: what came, what is allowed, what to type."""
+    missed_range, advice, assignment = _range_missed(value, kind), _example(key, kind, usual), f"{key}={typed(value)}"
+    if missed_range:
+        return f"{assignment} must be {missed_range}.{advice}"
+    expectation = expected(kind)
     if isinstance(value, float) and not math.isfinite(value):
-        wanted = wanted.replace("a number", "a finite number")
-    return f"{came} must be {missed}.{advice}" if missed else f"{came}: {wanted}.{advice}"
+        expectation = expectation.replace("a number", "a finite number")
+    return f"{assignment}: {expectation}.{advice}"
 
 
 def not_read(key: str, text: str, kind: Any, usual: object = None) -> str:
-    """The same, of a text that was typed and cannot be read as its type."""
-    advice = f" Type {key}={typed(usual)}, for example." if usual is not None and _fits(usual, kind) else ""
-    return f"{key}={text}: {expected(kind)}.{advice}"
+    """Message for a typed text that cannot be read as its type."""
+    return f"{key}={text}: {expected(kind)}.{_example(key, kind, usual)}"
+
+
+def _example(key: str, kind: Any, usual: object) -> str:
+    return f" Type {key}={typed(usual)}, for example." if usual is not None and _fits(usual, kind) else ""
 
 
 def typed(value: object) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
-        return "{" + ",".join(f"{key}:{typed(each)}" for key, each in pairs) + "}"
+        entries = cast("Mapping[object, object]", value).items()
+        return "{" + ",".join(f"{key}:{typed(entry)}" for key, entry in entries) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(typed, cast("Sequence[object]", value))) + "]"
     if value is None or isinstance(value, bool):
@@ -140,13 +145,14 @@ def _is_number(text: str) -> bool:
 
 
 def expected(kind: Any) -> str:
-    """Values of a type, in words: `a number is expected, greater than 0, or null`."""
-    members = [each for each in _members(kind) if each is not type(None)]
-    bounds = _bounds(members[0]) if len(members) == 1 else ""
-    tail = ["or null"] if len(members) < len(_members(kind)) else []
-    return ", ".join(
-        [f"{_either([_noun(each) for each in members])} is expected", *([bounds] if bounds else []), *tail]
-    )
+    """The values of a type, in words: `a number is expected, greater than 0, or null`."""
+    members = [member for member in _members(kind) if member is not type(None)]
+    parts = [f"{_either([_noun(member) for member in members])} is expected"]
+    if len(members) == 1 and (bounds := _bounds(members[0])):
+        parts.append(bounds)
+    if len(members) < len(_members(kind)):
+        parts.append("or null")
+    return ", ".join(parts)
 
 
 def _members(kind: Any) -> Sequence[Any]:
@@ -158,7 +164,7 @@ def _noun(kind: Any) -> str:
     if origin is Annotated:
         return _noun(inner[0])
     if origin is Literal:
-        return _either([typed(each) for each in inner])
+        return _either([typed(value) for value in inner])
     if origin is tuple and Ellipsis not in inner:
         return f"a list of {len(inner)}"
     if origin in (list, tuple, Sequence):
@@ -171,28 +177,28 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _bounds(kind: Any) -> str:
-    """What a type asks beyond its plain one, in words."""
+    """What a type requires of a value beyond its plain type, in words."""
     if get_origin(kind) in (list, tuple, Sequence) and get_args(kind):
-        each = get_args(kind)[0]
-        bounds = _bounds(each)
-        return f"each {_noun(each)}{', ' if bounds else ''}{bounds}"
+        item = get_args(kind)[0]
+        bounds = _bounds(item)
+        return f"each {_noun(item)}{', ' if bounds else ''}{bounds}"
     if get_origin(kind) is not Annotated:
         return ""
     limits: dict[str, object] = {}
     words: list[str] = []
-    for each in _metadata(kind):
-        if isinstance(each, str):
-            words.append(each)
+    for constraint in _metadata(kind):
+        if isinstance(constraint, str):
+            words.append(constraint)
         for name in ("gt", "ge", "lt", "le", "multiple_of"):
-            if getattr(each, name, None) is not None:
-                limits[name] = getattr(each, name)
+            if getattr(constraint, name, None) is not None:
+                limits[name] = getattr(constraint, name)
     return ", ".join([*words, *_range(limits)])
 
 
 def _metadata(kind: Any) -> Iterator[object]:
-    for each in getattr(kind, "__metadata__", ()):
-        yield each
-        yield from getattr(each, "metadata", ())  # of pydantic's Field
+    for constraint in getattr(kind, "__metadata__", ()):
+        yield constraint
+        yield from getattr(constraint, "metadata", ())  # constraints in pydantic's Field
     inner = get_args(kind)[0]
     if get_origin(inner) is Annotated:
         yield from _metadata(inner)
@@ -211,17 +217,16 @@ def _range(limits: Mapping[str, object]) -> Iterator[str]:
 
 
 def _range_missed(value: object, kind: Any) -> str:
-    """The range alone, of a number that only misses that (null, which it was not meant to be, is left out); else ""."""
+    """The allowed range, if the value is a number of the right type outside of it (without "or null"); else ""."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return ""
-    members = _members(kind)
-    ranges = [each for each in members if get_origin(each) is Annotated and _fits(value, get_args(each)[0])]
-    others = [each for each in members if each is not type(None)]
-    return _either([*map(_bounds, ranges)]) if len(ranges) == len(others) else ""
+    members = [member for member in _members(kind) if member is not type(None)]
+    missed = [member for member in members if get_origin(member) is Annotated and _fits(value, get_args(member)[0])]
+    return _either([_bounds(member) for member in missed]) if len(missed) == len(members) else ""
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Strictly, as JSON: 1 is a number and "1" is not, a list may be a tuple and a text a path."""
+    """Whether a value is of a type, strictly and as JSON: "1" is no number, a list may be a tuple and a text a path."""
     try:
         _validator(kind).validate_json(json.dumps(value))
     except (pydantic.ValidationError, TypeError):

@@ -1,4 +1,4 @@
-"""A model is looked at before launch: what no job could start from is one line, with the innermost reason."""
+"""A model is checked before launch: if no job could start from it, one line gives the innermost reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("composing")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model as transformers writes one: two layers, tied."""
     directory = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def edit(directory: Path, **changes: object) -> None:
 
 
 def header(directory: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
-    """Rewrite the header of model.safetensors; the tensors stay."""
+    """Rewrite the header of model.safetensors; the tensors are unchanged."""
     raw = (directory / "model.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     content = json.loads(raw[8 : 8 + length])
@@ -77,9 +77,9 @@ FAULTS: dict[str, Callable[[Path], object]] = {
         d / "model.safetensors"
     ).rename(d / "pytorch_model.bin"),
     "model.safetensors is damaged: cut short, or no safetensors.": cut,
-    "its weights lack layers.1.mlp.up_proj.weight, which its config.json asks for.": lambda d: header(d, renamed),
+    "its weights lack layers.1.mlp.up_proj.weight, which its config.json requires.": lambda d: header(d, renamed),
     "its weights lack layers.2.self_attn.q_proj.weight, ": lambda d: edit(d, num_hidden_layers=3),
-    f"its embedding has the shape [{len(VOCABULARY)}, 16], and its config.json asks for [99, 16].": lambda d: edit(
+    f"its embedding has the shape [{len(VOCABULARY)}, 16], and its config.json requires [99, 16].": lambda d: edit(
         d, vocab_size=99
     ),
     "it has no tokenizer.json: a model has a tokenizer beside its weights.": lambda d: (d / "tokenizer.json").unlink(),
@@ -87,56 +87,56 @@ FAULTS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("said", FAULTS)
-def test_a_model_that_no_job_could_start_from_is_refused(said: str, whole: Path, tmp_path: Path) -> None:
-    directory = shutil.copytree(whole, tmp_path / "copy")
-    check("model=hf", f"model.path={whole}")
-    FAULTS[said](directory)
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_model_that_no_job_could_start_from_is_refused(message: str, model: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(model, tmp_path / "copy")
+    check("model=hf", f"model.path={model}")
+    FAULTS[message](directory)
     with pytest.raises(ValueError) as refusal:
         check("model=hf", f"model.path={directory}")
     assert str(refusal.value).startswith(f"model.path={directory}: ")
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("num_attention_heads=3", "model.architecture.num_attention_heads=3: the width"),
         ("num_attention_heads=64", "a head is 1 wide"),
         ("num_key_value_heads=3", "model.architecture.num_key_value_heads=3 does not divide num_attention_heads=2"),
     ],
 )
-def test_heads_that_no_layer_can_have_are_refused(typed: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_heads_that_no_layer_can_have_are_refused(typed: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         check(f"model.architecture.{typed}")
 
 
-def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -> None:
-    asked = ["model=hf", "model.chat=true"]
-    with pytest.raises(ValueError, match="no chat template, and model.chat=true asks for one"):
-        check(*asked, f"model.path={whole}")
+def test_a_chat_template_is_there_and_can_be_read(model: Path, tmp_path: Path) -> None:
+    words = ["model=hf", "model.chat=true"]
+    with pytest.raises(ValueError, match="no chat template, and model.chat=true needs one"):
+        check(*words, f"model.path={model}")
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     for name, text in (("good", "{% for m in messages %}{{ m.content }}{% endfor %}"), ("refusing", refusing)):
-        template(shutil.copytree(whole, tmp_path / name), text)
-        check(*asked, f"model.path={tmp_path / name}")
-    with pytest.raises(ValueError, match="its chat template refuses a prompt after model.system: no system role."):
-        check(*asked, f"model.path={tmp_path / 'refusing'}", "model.system=Hello")
-    template(shutil.copytree(whole, tmp_path / "bad"), "{% for")
+        template(shutil.copytree(model, tmp_path / name), text)
+        check(*words, f"model.path={tmp_path / name}")
+    with pytest.raises(ValueError, match="its chat template rejects a prompt after model.system: no system role."):
+        check(*words, f"model.path={tmp_path / 'refusing'}", "model.system=Hello")
+    template(shutil.copytree(model, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):
-        check(*asked, f"model.path={tmp_path / 'bad'}")
+        check(*words, f"model.path={tmp_path / 'bad'}")
 
 
-def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(whole: Path, tmp_path: Path) -> None:
+def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(model: Path, tmp_path: Path) -> None:
     """Of a context of 256 tokens a response has 200: 60 are too many."""
     data = tmp_path / "data.jsonl"
     data.write_text(json.dumps({"problem": f"{VOCABULARY[0]} " * 60, "answer": "1"}))
-    asked = ["model=hf", f"model.path={whole}", "task=math", f"task.train={data}", f"task.test={data}"]
+    words = ["model=hf", f"model.path={model}", "task=math", f"task.train={data}", f"task.test={data}"]
     with pytest.raises(ValueError, match="its tokenizer cannot read a prompt: .*Missing"):
-        check_with_task(*asked, "rollout.max_tokens=250")
-    asked += ["task.template='{problem}'"]
-    check_with_task(*asked, "rollout.max_tokens=100")
+        check_with_task(*words, "rollout.max_tokens=250")
+    words += ["task.template='{problem}'"]
+    check_with_task(*words, "rollout.max_tokens=100")
     with pytest.raises(ValueError, match=r"more than 56 tokens \(the model's context without 200 of a response\)"):
-        check_with_task(*asked, "rollout.max_tokens=200")
+        check_with_task(*words, "rollout.max_tokens=200")
 
 
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytes
         check("model=hf", "model.path=nobody/nothing")
 
 
-def test_the_context_is_that_of_the_directory_or_of_the_config(whole: Path) -> None:
-    assert context_of({"path": str(whole)}) == 256
+def test_the_context_is_that_of_the_directory_or_of_the_config(model: Path) -> None:
+    assert context_of({"path": str(model)}) == 256
     assert context_of({"architecture": {"max_position_embeddings": 1024}}) == 1024
     assert context_of({"path": "nobody/nothing"}) is None

@@ -28,13 +28,13 @@ Share = t.Annotated[float, at.Interval(gt=0, le=1)]
 class Thing: ...
 
 
-def made(
+def component(
     *, count: int, mood: Mood, names: Sequence[str], file: Path, thing: Thing, share: Share | None = 0.5,
     floor: AtLeastNothing = 0
 ): ...
 
 
-def open_handed(*, count: int, **rest): ...
+def with_any_knob(*, count: int, **others): ...
 
 
 def clipped(reward, group, *, limit: float): ...
@@ -61,7 +61,7 @@ def _source(tmp_path: Path) -> Iterator[None]:
     forget()
 
 
-def try_to_bind(function: str = "made", **knobs: object) -> None:
+def try_to_bind(function: str = "component", **knobs: object) -> None:
     bind("loss", OmegaConf.create({"_target_": f"bound_things.{function}", "_partial_": True, **knobs}))
 
 
@@ -71,7 +71,7 @@ def test_what_fits_is_bound_and_a_default_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"coutn": 1},
@@ -86,29 +86,29 @@ def test_what_fits_is_bound_and_a_default_may_be_left_out() -> None:
         ({"count": "???"}, r"loss.count has no value: pass loss.count=\.\.\."),
     ],
 )
-def test_what_does_not_fit_is_said(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_value_that_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         try_to_bind(**{**KNOBS, **change})
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_knobs_are_named() -> None:
     with pytest.raises(ValueError, match=r"loss needs mood, thing: pass loss.mood=\.\.\."):
         try_to_bind(**{k: v for k, v in KNOBS.items() if k not in ("mood", "thing")})
 
 
-def test_a_function_that_takes_any_knob_is_given_it() -> None:
-    try_to_bind("open_handed", count=1, whatever=2)
+def test_a_function_with_keyword_arguments_accepts_any_knob() -> None:
+    try_to_bind("with_any_knob", count=1, whatever=2)
     with pytest.raises(ValueError, match="loss.count=x: a whole number"):
-        try_to_bind("open_handed", count="x", whatever=2)
+        try_to_bind("with_any_knob", count="x", whatever=2)
 
 
-def test_components_are_found_where_they_stand() -> None:
+def test_components_are_found_under_their_own_keys() -> None:
     inner, outer = {"_target_": "b.B"}, {"_target_": "a.A"}
     config = OmegaConf.create({"loss": {**outer, "inner": inner, "other": "${divergence}"}, "divergence": inner})
     assert [path for path, _ in components(config, "loss")] == ["loss", "loss.inner"]
 
 
-def test_a_near_name_is_proposed_and_a_far_one_is_not() -> None:
+def test_a_similar_name_is_proposed_and_a_different_one_is_not() -> None:
     assert close_match("etaa", ["eta", "beta"]) == " Did you mean eta?"
     assert close_match("zebra", ["eta", "beta"]) == ""
 
@@ -121,15 +121,15 @@ def test_a_near_name_is_proposed_and_a_far_one_is_not() -> None:
         ("divergence", "divergence", "log_ratio, a"),
     ],
 )
-def test_what_is_given_data_at_each_step_says_so(path: str, function: str, data: str) -> None:
+def test_a_component_that_needs_data_at_each_step_must_be_partial(path: str, function: str, data: str) -> None:
     node = {"_target_": f"bound_things.{function}"}
-    said = f"{path}: bound_things.{function} takes {data} at each step, .*Add `_partial_: true` there"
+    message = f"{path}: bound_things.{function} takes {data} at each step, .*Add `_partial_: true` there"
     for missing in ({}, {"_partial_": False}):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             check_partial(path, {**node, **missing})
     check_partial(path, {**node, "_partial_": True})
     check_partial("model", node)  # which is called with what it is given at once
 
 
-def test_what_makes_a_function_of_its_knobs_is_called_at_once() -> None:
+def test_a_component_that_needs_only_its_knobs_need_not_be_partial() -> None:
     check_partial("loss", {"_target_": "bound_things.maker", "count": 1})

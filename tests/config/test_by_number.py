@@ -52,7 +52,7 @@ def test_thousands_of_numbers_are_composed_once(monkeypatch: pytest.MonkeyPatch)
     points = composed(grid)
     composed_one_by_one: list[object] = []
     compose = Points._patched
-    monkeypatch.setattr(Points, "_patched", lambda *given: (composed_one_by_one.append(given), compose(*given))[1])
+    monkeypatch.setattr(Points, "_patched", lambda *args: (composed_one_by_one.append(args), compose(*args))[1])
     runs = plan(points, command="").runs
     assert (len(runs), len({run.group_id for run in runs})) == (400, 200)
     assert len(composed_one_by_one) == 2
@@ -73,8 +73,8 @@ def test_every_number_is_checked_and_refused_with_its_point(points: list[list[st
 
 
 @pytest.mark.parametrize("text", ["${odd:${seed}}", "a ${seed}", "${oc.select:steps${seed},1}"])
-def test_where_a_number_decides_more_every_point_is_composed(text: str) -> None:
-    """A resolver may compute with it, so that some are alike; a text may hold it, or a name be made of it."""
+def test_where_a_number_has_further_effects_every_point_is_composed(text: str) -> None:
+    """A resolver may compute with the number, so that several points are equal; a text or a name may contain it."""
     OmegaConf.register_new_resolver("odd", lambda seed: seed % 2, replace=True)
     _, config, choices = composed([["loss=grpo", "seed=1"]])[0]
     assert ByNumber.of(config, choices, frozen(config, choices), {"seed": 1}) is not None

@@ -1,4 +1,4 @@
-"""Patched points are the composed ones, and few are composed."""
+"""Patched points equal the composed ones, and few points are composed in full."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OVERRIDES = [
 ]
 
 
-def test_patching_is_composing() -> None:
+def test_a_patched_point_equals_the_composed_one() -> None:
     points = composed(OVERRIDES)
     for index, overrides in enumerate(OVERRIDES):
         patched, full = points[index], points.full(overrides)
@@ -82,8 +82,8 @@ def test_hundreds_of_points_compose_once_for_each_choice_of_groups_and_once_for_
 def test_where_patching_is_wrong_all_points_are_composed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As with a Hydra that applies overrides in another way: here it forgets them."""
-    monkeypatch.setattr(Points, "_chooses", lambda self, override: True)
+    """Stands for a Hydra that applies overrides in another way: here it ignores them."""
+    monkeypatch.setattr(Points, "_chooses_option", lambda self, override: True)
     points = composed([["lr=1e-4"], ["lr=2e-4"]])
     assert capsys.readouterr().err == ""
     points._bases = dict.fromkeys(points._bases, points._bases["lr=1e-4",])
@@ -92,6 +92,6 @@ def test_where_patching_is_wrong_all_points_are_composed(
     assert [config.lr for _, config, _ in points] == [1e-4, 2e-4]
 
 
-def test_a_mistake_in_a_point_is_hydras_own_error() -> None:
+def test_an_error_in_a_point_is_hydras_own() -> None:
     with pytest.raises(ConfigCompositionException, match="Could not override 'loss.clip_lo'"):
         composed([["loss=grpo", "loss.clip_lo=1"]])

@@ -63,7 +63,7 @@ def test_a_step_of_seven_billion_parameters_by_hand() -> None:
     assert parts["sampling"] == pytest.approx(2000 * 0.0283 + 6192 * 0.0116, rel=0.03)
 
 
-def test_weights_take_as_long_as_their_way_by_hand() -> None:
+def test_seconds_of_each_way_of_transferring_weights_by_hand() -> None:
     """15.23 GB. Eight ranks write 1.9 GB each into main memory at 2 GB/s, 0.95 s, whatever their way. Within the GPU
     they are read and written thrice at 0.6 · 3.35 TB/s, 0.05 s; from main memory each process of vLLM reads them, or
     its half of them, at 3 GB/s, 5.1 or 2.5 s; two other nodes are sent them at once, at 2.5 GB/s: 6.1 s."""
@@ -95,20 +95,20 @@ def test_half_of_the_groups_take_half_of_the_training_and_prompts_are_read_once_
     assert long - none == pytest.approx(2.46 + cached, rel=0.01)
 
 
-def test_each_turn_of_a_step_has_a_tail_by_hand() -> None:
+def test_each_round_of_sampling_has_a_tail_by_hand() -> None:
     """Two turns of 256 responses an engine: a token for all of them, (15.2 + 16.9) GB / 2.01 TB/s + 4 ms, is 20 ms,
     2000 of them; and each turn waits 6192 tokens of 11.6 ms for its longest response. Prompts: 0.25 s in all."""
     assert seconds(MODEL, replace(LAD_MATH, turns=2))["sampling"] == pytest.approx(2 * (40 + 71.8) + 0.25, rel=0.01)
 
 
-def test_a_tail_is_as_long_as_the_longest_of_so_many_responses() -> None:
+def test_the_tail_is_that_of_the_longest_response() -> None:
     """Of 512 whose lengths are exponential with a mean of 100: 100 · (1 + ln 512) = 724 tokens, not the limit's 8192.
     A token of 512, 2 · 7.6e9 · 512 FLOPs at 0.6 · 989e12 a second and 4 ms, is 17.1 ms; 624 of the tail, 11.6 ms."""
     taken = seconds(MODEL, replace(LAD_MATH, mean=100))["sampling"]
     assert taken == pytest.approx(100 * 0.0171 + 624 * 0.0116 + 0.25, rel=0.01)
 
 
-def test_what_the_base_policy_answers_before_training_by_hand() -> None:
+def test_seconds_of_the_base_policys_answers_by_hand() -> None:
     """8192 problems, 256 at a time by each of 8 engines: 2048 responses of 2000 tokens, 512 of which take 28.3 ms a
     token, are 226 s; a tail of 71.8 s, and 256 prompts of 150 tokens, 1 s."""
     parts = seconds(MODEL, replace(LAD_MATH, presampled=8192, presampled_samples=8))
@@ -116,17 +116,17 @@ def test_what_the_base_policy_answers_before_training_by_hand() -> None:
     assert seconds(MODEL, LAD_MATH)["presample"] == 0
 
 
-def test_a_config_says_what_is_sampled_before_training() -> None:
+def test_the_workload_has_the_problems_sampled_before_training() -> None:
     knobs = {"problems": None, "samples": 4}
     endless, of_files = config(), {**config(), "task": {"_target_": "math", "train": "a.jsonl"}}
     assert cost.workload_of(endless).presampled == 0
-    found = [cost.workload_of({**each, "presample": knobs}) for each in (endless, of_files)]
-    assert [(its.presampled, its.presampled_samples) for its in found] == [(512, 4), (10_000, 4)]
+    workloads = [cost.workload_of({**run, "presample": knobs}) for run in (endless, of_files)]
+    assert [(workload.presampled, workload.presampled_samples) for workload in workloads] == [(512, 4), (10_000, 4)]
     assert cost.workload_of({**endless, "presample": {**knobs, "problems": 7}}).presampled == 7
 
 
-def test_refill_takes_turns_and_overdraw_one() -> None:
-    """Half of the groups are kept: a second round draws what is missing, and finished runs know better."""
+def test_refill_samples_in_several_rounds_and_overdraw_in_one() -> None:
+    """Half of the groups are kept: a second round draws the missing ones; finished runs replace this assumption."""
     run = config()
     run["rollout"]["dynamic_sampling"] = "refill"
     assert cost.workload_of(run).turns == 2
@@ -145,7 +145,7 @@ def test_on_a_cpu_each_update_launches_its_kernels_one_by_one() -> None:
     assert on_gpu[0] == on_gpu[1]
 
 
-def test_a_config_says_which_way_weights_go() -> None:
+def test_the_workload_has_the_way_in_which_weights_are_transferred() -> None:
     def way(**engine: Any) -> tuple[bool, int, int, int, int]:
         run = config()
         run["rollout"]["engine"] |= {"python": None, **engine}
@@ -159,7 +159,7 @@ def test_a_config_says_which_way_weights_go() -> None:
     assert not cost.workload_of(config()).within_gpu
 
 
-def test_what_costs_more_and_what_does_not() -> None:
+def test_which_settings_increase_the_cost() -> None:
     def total(**changes: Any) -> float:
         return sum(seconds(MODEL, replace(LAD_MATH, **changes)).values())
 
@@ -171,7 +171,7 @@ def test_what_costs_more_and_what_does_not() -> None:
     assert total(frozen=1.0) - usual == pytest.approx(76.2 / 4, rel=0.01)
 
 
-def test_devices_by_name_by_memory_and_none() -> None:
+def test_the_device_is_chosen_by_name_by_memory_or_is_the_cpu() -> None:
     assert device_of({"gpus": 0}) == "cpu"
     assert device_of({"gpus": 8, "gpu": "b200", "gpu_memory_gb": 80}) == "b200"
     assert [device_of({"gpus": 1, "gpu_memory_gb": gb}) for gb in (None, 24, 40, 80, 96, 140)] == [
@@ -190,7 +190,7 @@ SEEN = {"length": 9.0, "rounds": 1.0, "prompt": 7.0, "kept": 0.5}
 def finished(
     config: dict[str, Any], factor: float = 1.0, beside: float = 0.0, seen: dict[str, float] = SEEN
 ) -> Finished:
-    """A run that took `factor` times what the formulas say, and something beside."""
+    """A run that took `factor` times the modelled seconds, and some more beside its parts."""
     parts = {name: factor * s for name, s in seconds(MODEL, cost.workload_of(config, seen)).items()}
     return Finished(config, MODEL, parts, sum(parts.values()) + beside, seen)
 
@@ -222,8 +222,8 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_was() -> None:
-    """All ran at a third of the modelled pace: so will a new one, and each is predicted by the others."""
+def test_finished_runs_calibrate_the_estimate_and_measure_its_error() -> None:
+    """All ran at a third of the modelled speed: so will a new one. Each is predicted by the others."""
     past = [finished(config(prompts=p), 3.0, beside=7.0) for p in (4, 8, 32)]
     new = config(prompts=16)
     expected = 3 * sum(seconds(MODEL, cost.workload_of(new, SEEN)).values()) + 7
@@ -238,7 +238,7 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.workload_of(new))["training"]
 
 
-def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
+def test_a_finished_run_is_predicted_without_its_own_measurements() -> None:
     """Responses of 9 tokens and of 18 of at most 32, on one task: each is predicted with the other's. On another task,
     32 of at most 64: half of the longest, 16 of 32."""
 
@@ -258,7 +258,7 @@ def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
     assert not estimate(elsewhere, MODEL, [short, long]).known
 
 
-def test_runs_on_the_same_task_set_the_pace_where_there_are_any() -> None:
+def test_runs_on_the_same_task_calibrate_before_others() -> None:
     """They took three times what is modelled, one on another task six times."""
     other = finished({**config(), "task": {"_target_": "coins", "max_tokens": 32}}, 6.0)
     past = [finished(config(prompts=8), 3.0), finished(config(prompts=16), 3.0), other, other, other]

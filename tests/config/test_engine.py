@@ -1,4 +1,4 @@
-"""Which engine can sample which model, and where vLLM is looked for: asked before launch."""
+"""Checks of the engine before launch: which model it can sample, and whether vLLM and Ray are installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_table_is_sampled_by_the_native_engine_alone() -> None:
     )
 
 
-def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_vllm_is_an_error_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     check("rollout=vllm", HERE)
     assert "rollout.engine.python=/no/such/python is no program" in refused(
         "rollout=vllm", "rollout.engine.python=/no/such/python"
@@ -94,7 +94,7 @@ TOGETHER = {
     ),
     "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
     "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
-        "rollout.ahead=2 has none. Pass rollout=ray, or rollout.ahead=1."
+        "rollout.ahead=2 does not allow. Pass rollout=ray, or rollout.ahead=1."
     ),
     "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
 }
@@ -111,7 +111,7 @@ def test_a_worker_on_several_gpus_needs_them_on_one_node() -> None:
     check(*several, "cluster.gpus=7", "rollout.engine.workers=3")
     assert refused(*several, "cluster.gpus=6", "rollout.engine.workers=3") == (
         "rollout=ray takes a GPU for each of cluster.ranks=1 and rollout.engine.workers=3, "
-        "rollout.engine.tensor_parallel=2 for each of these, and cluster.gpus=6. Pass cluster.gpus=7, or fewer workers."
+        "rollout.engine.tensor_parallel=2 for each worker, and cluster.gpus=6. Pass cluster.gpus=7, or fewer workers."
     )
     apart = (*several, "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=2", "cluster.gpus=5")
     assert "Pass cluster.gpus=6, or fewer workers." in refused(*apart, "rollout.engine.workers=4")
@@ -119,7 +119,7 @@ def test_a_worker_on_several_gpus_needs_them_on_one_node() -> None:
     assert gpus_of_workers({"workers": 3, "tensor_parallel": 2}) == 6
 
 
-def test_gpus_that_share_an_engine_are_no_part_of_what_a_run_is() -> None:
+def test_the_gpus_of_an_engine_are_no_part_of_the_identity() -> None:
     several = "rollout.engine.tensor_parallel=2"
     check("rollout=vllm", HERE, "cluster=slurm", "cluster.ranks=2", "cluster.gpus=2", several)
     assert identity("rollout=vllm", several) == identity("rollout=vllm")
@@ -130,25 +130,25 @@ def test_gpus_that_share_an_engine_are_no_part_of_what_a_run_is() -> None:
         composed("rollout=native", several)
 
 
-def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_an_error_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if it were not installed
     assert "rollout=ray needs Ray, which this environment lacks: pip install 'rlvr[ray]'." in refused(
         "rollout=ray", HERE
     )
 
 
-def test_the_number_of_workers_is_no_part_of_what_a_run_is() -> None:
+def test_the_number_of_workers_is_no_part_of_the_identity() -> None:
     assert identity("rollout=ray", "rollout.engine.workers=4") == identity("rollout=ray")
 
 
-def test_identity_knows_the_engine_but_not_where_it_is_found() -> None:
+def test_identity_depends_on_the_engine_but_not_on_its_interpreter() -> None:
     assert identity("rollout=vllm") != identity()
     assert identity("rollout=vllm", HERE, "rollout.engine.canary=1", "rollout.engine.timeout_s=9") == identity(
         "rollout=vllm"
     )
 
 
-def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_an_interpreter_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
@@ -156,9 +156,9 @@ def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypat
     assert frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
 
 
-def test_packed_runs_cannot_share_a_gpu_that_vllm_gives_away_and_takes_back() -> None:
-    said = refused("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=1", "cluster.pack=2")
-    assert "Pass cluster.pack=1, rollout=ray or rollout=native." in said
+def test_packed_runs_cannot_share_a_gpu_whose_memory_vllm_releases() -> None:
+    message = refused("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=1", "cluster.pack=2")
+    assert "Pass cluster.pack=1, rollout=ray or rollout=native." in message
     check("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=0", "cluster.pack=2")
 
 
@@ -168,7 +168,7 @@ MISMATCH = {
     "rollout.importance_cap=3": "rollout.importance_cap=3.0 must be more than 1 and needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "must be more than 1",
     "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
-    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask",
+    "rollout.importance=some": "rollout.importance=some must be none, truncate, mask or clip",
     "rollout.importance_level=sequence": "needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "must be token, sequence or",
     "trainer.temperature=0.5": "Drop trainer.temperature, or weigh them",
@@ -182,7 +182,7 @@ MISMATCH = {
 
 
 @pytest.mark.parametrize("line", MISMATCH)
-def test_what_mismatch_cannot_do_is_refused(line: str) -> None:
+def test_impossible_settings_of_importance_and_mismatch_are_refused(line: str) -> None:
     assert MISMATCH[line] in refused(*line.split())
 
 
@@ -212,11 +212,11 @@ def test_engines_that_take_weights_amid_their_requests_sample_several_steps_ahea
     check("rollout=ray", HERE, "rollout.importance=truncate", "rollout.ahead=2")
 
 
-def test_to_sample_ahead_is_another_run() -> None:
+def test_sampling_ahead_changes_the_identity() -> None:
     assert identity("rollout.ahead=0") == identity() != identity("rollout.ahead=1")
 
 
-def test_a_run_of_before_has_the_identity_it_had() -> None:
+def test_the_identity_of_earlier_runs_is_unchanged() -> None:
     same = ("rollout.logp_old=engine", "rollout.importance=none", "rollout.importance_cap=2.0")
     assert identity(*same) == identity()
     assert identity("rollout.logp_old=trainer") != identity()
@@ -230,7 +230,7 @@ def test_the_engine_computes_as_the_trainer_does() -> None:
 @pytest.mark.parametrize(
     ("dtypes", "whose"), [(("float32", "float32"), "engine"), (("float32", "bfloat16"), "trainer")]
 )
-def test_what_rounds_differently_is_not_taken_for_the_old_policy(dtypes: tuple[str, str], whose: str) -> None:
+def test_in_half_precision_the_trainer_computes_the_old_log_probabilities(dtypes: tuple[str, str], whose: str) -> None:
     for engine, trainer in {dtypes, dtypes[::-1]}:
         words = (f"rollout.engine.dtype={engine}", f"trainer.dtype={trainer}")
         assert composed(*words)[0].rollout.logp_old == whose
@@ -241,7 +241,7 @@ def test_weights_of_responses_go_with_losses_of_one_term_per_response() -> None:
     check("loss=gspo", "rollout.logp_old=trainer", "rollout.importance=clip", "rollout.importance_level=geometric")
 
 
-def test_a_level_that_is_not_given_leaves_every_run_what_it_was() -> None:
+def test_the_default_level_does_not_change_the_identity() -> None:
     truncated = ("rollout.logp_old=trainer", "rollout.importance=truncate")
     assert identity(*truncated, "rollout.importance_level=null") == identity(*truncated)
     assert identity(*truncated, "rollout.importance_level=sequence") != identity(*truncated)
@@ -262,11 +262,11 @@ TRUNCATED = {
 
 
 @pytest.mark.parametrize("line", TRUNCATED)
-def test_training_on_samples_of_a_truncated_policy_is_refused_unless_it_is_meant(line: str) -> None:
+def test_training_on_samples_of_a_truncated_policy_is_refused_by_default(line: str) -> None:
     assert TRUNCATED[line] in refused(*line.split())
 
 
-def test_training_on_samples_of_a_truncated_policy_can_be_meant() -> None:
+def test_training_on_samples_of_a_truncated_policy_can_be_allowed() -> None:
     meant = ("rollout.top_p=0.9", "rollout.truncation=ignored")
     for more in ((), ("rollout.logp_old=trainer",), ("rollout.ahead=1",), VLLM):
         check(*meant, *more)
@@ -276,9 +276,9 @@ def test_training_on_samples_of_a_truncated_policy_can_be_meant() -> None:
 
 def test_answers_are_pre_sampled_by_one_vllm_in_place_of_several() -> None:
     """The job of a stage has one GPU. Its samples are those of either engine: one stage serves the runs of both."""
-    given = ("loss=dph_js", HERE, "cluster=slurm", "cluster.gpus=3")
-    check("rollout=ray", *given)
-    of_ray, of_vllm = (frozen(*composed(f"rollout={each}", *given)) for each in ("ray", "vllm"))
+    words = ("loss=dph_js", HERE, "cluster=slurm", "cluster.gpus=3")
+    check("rollout=ray", *words)
+    of_ray, of_vllm = (frozen(*composed(f"rollout={option}", *words)) for option in ("ray", "vllm"))
     assert presample_settings(of_ray) == presample_settings(of_vllm)
     alone = presampling_engine(of_ray["rollout"]["engine"])
     assert alone == of_vllm["rollout"]["engine"]

@@ -1,4 +1,4 @@
-"""The config of an evaluation, and which words it takes."""
+"""The config of an evaluation, and which overrides it accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlvr.config.compose import composing
-from rlvr.config.evaluated import check_words, evaluated
+from rlvr.config.evaluated import check_words, evaluation_point
 from rlvr.config.freeze import arm_name, frozen, group_id
 from rlvr.ledger.identity import run_id
 from tests.support.composed import check, composed
@@ -30,11 +30,11 @@ def trained(*overrides: str) -> dict[str, Any]:
 def evaluation(*typed: str, of: dict[str, Any] | None = None, usual: str = "", **policy: Any) -> dict[str, Any]:
     """The frozen config."""
     config, choices = composed("policy=evaluated", *([usual] if usual else []), *typed)
-    _, config, choices = evaluated((list(typed), config, choices), {**POLICY, **policy}, of, typed)
+    _, config, choices = evaluation_point((list(typed), config, choices), {**POLICY, **policy}, of, typed)
     return frozen(config, choices)
 
 
-def test_an_evaluation_has_what_its_run_trained_with_but_for_what_was_typed() -> None:
+def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> None:
     run = trained(
         "task=coins",
         "model=coins_tiny",
@@ -70,12 +70,12 @@ def test_policies_of_several_seeds_are_one_group() -> None:
     for seed in (0, 1):
         run = trained("task=coins", "model=coins_tiny", f"seed={seed}")
         config, choices = composed("policy=evaluated", "task=coins")
-        _, config, _ = evaluated(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
+        _, config, _ = evaluation_point(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
         groups.add(group_id(copy.deepcopy(config)))
     assert len(groups) == 1
 
 
-def test_the_most_likely_answer_is_asked_for_once() -> None:
+def test_the_most_likely_answer_is_sampled_once() -> None:
     run = trained("task=coins", "model=coins_tiny")
     plain = evaluation("evaluation.temperature=0", of=run)
     assert (plain["evaluation"]["samples"], plain["evaluation"]["k"]) == (1, [1])

@@ -1,4 +1,4 @@
-"""Identity follows what determines a result; names say what was chosen."""
+"""The identity depends on what determines a result; names show the chosen options."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_default_written_out_is_the_same_run() -> None:
     assert identity("loss=lad", "divergence=js") == identity()
 
 
-def test_a_recipes_samples_of_the_base_policy_stay_with_the_losses_that_draw_them() -> None:
-    """Else a GRPO arm beside DPH-RL's would come to its job with settings of nothing."""
+def test_presample_settings_of_a_recipe_are_kept_only_for_losses_that_use_them() -> None:
+    """Otherwise the frozen config of a GRPO arm beside DPH-RL's would contain settings without a component."""
     kept, left = (
         frozen(*composed("paper=small/styles", f"loss={loss}")[:2])["presample"] for loss in ("dph_js", "grpo")
     )
@@ -76,7 +76,7 @@ def test_seeds_of_one_setting_share_a_group() -> None:
         ),
     ],
 )
-def test_names_say_what_was_chosen(overrides: list[str], name: str) -> None:
+def test_names_show_the_chosen_options(overrides: list[str], name: str) -> None:
     assert run_name(frozen(*composed(*overrides)), overrides, ["rollout.samples"]) == name
 
 
@@ -89,8 +89,8 @@ class Own:
 """
 
 
-def test_a_knob_that_is_a_path_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a task of one's own; what names no file stays as it is, and so does a text that happens to name one."""
+def test_a_knob_that_is_a_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user's task. A value that names no file is unchanged, and so is a text knob that happens to name one."""
     (tmp_path / "own_frozen.py").write_text(SOURCE)
     (tmp_path / "data.txt").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
@@ -102,10 +102,10 @@ def test_a_knob_that_is_a_path_is_named_as_seen_from_anywhere(tmp_path: Path, mo
     assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
 
 
-def test_a_directory_of_a_model_is_named_from_the_root_and_a_model_of_the_hub_is_not(
+def test_the_directory_of_a_model_becomes_absolute_and_a_name_on_the_hub_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`model.path=mine` in two directories means two models: they are no one run."""
+    """`model.path=mine` in two directories means two models, and therefore two runs."""
     for place in ("a", "b"):
         (tmp_path / place / "mine").mkdir(parents=True)
     of_a, of_b = (str(tmp_path / place / "mine") for place in ("a", "b"))

@@ -1,4 +1,4 @@
-"""Our packages are found by every process, somebody else's are named, and a run's own code is found again."""
+"""Every process finds our packages, names foreign ones that hide them, and finds the code of a run again."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_child_finds_this_checkout_and_not_its_working_directory(
         module(tmp_path, name, "raise SystemExit('somebody else')")
     monkeypatch.setenv("PYTHONPATH", f"/nowhere{os.pathsep}{tmp_path}")  # theirs comes after ours
     code = "import slurm, analysis, rlvr; print(slurm.__file__); print(analysis.__file__); print(rlvr.__file__)"
-    found = in_a_child(code, tmp_path, imports.environment()).splitlines()
-    assert found == [str(ROOT / name / "__init__.py") for name in ("slurm", "analysis", "rlvr")]
+    origins = in_a_child(code, tmp_path, imports.environment()).splitlines()
+    assert origins == [str(ROOT / name / "__init__.py") for name in ("slurm", "analysis", "rlvr")]
     grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; print(sys.path[0])'])"
     assert in_a_child(grandchild, tmp_path, imports.environment()) == str(ROOT)
 
@@ -74,7 +74,7 @@ def test_a_foreign_package_in_the_working_directory_is_named_in_one_line(command
     assert f"`import slurm` finds {tmp_path}/slurm.py, not {ROOT}/slurm. Rename that file" in line
 
 
-def test_where_analysis_finds_another_rlvr_it_says_so(tmp_path: Path) -> None:
+def test_analysis_reports_that_it_finds_another_rlvr(tmp_path: Path) -> None:
     module(tmp_path, "rlvr")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "analysis"]
@@ -87,7 +87,7 @@ def test_where_analysis_finds_another_rlvr_it_says_so(tmp_path: Path) -> None:
 # --- the user's own code
 
 
-def test_what_python_and_this_project_bring_needs_no_path() -> None:
+def test_packages_of_python_and_of_this_project_need_no_path() -> None:
     assert imports.import_paths({"rlvr", "sweeps", "json", "torch", "time"}) == ()
 
 

@@ -93,7 +93,7 @@ def test_a_family_that_is_not_known_has_no_estimate() -> None:
     assert memory.of_model({"path": "/nowhere/at/all"}) is None
 
 
-def test_a_directory_tells_its_size(tmp_path: Path) -> None:
+def test_the_architecture_is_read_from_a_directory(tmp_path: Path) -> None:
     config, expected = PUBLISHED["Qwen2.5-1.5B"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = memory.of_model({"path": str(tmp_path)})
@@ -184,8 +184,8 @@ def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypat
     held: list[float] = []
     for layers in (1, 2):
         model = AutoModelForCausalLM.from_config(config(num_hidden_layers=layers, **numbers))
-        made = tiny.trainer(model, dtype=dtype, shared_prompt="never")
-        (few, num_few), (many, num_many) = (kept_bytes(made, length) for length in (20, 60))
+        trainer = tiny.trainer(model, dtype=dtype, shared_prompt="never")
+        (few, num_few), (many, num_many) = (kept_bytes(trainer, length) for length in (20, 60))
         held.append((many - few) / (num_many - num_few))
     model = architecture({"model_type": kind, "num_hidden_layers": 1, **numbers})
     assert model is not None
@@ -194,10 +194,10 @@ def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypat
     assert estimate == pytest.approx(held[1] - held[0], rel=0.02)
 
 
-def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
+def kept_bytes(trainer: Trainer, length: int) -> tuple[int, int]:
     """(bytes, tokens) of a micro-batch of four responses of this length."""
     batch = make_batch(num_groups=2, num_samples=2, num_tokens=length, lengths=[length] * 4)
-    (micro,) = made._split(batch)
+    (micro,) = trainer._split(batch)
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        made._loss_of(micro, counts_of_streams(batch.mask, batch.kind), measure_base=False)
+        trainer._loss_of(micro, counts_of_streams(batch.mask, batch.kind), measure_base=False)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), micro.layout.num_tokens
 
 
@@ -294,7 +294,7 @@ def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
     assert (there.engine_width, there.cache_gb) == (0, 0)
 
 
-def test_a_cache_that_is_left_open_takes_what_a_gpu_has_left_while_responses_are_sampled() -> None:
+def test_the_cache_takes_by_default_what_a_gpu_has_left_while_responses_are_sampled() -> None:
     """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
     no tensor accounts for; the engine's weights 14.19, and 2.5 at work, beside 12 bytes for each of 512 sequences and
     152064 tokens, 0.87. A forward pass of the canary gathers embedding, head (2 · 152064 · 3584) and two layers
@@ -317,7 +317,7 @@ def test_a_cache_that_is_left_open_takes_what_a_gpu_has_left_while_responses_are
     assert memory.cache_gb(config, 80) == 8  # of a size that nobody knows
 
 
-def test_a_cache_that_is_left_open_counts_a_gigabyte_before_launch() -> None:
+def test_the_default_cache_counts_one_gigabyte_before_launch() -> None:
     config = run(gpus=8)
     config["rollout"]["engine"] = {**ENGINE, "max_cache_gb": None}
     assert memory.setting_of(config).cache_gb == 1
@@ -333,7 +333,7 @@ def test_a_gpu_holds_more_than_tensors() -> None:
     assert "contexts and fragments" not in per_gpu(TINY, memory.setting_of(run(gpus=0)))
 
 
-def test_what_does_not_fit_is_refused_with_what_takes_the_room() -> None:
+def test_a_run_that_needs_too_much_memory_is_refused_with_its_largest_parts() -> None:
     """7.6 billion parameters: 12 bytes each are 85 GB for one GPU, 11 for each of eight."""
     memory.check(run())
     memory.check(run(ranks=1, gpu_memory_gb=None))

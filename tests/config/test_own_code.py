@@ -1,4 +1,4 @@
-"""The files that a run's own components come from."""
+"""The user's files that the components of a run come from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = {"loss": {"_target_": "oc_loss.loss"}, "task": {"_target_": "rlvr.task.
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of one's own, which Python searches."""
+    """A user's directory that Python searches."""
     folder = tmp_path / "mine"
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -38,19 +38,19 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_are_those_of_targets_and_of_what_they_import_from_the_same_directories(mine: Path) -> None:
-    found = own_code.files(CONFIG, [str(mine)])
+    files = own_code.files(CONFIG, [str(mine)])
     used = ("oc_loss.py", "oc_terms/__init__.py", "oc_terms/parts.py", "oc_terms/weights.py", "oc_late.py")
-    assert set(found.values()) == {mine / name for name in used}
-    assert found["oc_terms.weights"] == mine / "oc_terms/weights.py"
+    assert set(files.values()) == {mine / name for name in used}
+    assert files["oc_terms.weights"] == mine / "oc_terms/weights.py"
 
 
-def test_what_is_built_in_or_installed_has_none(mine: Path) -> None:
+def test_built_in_and_installed_packages_have_no_files(mine: Path) -> None:
     assert own_code.files({"task": {"_target_": "rlvr.task.maze.Maze"}}, [str(mine)]) == {}
     assert own_code.files({"task": {"_target_": "collections.Counter"}}, [str(mine)]) == {}
     assert own_code.files(CONFIG, []) == {}
 
 
-def test_a_run_is_told_from_one_of_an_edited_file(mine: Path, tmp_path: Path) -> None:
+def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     assert own_code.record(run_dir, CONFIG, [str(mine)]) == []
@@ -65,10 +65,10 @@ def test_a_run_is_told_from_one_of_an_edited_file(mine: Path, tmp_path: Path) ->
     assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]  # it began with the other one
 
 
-def test_a_process_that_imported_a_file_goes_on_with_that_version(
+def test_a_process_keeps_using_the_version_that_it_imported(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker trains run after run: what it imported for the first is what the second is made with, too."""
+    """A worker trains several runs: the second one uses the modules that were imported for the first."""
     monkeypatch.delitem(sys.modules, "oc_terms.weights", raising=False)
     importlib.import_module("oc_terms.weights")
     digests: list[str] = []

@@ -1,4 +1,4 @@
-"""What lies in a directory of one's own is equal to what is built in."""
+"""Options in a user's config directory are equal to the built-in ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from rlvr.config.explain import of_unreadable
-from rlvr.config.registry import Brought, Registry
+from rlvr.config.registry import BroughtOption, Registry
 from tests.support.composed import REGISTRY
 
 OWN = {
@@ -63,15 +63,15 @@ def test_a_half_written_option_is_left_out_unless_it_is_chosen(folder: Path) -> 
     assert of_unreadable(REGISTRY) == []
 
 
-def test_folders_are_named_as_seen_from_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_folders_are_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     assert Registry.of(["--config-dir", folder.name]).folders == (str(folder),)
     assert Registry(["pkg://hydra.conf"]).folders == ("pkg://hydra.conf",)
 
 
-def test_what_an_option_brings_comes_from_its_defaults_and_from_what_it_is_based_on(folder: Path) -> None:
+def test_an_option_brings_its_defaults_and_those_of_its_bases(folder: Path) -> None:
     registry = Registry([str(folder)])
-    js = Brought("divergence", "js", is_override=False)
+    js = BroughtOption("divergence", "js", is_override=False)
     assert registry.brought("loss", "lad") == registry.brought("loss", "tuned") == [js]
     assert registry.brought("loss", "plain") == []
     assert registry.losses_with("divergence") == ["lad", "lad_theoretical", "tuned"]
@@ -84,7 +84,7 @@ def test_a_shorthand_is_read_through_a_base(folder: Path) -> None:
     assert Registry([str(folder)]).losses_reading("beta") == ["flowrl", "pacs", "pacs_actor"]
 
 
-def test_what_an_option_sets_in_other_groups_is_no_part_of_it() -> None:
+def test_settings_of_other_groups_are_no_part_of_an_option() -> None:
     dapo = Registry().node("loss", "dapo")
     assert OmegaConf.to_container(dapo) == {
         "_target_": "rlvr.loss.grpo.grpo",
@@ -95,7 +95,7 @@ def test_what_an_option_sets_in_other_groups_is_no_part_of_it() -> None:
     }
 
 
-def test_an_option_is_its_own_text_over_that_of_its_base(folder: Path) -> None:
+def test_an_option_overrides_its_base(folder: Path) -> None:
     node = Registry([str(folder)]).node("loss", "tuned")
     assert node["ratio"] == "sequence"
     assert node["_target_"] == "rlvr.loss.lad.lad"
@@ -103,7 +103,7 @@ def test_an_option_is_its_own_text_over_that_of_its_base(folder: Path) -> None:
         REGISTRY.node("loss", "nothing")
 
 
-def test_composing_knows_the_whole_search_path_and_what_is_built_in_wins(folder: Path) -> None:
+def test_composing_uses_the_whole_search_path_and_built_in_options_take_precedence(folder: Path) -> None:
     (folder / "loss" / "grpo.yaml").write_text("_target_: nowhere.nothing\n")
     registry = Registry([str(folder)])
     config, choices = registry.compose(["loss=tuned", "divergence=half"])
@@ -120,5 +120,5 @@ def test_the_question_of_a_study_is_its_first_comment(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("study", REGISTRY.options("study"))
-def test_every_study_asks_something(study: str) -> None:
+def test_every_study_has_a_question(study: str) -> None:
     assert "?" in REGISTRY.question(study)

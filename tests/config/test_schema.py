@@ -1,4 +1,4 @@
-"""Every file of conf/ and sweeps/ composes and checks; what an option brings along, it brings."""
+"""Every file of conf/ and sweeps/ composes and passes the checks; options bring along what they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a component takes and declares, from source and, where that does not tell, from the component itself."""
+"""What a component takes and declares: read from source or, if that is unclear, from the imported component."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TARGETS = sorted(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_source_says_of_every_component_is_what_python_says_of_it(target: str) -> None:
-    read = module._of(definition(target))
+def test_the_source_of_every_component_gives_the_signature_that_an_import_gives(target: str) -> None:
+    read = module._from_source(definition(target))
     name, _, attribute = target.rpartition(".")
     component = getattr(importlib.import_module(name), attribute)
     parameters = inspect.signature(component).parameters.values()
@@ -161,7 +161,7 @@ PLAIN = {
     "Record": (["first", "second?"], set()),
     "Shape": ([], set()),
 }
-ASKED = {
+UNCLEAR = {
     "decorated": (["policy", "batch", "knob"], set()),
     "spread": (["policy", "batch"], {"entropy", "noise"}),
     "conditional": (["one", "two?"], set()),
@@ -170,8 +170,8 @@ ASKED = {
 
 
 def shown(target: str) -> tuple[list[str], set[str]]:
-    found = signature(target)
-    return [p.name + "?" * (not p.required) for p in found.parameters], set(found.declared)
+    inspected = signature(target)
+    return [p.name + "?" * (not p.required) for p in inspected.parameters], set(inspected.declared)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -181,34 +181,34 @@ def test_definitions_are_followed_through_imports_partials_and_bases(odd: Path, 
     assert signature(f"odd.{name}").takes_any == (name == "open_handed")
 
 
-def test_a_type_stands_for_its_value_wherever_it_is_defined(odd: Path) -> None:
+def test_an_alias_of_a_type_is_replaced_by_its_value(odd: Path) -> None:
     ratio, form = signature("odd.marked").parameters[2:]
     assert (ratio.annotation, form.annotation) == ("Literal['a', 'b']", "Literal['plain', 'sloo', 'sloo_minus_one']")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ASKED)
-def test_what_source_does_not_tell_a_process_that_imports_it_does(odd: Path, name: str) -> None:
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_an_unclear_source_is_imported_by_another_process(odd: Path, name: str) -> None:
     with pytest.raises(Unclear):
-        module._of(definition(f"odd.{name}"))
-    assert shown(f"odd.{name}") == ASKED[name]
+        module._from_source(definition(f"odd.{name}"))
+    assert shown(f"odd.{name}") == UNCLEAR[name]
     assert "odd" not in sys.modules
 
 
 @pytest.mark.slow
-def test_what_a_module_takes_over_from_another_is_found(odd: Path) -> None:
+def test_re_exported_names_are_found(odd: Path) -> None:
     assert shown("strange.marked") == PLAIN["marked"]
     with pytest.raises(ValueError, match=r"_target_: strange\.nothing: "):
         signature("strange.nothing")
 
 
-def test_a_module_that_fails_is_told_in_one_line(odd: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_in_one_line(odd: Path) -> None:
     with pytest.raises(ValueError, match=r"^_target_: broken\.loss: .*No module named 'no_such_module'.*$"):
         signature("broken.loss")
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("no_such_package.loss", "no module no_such_package"),
         ("rlvr.loss.ladd.lad", "no module rlvr.loss.ladd"),
@@ -217,17 +217,17 @@ def test_a_module_that_fails_is_told_in_one_line(odd: Path) -> None:
         ("alone", "no module "),
     ],
 )
-def test_what_is_not_there_is_named(odd: Path, target: str, said: str) -> None:
-    with pytest.raises(ValueError, match=rf"_target_: {target}: {said}"):
+def test_a_missing_module_or_name_is_named(odd: Path, target: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"_target_: {target}: {message}"):
         signature(target)
 
 
-def test_an_error_of_syntax_is_told_with_its_line(odd: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_line(odd: Path) -> None:
     with pytest.raises(ValueError, match=r"unfinished\.py, line 2: '\(' was never closed"):
         signature("unfinished.loss")
 
 
-def test_a_module_that_is_imported_already_is_asked_where_it_is() -> None:
+def test_a_module_that_is_already_imported_is_inspected_in_this_process() -> None:
     assert [p.name for p in signature("tests.config.test_signature.here").parameters] == ["b"]
 
 

@@ -1,4 +1,4 @@
-"""What a config on disk may call."""
+"""Which functions and classes a config on disk may call."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Pa
         targets.restore([str(two)], config)
 
 
-def test_a_directory_that_is_gone_is_named_and_a_link_to_it_will_do(
+def test_a_missing_directory_is_named_and_can_be_replaced_by_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {"task": {"_target_": "days_that_moved.Days"}}
     was, now = tmp_path / "was", module(tmp_path / "now", "days_that_moved", "class Days: ...")
-    said = f"_target_: days_that_moved.Days came from a directory that is gone, {was}. Put it back, or a link"
-    with pytest.raises(ValueError, match=said):
+    message = f"_target_: days_that_moved.Days came from a directory that is gone, {was}. Put it back, or a link"
+    with pytest.raises(ValueError, match=message):
         targets.restore([str(tmp_path), str(was)], config)
     monkeypatch.setattr(sys, "path", [*sys.path, str(now)])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         targets.restore([str(was)], config)
     with pytest.raises(ValueError, match=r"os\.system is neither a component"):  # no directory would change that
         targets.restore([str(was)], {"task": {"_target_": "os.system"}})

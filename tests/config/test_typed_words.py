@@ -1,4 +1,4 @@
-"""Whatever is typed: a run that could be launched, or one line. A few thousand words, always the same ones."""
+"""A few thousand typed words, always the same: each gives a run that could be launched, or an error of one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RAW = re.compile(r"Traceback|Exception\b|usage:|hydra\.cc|object_type|full_key|L
 
 
 def keys() -> list[str]:
-    """Every knob and group, and what fingers make of some of them."""
+    """Every knob and group, and some of them with a letter missing."""
     config, _ = Registry().compose()
 
     def paths(prefix: str, node: object) -> list[str]:
@@ -46,7 +46,7 @@ def words(number: int) -> list[str]:
     return [dice.choice(SHAPES).format(k=dice.choice(known), v=dice.choice(VALUES)) for _ in range(number)]
 
 
-def test_every_word_is_taken_or_refused_in_one_line() -> None:
+def test_every_word_is_accepted_or_refused_in_one_line() -> None:
     """Composed by patching, as the points of a sweep are: a word that chooses options is for the next test."""
     registry = Registry()
     checker, groups = Checker(registry), registry.groups()

@@ -1,4 +1,4 @@
-"""Every number is looked at before launch: typed, finite, in its range. What is typed here once launched."""
+"""Every number is checked before launch: its type, its range, and that it is finite. All of these once launched."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TYPED = {
     "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
     "-m lr=1e-4,1e-3 ++lr=5": "lr=1e-4,1e-3 and ++lr=5: lr is given twice.",
     "cluster.threads=1 cluster.threads=2": "cluster.threads is given twice. Keep one of them.",
-    "-m eta=1,2,1": "eta=1,2,1: 1 stands twice on this axis. Drop one.",
+    "-m eta=1,2,1": "eta=1,2,1: 1 is listed twice on this axis. Drop one.",
     "hydra.output_subdir=x": "hydra.output_subdir=x has no effect on a run.",  # wrote a directory, in a dry run too
     "-m seed=range(1000000)": "seed=range(1000000) has more than 100000 values, and a launch has at most ",
     "-m seed=range(1000) eta=range(1,1001)": "the grid has 1000000 points, and a launch has at most 100000 points.",
@@ -80,7 +80,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
+def test_an_impossible_number_is_refused_in_one_line(
     typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*typed.split(), *([] if "cluster=" in typed else ["cluster=local"]), "--dry-run"]) == 2
@@ -100,24 +100,24 @@ def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
         "task=digits model=digits_tiny model.steps=0",
     ],
 )
-def test_what_looks_like_a_mistake_and_is_none_is_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_but_valid_values_are_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"push: [1\nmore: }\n", "line 2, column 5: no YAML, expected ',' or ']', but got ':'."),
         (
             b"_partial_: true\n\tpush: 1\n",
             "line 2, column 1: no YAML, found character '\\t' that cannot start any token.",
         ),
-        (b"push: 1 # \xe9\n", "no YAML, byte 11 is none of a text in UTF-8."),
+        (b"push: 1 # \xe9\n", "no YAML, byte 11 is not valid in UTF-8."),
         (b"- 1\n- 2\n", "loss is no component: choose an option by loss=OPTION, and set its knobs."),
     ],
 )
-def test_a_config_that_is_none_is_one_line(
-    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_unreadable_config_is_refused_in_one_line(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "loss" / "broken.yaml"
     file.parent.mkdir()
@@ -125,11 +125,11 @@ def test_a_config_that_is_none_is_one_line(
     assert main(["--config-dir", str(tmp_path), "loss=broken", "cluster=local", "--dry-run"]) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert said in printed.err
-    assert str(file) in printed.err or "no component" in said
+    assert message in printed.err
+    assert str(file) in printed.err or "no component" in message
 
 
-def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_users_loss_and_task_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "task").mkdir()
     (tmp_path / "loss" / "bounded.yaml").write_text(
@@ -142,13 +142,13 @@ def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsy
         "class Long:\n    def __init__(self, *, size: Annotated[int, Interval(ge=5)]) -> None:\n"
         "        raise KeyError('the innermost reason')\n"
     )
-    said = {
+    messages = {
         "loss=bounded loss.share=2": "loss.share=2 must be above 0 to 1. Type loss.share=0.5, for example.",
         "loss=bounded loss.any=inf": "loss.any=inf must be a finite number.",
         "task=long task.size=4": "task.size=4 must be 5 or more. Type task.size=7, for example.",
         "task=long": "task=long cannot be built: KeyError: 'the innermost reason'",
     }
-    for typed, message in said.items():
+    for typed, message in messages.items():
         assert main(["--config-dir", str(tmp_path), *typed.split(), "cluster=local", "--dry-run"]) == 2
         assert message in capsys.readouterr().err
 
@@ -163,7 +163,7 @@ def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsy
         ("Annotated[int, Ge(2), MultipleOf(2)]", "a whole number is expected, 2 or more, a multiple of 2"),
     ],
 )
-def test_a_type_is_said_in_words(annotation: str, words: str) -> None:
+def test_a_type_is_described_in_words(annotation: str, words: str) -> None:
     assert values.expected(values.type_of(annotation)) == words
 
 
