@@ -138,13 +138,13 @@ def test_each_question_is_asked_once_and_what_was_said_is_kept(server: tuple[str
     cache = tmp_path / "judgements.jsonl"
     first = Judge(url, model, cache)
     assert first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]) == [4.0, 4.0]
-    assert first.asked == 2
+    assert first.num_new == 2
     line = json.loads(cache.read_text().splitlines()[0])
     assert line["said"].split()[0] == "4"
     cache.write_text(cache.read_text() + '{"torn')
     again = Judge(url, model, cache)
     assert again.scores([("r", ["q"] * 4), ("s", ["q"] * 4), ("p", ["q"] * 4)]) == [4.0] * 3
-    assert again.asked == 1
+    assert again.num_new == 1
     assert Judge(url, model, cache).scores([("s", ["q"] * 4)]) == [4.0]
     assert len([line for line in cache.read_text().splitlines() if line.endswith("}")]) == 3
 
@@ -200,7 +200,7 @@ def test_what_is_no_verdict_is_not_kept_and_what_fails_is_tried_again(
         found = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
         assert found == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
         assert judge.scores([("p", ["q"] * 4)]) == [3]
-        assert judge.asked == 1
+        assert judge.num_new == 1
         moved = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "said")  # the same model elsewhere
         assert moved.scores([("p", ["q"] * 4)]) == [3]
     finally:

@@ -213,7 +213,7 @@ def test_a_rank_that_does_not_see_the_newest_checkpoint_ends_the_run_and_harms_n
     first, other = two_views
     for (said,) in resumed_by_two(first, other, patience_s=1.0):
         assert said.startswith(f"rank 1 does not see {other}/step-00000004/")
-        assert "which is there, within 1 s: runs/ must be on a file system that all nodes of a run see." in said
+        assert "which exists, within 1 s: runs/ must be on a file system that all nodes of a run see." in said
     assert sorted(p.name for p in first.iterdir()) == ["step-00000002", "step-00000004"]
 
 

@@ -26,15 +26,15 @@ def make_mixture(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:
     streams = make_mixture(tmp_path)
-    assert sorted(streams.kept) == ["echo-train-0", "echo-train-3", "echo-train-5"]
+    assert sorted(streams.stored) == ["echo-train-0", "echo-train-3", "echo-train-5"]
     assert streams.explored.indices.tolist() == [1, 2, 4, 6, 7]
     assert [streams.explored.problem("train", i).id for i in (0, 1)] == ["echo-train-1", "echo-train-2"]
     assert make_mixture(tmp_path, drop_unsolved=True).explored.indices.tolist() == [2, 4, 6]
-    assert sorted(make_mixture(tmp_path, threshold=3).kept) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
+    assert sorted(make_mixture(tmp_path, threshold=3).stored) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
 
 
 def test_the_first_correct_response_is_kept_with_its_log_probabilities(tmp_path: Path) -> None:
-    (kept,) = make_mixture(tmp_path, threshold=3).kept["echo-train-2"].completions
+    (kept,) = make_mixture(tmp_path, threshold=3).stored["echo-train-2"].completions
     assert kept.tokens.tolist() == [*encode([TASK.problem("train", 2)])[0][:2], 7]
     assert kept.logp.tolist() == [-0.5, -0.25, -0.25]  # 3 of 4 are right: the second sample is the first of them
 
@@ -47,7 +47,7 @@ def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Pat
     assert int(rows.sum()) == 4  # 32 explored rows, 8:1
     assert batch.advantage[rows].abs().sum() == 0
     for tokens, logp, mask in zip(batch.tokens[rows], batch.logp_old[rows], batch.mask[rows], strict=True):
-        stored = [(k.completions[0].tokens.tolist(), k.completions[0].logp.tolist()) for k in streams.kept.values()]
+        stored = [(k.completions[0].tokens.tolist(), k.completions[0].logp.tolist()) for k in streams.stored.values()]
         assert (tokens[mask].tolist(), logp[mask].tolist()) in stored
     prompts = [batch.prompt[g][batch.prompt_mask[g]].tolist() for g in batch.group[rows].tolist()]
     answers = [t[m].tolist() for t, m in zip(batch.tokens[rows], batch.mask[rows], strict=True)]
@@ -71,8 +71,8 @@ def test_responses_of_a_truncated_policy_get_their_log_probabilities_from_the_ba
     streams = split_streams(samples, seed=0, rows=32, updates=2, pad_token_id=0)
     assert bool(streams.add(make_batch(num_groups=8, num_samples=4), step=1).logp_old.isnan().any())
     made, exact = trainer(qwen2()), qwen2().double()
-    kept = streams.with_logp(made.policy_of).kept
-    assert list(kept) == list(streams.kept)
+    kept = streams.with_logp(made.policy_of).stored
+    assert list(kept) == list(streams.stored)
     for group in kept.values():
         (completion,) = group.completions
         said = list(group.prompt)

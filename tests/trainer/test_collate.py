@@ -70,7 +70,7 @@ def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
 
 def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> None:
     wants = needs("value")(lambda reward, group, value: reward)
-    with pytest.raises(ValueError, match="the advantage needs value, which nothing gives: a value head comes with"):
+    with pytest.raises(ValueError, match="the advantage needs value, which this run does not compute: a value head comes with"):
         collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, policy_of=lambda b: Policy(b.logp_old))
 
 
