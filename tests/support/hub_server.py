@@ -32,13 +32,13 @@ def serving(folders: Mapping[str, Path]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = _answer(repositories, self.path.partition("?")[0])
-            self.send_response(found.status)
-            for name, value in {"Content-Length": str(len(found.content)), **found.headers}.items():
+            answer = _answer(repositories, self.path.partition("?")[0])
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(answer.content)), **answer.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(found.content)
+                self.wfile.write(answer.content)
 
         do_HEAD = do_GET
 

@@ -28,8 +28,8 @@ def obstacle() -> str:
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "bubblewrap"]):
             # Other tests may be installing packages at this moment.
-            asked = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command]
-            subprocess.run(asked, env=quiet, capture_output=True, check=False)
+            apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command]
+            subprocess.run(apt, env=quiet, capture_output=True, check=False)
     try:
         Sandbox().check()
     except ValueError as error:
