@@ -49,7 +49,7 @@ print(torch._C._accelerator_getAllocatorSettings())
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("user_settings", "expected"),
     [
         ({}, "expandable_segments:True"),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, "max_split_size_mb:512"),
