@@ -1,1 +1,1 @@
-"""Measurements that train nothing; they write data, which `analysis` draws."""
+"""Measurements without training. They write tables, of which `analysis` draws figures."""

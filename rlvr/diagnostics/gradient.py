@@ -1,6 +1,6 @@
-"""What an objective would do to the policy on given rollouts: its loss, its gradient, and the weight of each response.
+"""An objective's effect on the policy for stored rollouts: its loss, its gradient, and the weight of each response.
 
-The trainer itself computes all of it: one optimiser update over all groups, looked at just before the step is taken.
+The trainer itself computes them: one optimiser update over all groups, observed just before the step is taken.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CHUNK = 2**24  # elements of a gradient held in float64 at once
 
 @dataclass(frozen=True)
 class Effect:
-    """One objective on B stored responses. Loss, gradient and weights are of the whole batch as one mini-batch.
+    """Effect of one objective for B stored responses. The whole batch is one mini-batch.
 
-    What a loss rehearses beside them (DPH-RL) counts in loss and gradient; it has no row.
+    Responses that the loss rehearses beside them (DPH-RL) count in loss and gradient, but have no row here.
     """
 
     metrics: dict[str, float]  # as the trainer logs them; empty if loss or gradient is not finite
     gradient: Tensor  # [n] float32 on the CPU, of every parameter of the policy, before clipping
-    weight: NDArray[np.float64]  # [B] −Σ_t ∂loss/∂logp: how hard the step pulls the response up; the penalty included
-    advantage: NDArray[np.float64]  # [B], its mean over tokens where it has one per token
+    weight: NDArray[np.float64]  # [B] −Σ_t ∂loss/∂logp, penalty included: by how much the step raises the response
+    advantage: NDArray[np.float64]  # [B]; mean over tokens if there is an advantage per token
     reward: NDArray[np.float64]  # [B]
 
     @property
@@ -52,7 +52,7 @@ def inner(a: Tensor, b: Tensor) -> float:
 
 
 def cosines(effects: Sequence[Effect]) -> NDArray[np.float64]:
-    """[A, A] cosine of the angle between the gradients of each two objectives; NaN where one of them is zero."""
+    """[A, A] cosine of the angle between the gradients of each two objectives; NaN if one of the gradients is zero."""
     products = np.array([[inner(a.gradient, b.gradient) for b in effects] for a in effects])
     norms = np.sqrt(np.diag(products))
     scale = np.outer(norms, norms)
@@ -60,9 +60,9 @@ def cosines(effects: Sequence[Effect]) -> NDArray[np.float64]:
 
 
 def start(config: DictConfig, policy: Path | None, store: Path) -> Run:
-    """The objects of a run at the weights of `policy`: a checkpoint of the trainer; None: the base policy.
+    """The objects of a run with the weights of `policy`, a checkpoint of the trainer; None: the base policy.
 
-    store: its parent holds the cached base policies (`stages`).
+    store: takes the place of the run directory; its parent contains the cached base policies (`stages`).
     """
     run = Run(config, store, None, None)
     if policy is not None:
@@ -73,58 +73,60 @@ def start(config: DictConfig, policy: Path | None, store: Path) -> Run:
 
 
 def effect(trainer: Trainer, batch: Batch) -> Effect:
-    """Take one update and see what it is made of. `trainer` has updates = epochs = 1, clip_norm = 0; use it once."""
-    watch = Watch(batch)
-    trainer.objective = replace(trainer.objective, loss=watch.over(trainer.objective.loss))
-    found: list[Tensor] = []
-    trainer.optimiser.register_step_pre_hook(lambda *_: found.append(_gradient(trainer)))
+    """Take one update and measure it. trainer: with updates = epochs = 1, clip_norm = 0; it cannot be used again."""
+    weights = ResponseWeights(batch)
+    trainer.objective = replace(trainer.objective, loss=weights.observing(trainer.objective.loss))
+    gradients: list[Tensor] = []
+    trainer.optimiser.register_step_pre_hook(lambda *_: gradients.append(_gradient(trainer)))
     metrics: dict[str, float] = {}
     try:
         metrics = trainer.learn(batch)
     except Diverged:
         size = sum(p.numel() for p in trainer.actor.model.parameters())
-        found.append(torch.full((size,), torch.nan))
+        gradients.append(torch.full((size,), torch.nan))
     advantage = batch.advantage.double()
     if advantage.dim() == 2:
         advantage = batch.token_advantage.double().sum(1) / batch.mask.sum(1).clamp(min=1)
-    own = torch.ones_like(batch.group, dtype=torch.bool) if batch.kind is None else batch.kind == EXPLORE
-    shown = (torch.from_numpy(watch.weight), advantage, batch.reward.double())
-    return Effect(metrics, found[0], *(values[own].numpy() for values in shown))
+    explored = torch.ones_like(batch.group, dtype=torch.bool) if batch.kind is None else batch.kind == EXPLORE
+    weight = torch.from_numpy(weights.weight)[explored].numpy()
+    reward = batch.reward.double()[explored].numpy()
+    return Effect(metrics, gradients[0], weight, advantage[explored].numpy(), reward)
 
 
 def norms(trainer: Trainer, batches: Sequence[Batch]) -> list[float]:
-    """Of the gradient on each batch by itself, every parameter of the policy, unclipped; NaN where it is not finite.
+    """Norm of the unclipped gradient of all parameters of the policy, for each batch by itself; NaN if not finite.
 
-    trainer: as for `effect`, without weight decay; it stays where it is, and can still be used once. A batch without
-    a token that counts has a gradient of 0.
+    trainer: as for `effect`, without weight decay; its weights do not change, and `effect` can still use it. A batch
+    without a token that counts has a gradient of 0.
     """
-    found: list[float] = []
-    updates, learned = trainer.num_updates, trainer.num_learned
+    measured: list[float] = []
+    num_updates, num_learned = trainer.num_updates, trainer.num_learned
 
-    def note(*_: object) -> None:
+    def measure(*_: object) -> None:
         gradient = _gradient(trainer)
-        found.append(inner(gradient, gradient) ** 0.5)
-        trainer.optimiser.zero_grad()  # an update by nothing
+        measured.append(inner(gradient, gradient) ** 0.5)
+        trainer.optimiser.zero_grad()  # so that the step changes no weight
 
-    hook = trainer.optimiser.register_step_pre_hook(note)
+    hook = trainer.optimiser.register_step_pre_hook(measure)
     try:
-        for place, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             if not bool(batch.mask.any()):
-                found.append(0.0)
+                measured.append(0.0)
             try:
-                while len(found) == place:  # in float16 a gradient that overflows is taken again, scaled down
-                    trainer.num_updates, trainer.num_learned = updates, learned  # noise and reference are the same
+                while len(measured) == index:  # no step was taken if the gradient overflowed in float16: then once more
+                    # Noise and reference must be the same for each batch.
+                    trainer.num_updates, trainer.num_learned = num_updates, num_learned
                     trainer.learn(batch)
             except Diverged:
-                found[place:] = [float("nan")]
+                measured[index:] = [float("nan")]
     finally:
         hook.remove()
-        trainer.num_updates, trainer.num_learned = updates, learned
-    return found
+        trainer.num_updates, trainer.num_learned = num_updates, num_learned
+    return measured
 
 
 def _gradient(trainer: Trainer) -> Tensor:
-    """[n] float32: the policy's own parameters, whatever else (a value head, log Z) is trained beside them."""
+    """[n] float32: gradient of the policy's parameters, without those of heads (value, log Z)."""
     parts: list[Tensor] = []
     for parameter in trainer.actor.model.parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -133,10 +135,10 @@ def _gradient(trainer: Trainer) -> Tensor:
     return torch.cat(parts)
 
 
-class Watch:
-    """Sums ∂loss/∂logp over the tokens of each response while the trainer walks through its micro-batches.
+class ResponseWeights:
+    """Sums −∂loss/∂logp over the tokens of each response while the trainer goes through its micro-batches.
 
-    Micro-batches come in an order of the trainer's own: rows are known by their content.
+    The trainer chooses the order of rows, so that they are identified by their content.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -145,26 +147,26 @@ class Watch:
         for row, key in enumerate(_keys(batch)):
             self.rows[key].append(row)
 
-    def over(self, loss: Loss) -> Loss:
-        """The same loss, watched; it keeps its knobs and what it declared with `@needs`."""
+    def observing(self, loss: Loss) -> Loss:
+        """A loss that equals `loss`, with its knobs and its declared `@needs`, and records its gradient here."""
         bound = loss if isinstance(loss, functools.partial) else functools.partial(loss)
 
-        @whole_groups  # rows are known by their prompts, too
+        @whole_groups  # since keys of rows contain their prompts
         @functools.wraps(bound.func)
-        def watched(policy: Policy, batch: Batch, **knobs: Any) -> Terms:
+        def observed(policy: Policy, batch: Batch, **knobs: Any) -> Terms:
             if policy.logp.requires_grad:
                 rows = [self.rows[key].pop(0) for key in _keys(batch)]
-                policy.logp.register_hook(lambda gradient: self._note(rows, gradient))
+                policy.logp.register_hook(lambda gradient: self._subtract(rows, gradient))
             return bound.func(policy, batch, **knobs)
 
-        return functools.partial(watched, *bound.args, **bound.keywords)
+        return functools.partial(observed, *bound.args, **bound.keywords)
 
-    def _note(self, rows: list[int], gradient: Tensor) -> None:
+    def _subtract(self, rows: list[int], gradient: Tensor) -> None:
         self.weight[rows] -= gradient.detach().double().sum(1).cpu().numpy()
 
 
 def _keys(batch: Batch) -> list[bytes]:
-    """Prompt, response and reward of each row, as bytes; equal rows are taken in the order of the batch."""
+    """Prompt, response and reward of each row, as bytes. Rows with equal keys are taken in the order of the batch."""
     prompt = batch.prompt[batch.group].cpu().numpy()
     tokens, reward, mask = batch.tokens.cpu().numpy(), batch.reward.cpu().numpy(), batch.mask.cpu().numpy()
     return [

@@ -1,7 +1,8 @@
 """A language model that judges how different the approaches of several responses are, on LAD's scale of 1 to 5.
 
-Any server that speaks OpenAI's protocol for chats. What it has said is kept: a question is asked once, an interrupted
-measurement goes on where it was, and one that is repeated costs nothing. The key stands in OPENAI_API_KEY alone.
+It is reached through any server with OpenAI's chat protocol. Its verdicts are kept in a file, so that each question is
+sent once: an interrupted measurement goes on where it was, and a repeated one costs nothing. The key of the API is read
+from OPENAI_API_KEY and stored nowhere.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from rlvr.ledger.files import read_json_lines
 
 log = logging.getLogger("rlvr")
 
-ATTEMPTS, WAIT_S = 4, 1.0  # of a request that fails, and seconds before the second one; then twice as long each time
-WORKERS = 8  # questions asked at once
-OF_ONE_QUESTION = (400, 413, 422)  # codes of HTTP: it is too long, for example
+ATTEMPTS, WAIT_S = 4, 1.0  # attempts of a request, and seconds before the second; each further wait is twice as long
+WORKERS = 8  # requests at the same time
+BAD_QUESTION = (400, 413, 422)  # HTTP codes that concern one question only, for example one that is too long
 FAILURES = (
     *(urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError),
-    *(KeyError, IndexError, TypeError, ValueError),  # of what is no such reply
+    *(KeyError, IndexError, TypeError, ValueError),  # a reply that does not follow the protocol
 )
-LONGEST = 1024  # tokens of a verdict, with the thoughts before it; servers refuse more than their context has left
+MAX_TOKENS = 1024  # of a verdict and the reasoning before it; servers refuse more than fits into their context
 
 SYSTEM = """\
 You are evaluating the DIVERSITY of solution approaches for a mathematics competition problem. Focus on detecting even \
@@ -80,14 +81,16 @@ Score 5 - Maximum Diversity:
 
 IMPORTANT: Focusing on the DIVERSITY of the attempted approaches. Return ONLY a number from 1 to 5."""
 
-RESPONSES = 16  # that the scale speaks of
+RESPONSES = 16  # number of responses for which the scale above is written
 
 
 class Judge:
-    """Asks a model at a server. cache: a file of one JSON object a line, to which every verdict is added."""
+    """Sends questions to a model on a server, and keeps its verdicts."""
 
     def __init__(self, url: str, model: str, cache: Path) -> None:
-        """url: up to and with `/v1`, such as http://127.0.0.1:8000/v1."""
+        """url: up to and including `/v1`, such as http://127.0.0.1:8000/v1. cache: the file of verdicts, one JSON
+        object per line.
+        """
         if not re.match(r"https?://", url):
             raise ValueError(f"--judge {url} is no address. Type for example http://127.0.0.1:8000/v1.")
         self.url, self.model, self.cache = url.rstrip("/"), model, cache
@@ -95,38 +98,44 @@ class Judge:
         if damaged:
             log.warning("%s: %s; these questions are asked again", cache, ", ".join(damaged))
             with cache.open("a", encoding="utf-8") as file:
-                file.write("\n")  # a torn last line must not take the next one with it
-        self._said = {line["question"]: str(line["said"]) for line in lines}
+                file.write("\n")  # else the next line would be appended to an incomplete last one, and lost
+        self._verdicts = {line["question"]: str(line["said"]) for line in lines}
         self._lock = threading.Lock()
-        self.asked = 0  # questions that the cache could not answer
+        self.num_new = 0  # verdicts that were not in the cache
 
     def scores(self, sets: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-        """1 to 5 of each (problem, responses), NaN where the model said something else. Raises RuntimeError if the
-        server does not answer; what it said until then is kept."""
-        with ThreadPoolExecutor(WORKERS) as pool:
-            return list(pool.map(lambda each: score(self._answer(messages(*each))), sets))
+        """The score, 1 to 5, of each (problem, responses); NaN if the verdict contains no score.
 
-    def _answer(self, content: list[dict[str, str]]) -> str:
-        """What it says; "" where it says nothing, which is asked again another time."""
-        body = {"model": self.model, "messages": content, "temperature": 0, "max_tokens": LONGEST}
+        Raises RuntimeError if the server cannot be reached or refuses; the verdicts until then are kept.
+        """
+
+        def score_of(problem_and_responses: tuple[str, Sequence[str]]) -> float:
+            return score(self._verdict(messages(*problem_and_responses)))
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(score_of, sets))
+
+    def _verdict(self, content: list[dict[str, str]]) -> str:
+        """The model's verdict, from the cache or the server; "" if there is none, which is not kept in the cache."""
+        body = {"model": self.model, "messages": content, "temperature": 0, "max_tokens": MAX_TOKENS}
         question = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         with self._lock:
-            if question in self._said:
-                return self._said[question]
-        said = self._request(body)
-        if not said:
+            if question in self._verdicts:
+                return self._verdicts[question]
+        verdict = self._request(body)
+        if not verdict:
             return ""
-        line = json.dumps({"question": question, "model": self.model, "said": said})
+        line = json.dumps({"question": question, "model": self.model, "said": verdict})
         with self._lock:
-            self.asked += 1
-            self._said[question] = said
+            self.num_new += 1
+            self._verdicts[question] = verdict
             self.cache.parent.mkdir(parents=True, exist_ok=True)
             with self.cache.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        return said
+        return verdict
 
     def _request(self, body: dict[str, Any]) -> str:
-        """What it says; "" where it refused this question, or was cut amid its thoughts."""
+        """The server's verdict; "" if it refused this question, or if the reply was cut before the verdict."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
@@ -135,36 +144,36 @@ class Judge:
             try:
                 with urllib.request.urlopen(request, timeout=600) as reply:
                     choice = json.load(reply)["choices"][0]
-                    said = str(choice["message"]["content"] or "").strip()
-                    cut = choice.get("finish_reason") == "length" and math.isnan(score(said))
-                    return "" if cut else said
+                    verdict = str(choice["message"]["content"] or "").strip()
+                    cut = choice.get("finish_reason") == "length" and math.isnan(score(verdict))
+                    return "" if cut else verdict
             except urllib.error.HTTPError as error:
-                said = error.read().decode(errors="replace")[:300]
-                if error.code in OF_ONE_QUESTION:
-                    log.warning("the judge refuses a question (%s): %s", error.code, said)
+                text = error.read().decode(errors="replace")[:300]
+                if error.code in BAD_QUESTION:
+                    log.warning("the judge refuses a question (%s): %s", error.code, text)
                     return ""
                 if error.code < 500 and error.code != 429:
-                    raise RuntimeError(f"the judge refuses ({error.code}): {said}") from error
-                trouble = f"{error.code}: {said}"
+                    raise RuntimeError(f"the judge refuses ({error.code}): {text}") from error
+                problem = f"{error.code}: {text}"
             except FAILURES as error:
-                trouble = f"{type(error).__name__}: {error}"
+                problem = f"{type(error).__name__}: {error}"
             time.sleep(WAIT_S * 2**attempt)
-        raise RuntimeError(f"the judge at {self.url} does not answer ({trouble}). The same command goes on from here.")
+        raise RuntimeError(f"the judge at {self.url} does not answer ({problem}). The same command goes on from here.")
 
 
 def scale(count: int) -> str:
-    """The question with the scale for so many responses: of the most common approach the paper's shares of 16."""
+    """The question with the scale for `count` responses: its limits are the paper's shares of 16 responses."""
     least = [math.ceil(share * count / RESPONSES) for share in (4, 7, 11, 14)]
     ranges = [f"{low}-{above - 1}" if above - 1 > low else str(low) for low, above in pairwise(least)]
     filled = USER.replace("14+ responses", f"{least[-1]}+ responses")
     filled = filled.replace("≤3 responses", f"≤{least[0] - 1} responses")
-    for printed, own in zip(("4-6", "7-10", "11-13"), ranges, strict=True):
-        filled = filled.replace(f"• {printed} responses", f"• {own} responses")
+    for of_paper, of_count in zip(("4-6", "7-10", "11-13"), ranges, strict=True):
+        filled = filled.replace(f"• {of_paper} responses", f"• {of_count} responses")
     return filled
 
 
 def messages(problem: str, responses: Sequence[str]) -> list[dict[str, str]]:
-    """The question of Box C.0."""
+    """The question of LAD's Box C.0, as chat messages."""
     listed = "\n\n".join(f"[Response {i}]\n{text}" for i, text in enumerate(responses, start=1))
     filled = scale(len(responses)).replace("{count}", str(len(responses)))
     filled = filled.replace("{problem}", problem).replace("{responses}", listed)
@@ -176,7 +185,8 @@ VERDICT = re.compile(
 )
 
 
-def score(said: str) -> float:
-    """The number from 1 to 5 that the last line of a verdict is; NaN of anything else. `4/5` and `Score: 4` are 4."""
-    found = VERDICT.fullmatch(next((line for line in reversed(said.splitlines()) if line.strip()), ""))
-    return float(found[1]) if found else float("nan")
+def score(verdict: str) -> float:
+    """The number from 1 to 5 in the last line of a verdict; NaN if it has none. `4/5` and `Score: 4` are 4."""
+    last_line = next((line for line in reversed(verdict.splitlines()) if line.strip()), "")
+    match = VERDICT.fullmatch(last_line)
+    return float(match[1]) if match else float("nan")

@@ -1,20 +1,20 @@
-"""Where do GRPO and LAD go on the landscape of LAD's loss? Three arms, every expectation exact (LAD, Figure 2).
+"""Paths of GRPO and LAD on the landscape of LAD's loss, for three arms and with exact expectations (LAD, Figure 2).
 
     python -m rlvr.diagnostics.landscape
     python -m rlvr.diagnostics.landscape divergence=js,kl eta=0.5 task.heights=[1,0.5,0.4]
 
-A policy over three arms is a point of a triangle, so that all of a loss can be drawn, and expectations are sums over
+A policy over three arms is a point of a triangle, so that the whole loss can be drawn, and expectations are sums over
 the arms: nothing is sampled. From the same starts, gradient descent on the three logits follows
 
-  lad              the loss that is trained with, against a uniform π_old; the landscape is its own
-  lad_theoretical  Eq. 7, with both normalisers, against the same π_old
-  grpo             whose π_old is the policy itself at every step, as it is used. Advantages are those of the uniform
-                   π_old: a baseline has no effect on an exact expectation, and their scale only sets the pace
+  lad              the loss used in training, with a uniform π_old; the landscape shows this loss
+  lad_theoretical  Eq. 7, with both normalisers, with the same π_old
+  grpo             with the policy of each step as π_old, as in training. Advantages are those under the uniform π_old:
+                   a baseline has no effect on an exact expectation, and the scale only changes the length of steps
   grpo_kl          grpo, and η·KL(π‖π_old) to the uniform π_old of LAD (section 4.1)
 
-Both forms of LAD are least at P_A ∝ π_old·e^{A/η}, and so is grpo_kl. Differs from the paper, which prints neither
-rewards nor starts: ours are below; rewards, advantage and η are knobs. The result, reports/bandit_landscape, is the
-figure and four CSV files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last
+Both forms of LAD have their minimum at P_A ∝ π_old·e^{A/η}, and so has grpo_kl. Differs from the paper, which prints
+neither rewards nor starts: ours are below; rewards, advantage and η are knobs. The result, in reports/bandit_landscape,
+is the figure and four CSV files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last
 policies).
 """
 
@@ -48,7 +48,7 @@ DEFAULT = (
     "task.heights=[1,0.9,0.2]",
 )
 ARMS = ["arm_0", "arm_1", "arm_2"]  # columns of the tables: the probability of each arm
-STARTS = ((1, 1, 1), (1, 4, 15), (15, 4, 1), (1, 17, 2), (6, 1, 13), (2, 12, 6))  # any unit; π_old itself first
+STARTS = ((1, 1, 1), (1, 4, 15), (15, 4, 1), (1, 17, 2), (6, 1, 13), (2, 12, 6))  # not normalised; first π_old itself
 RESOLUTION = 90  # points of the landscape along an edge of the triangle
 STEPS, RATE = 600, 1.0  # of gradient descent
 
@@ -56,8 +56,8 @@ STEPS, RATE = 600, 1.0  # of gradient descent
 def expected(loss: Loss, logits: Tensor, advantage: Tensor, logp_old: Tensor) -> Tensor:
     """[N] a loss's expectation under π_old, for policies over K arms. logits, logp_old: [N, K]; advantage: [K].
 
-    Each policy is a group, each arm one of its responses, of one token, and counts by its probability under π_old.
-    (`lad_theoretical` has means over a group for means under π_old: it wants π_old uniform.)
+    Each policy is a group, and each arm one of its responses, of one token, weighted by its probability under π_old.
+    (`lad_theoretical` takes means over a group as means under π_old: for it π_old must be uniform.)
     """
     N, K = logits.shape
     tokens = torch.arange(K).repeat(N)[:, None]
@@ -84,9 +84,10 @@ def penalty_slope(logits: Tensor) -> Tensor:
 def descend(
     loss: Loss, start: Tensor, advantage: Tensor, *, steps: int, renew: bool, penalty: float = 0.0
 ) -> tuple[list[int], Tensor]:
-    """(steps kept, more of the early ones; policies [S, N, K] after them), from policies [N, K] by gradient descent.
+    """(numbers of the S steps kept, policies [S, N, K] after them), by gradient descent from policies `start` [N, K].
 
-    renew: π_old is the policy of each step; otherwise it is uniform. penalty: weight of KL(π‖uniform).
+    Early steps are kept more densely than late ones. renew: π_old is the policy of each step; otherwise it is uniform.
+    penalty: weight of KL(π‖uniform).
     """
     kept = sorted({0, *np.geomspace(1, steps, 150).astype(int).tolist()})
     logits = start.log()
@@ -95,13 +96,13 @@ def descend(
     for step in range(steps + 1):
         if step in kept:
             path.append(logits.softmax(-1))
-        of_loss = slope(loss, logits, advantage, logits.log_softmax(-1) if renew else uniform)
-        logits = logits - RATE * (of_loss + penalty * penalty_slope(logits))
+        loss_slope = slope(loss, logits, advantage, logits.log_softmax(-1) if renew else uniform)
+        logits = logits - RATE * (loss_slope + penalty * penalty_slope(logits))
     return kept, torch.stack(path)
 
 
 def triangle(resolution: int) -> Tensor:
-    """[M, 3] policies all over the triangle, none on its edge, where a loss need not be finite."""
+    """[M, 3] policies on a grid over the triangle, none on its edge, where a loss may be infinite."""
     n = resolution
     inside = [(i, j, n - 1 - i - j) for i in range(n) for j in range(n - i)]
     return (torch.tensor(inside, dtype=torch.float64) + 1 / 3) / n
@@ -139,13 +140,15 @@ def measured(point: Sequence[str], registry: Registry, *, steps: int) -> dict[st
 
 
 def _arms(config: DictConfig) -> tuple[Tensor, Tensor]:
-    """(rewards, advantages under a uniform π_old), [3]. ValueError for other numbers of arms, and for an advantage that
-    reads more than rewards."""
+    """(rewards, advantages under a uniform π_old), each [3].
+
+    Raises ValueError for another number of arms, and for an advantage that reads more than rewards.
+    """
     task, advantage = instantiate(config.task), instantiate(config.advantage)
     if not isinstance(task, ArmedTask) or len(task.arms) != len(ARMS):
         raise ValueError("a policy over three arms is a point of a triangle: pass task=bandit task.arms=3.")
     if needed(advantage):
-        raise ValueError("an advantage here is one of rewards alone: pass advantage=grpo, dr_grpo, rloo or reinforce.")
+        raise ValueError("the advantage must depend on rewards only: pass advantage=grpo, dr_grpo, rloo or reinforce.")
     reward = torch.from_numpy(task.rewards())
     return reward, advantage(reward, torch.zeros(len(ARMS), dtype=torch.int64))
 
@@ -155,24 +158,26 @@ def _table(policies: Tensor, **columns: Any) -> pd.DataFrame:
 
 
 def main(arguments: Sequence[str]) -> None:
-    words, registry = split(arguments)
-    known = [a.split("=")[0] for a in DEFAULT]
-    for argument in words:
-        if "=" not in argument or argument.split("=")[0] not in known:
-            raise ValueError(f"{argument} is not understood: this takes {', '.join(f'{k}=' for k in known)}.")
-    told = {a.split("=")[0]: a for a in (*DEFAULT, *words)}
-    wanted = points([*told.values()])
-    if len({tuple(o for o in point if not o.startswith("divergence=")) for point in wanted}) > 1:
+    typed, registry = split(arguments)
+    keys = [override.split("=")[0] for override in DEFAULT]
+    for override in typed:
+        if "=" not in override or override.split("=")[0] not in keys:
+            allowed = ", ".join(f"{key}=" for key in keys)
+            raise ValueError(f"{override} is not understood. Allowed are {allowed}.")
+    overrides = {override.split("=")[0]: override for override in (*DEFAULT, *typed)}
+    grid = points([*overrides.values()])
+    if len({tuple(o for o in point if not o.startswith("divergence=")) for point in grid}) > 1:
         raise ValueError(
-            "a figure is of one bandit and one η: only divergence takes several values, as divergence=hd,js."
+            "a figure shows one bandit and one η: only divergence takes several values, as divergence=hd,js."
         )
-    found = [measured(point, registry, steps=STEPS) for point in wanted]
-    tables = {name: pd.concat([f[name] for f in found], ignore_index=True) for name in found[0]}
-    tables["arms"] = found[0]["arms"]  # of all
+    of_points = [measured(point, registry, steps=STEPS) for point in grid]
+    tables = {name: pd.concat([of_point[name] for of_point in of_points], ignore_index=True) for name in of_points[0]}
+    tables["arms"] = of_points[0]["arms"]  # the same for all divergences
     folder = reports(home()) / "bandit_landscape"
     write(folder, tables, "bandit_landscape")
-    far = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
-    print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{far.round(4)}\nWritten: {folder}")
+    distance = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
+    print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{distance.round(4)}")
+    print(f"Written: {folder}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures objectives on stored rollouts and writes what was found: terminal, CSV, figure."""
+"""Measures objectives on stored rollouts, and writes the results: to the terminal, as CSV, as a figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from rlvr.records import Rollout
 
 
 def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: Path | None) -> None:
-    """Measure every arm on the same groups and report. Without `source` the first arm's config says what to draw."""
+    """Measure every arm on the same groups and report.
+
+    source: the file of rollouts; None: rollouts are sampled by the first arm's config.
+    """
     console = Console(highlight=False, width=None if Console().is_terminal else 160)
     store = layout.replay_stages(layout.home())
     folder = out or layout.reports(layout.home()) / "replay" / _label(source)
@@ -32,30 +35,30 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
         console.print(f"Drew rollouts: {source}", soft_wrap=True, markup=False)
     groups = read_rollouts(source)
     effects: list[Effect] = []
-    alone: list[list[float]] = []
+    group_norms: list[list[float]] = []
     for arm in arms:
         began = time.perf_counter()
-        all_groups, each_group = _measure(arm, groups, policy, store)
-        effects.append(all_groups)
-        alone.append(each_group)
+        of_all, of_groups = _measure(arm, groups, policy, store)
+        effects.append(of_all)
+        group_norms.append(of_groups)
         if Console(stderr=True).is_terminal:
             print(f"{arm.name}: {time.perf_counter() - began:.1f} s", flush=True)
-    names = [a.name for a in arms]
+    names = [arm.name for arm in arms]
     frames = tables(names, effects, groups)
     _show(console, groups, *frames)
-    for file in _write(folder, *frames, prompts(names, alone, groups)):
+    for file in _write(folder, *frames, prompts(names, group_norms, groups)):
         console.print(f"  {file}", soft_wrap=True, markup=False)
 
 
 def _label(source: Path | None) -> str:
     if source is None:
         return "base-policy"
-    whose, step = layout.run_of_rollouts(source).name, layout.step_of(source)
-    return source.stem if step is None else f"{whose}-step-{step}"
+    run_id, step = layout.run_of_rollouts(source).name, layout.step_of(source)
+    return source.stem if step is None else f"{run_id}-step-{step}"
 
 
 def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
-    """One step of rollouts, kept as a run keeps them: with its config."""
+    """Sample one step of rollouts, and write them with their config, as a run does. Returns their file."""
     with contextlib.closing(start(arm.config, policy, store)) as run:
         groups = run.step_sampler.take(1).groups
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,65 +68,71 @@ def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> 
 
 
 def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> tuple[Effect, list[float]]:
-    """What the objective does with all groups; the norm of its gradient on each by itself, with the advantages that it
-    has among all of them. What a loss rehearses beside the groups is left out of these norms.
+    """(the objective's effect for all groups, the norm of its gradient for each group by itself).
+
+    A group's norm uses the advantages computed over all groups, and leaves out the responses that a loss rehearses.
     """
     try:
         with contextlib.closing(start(arm.config, policy, store)) as run:
             if "solution" in run.trainer.objective.needs:
                 raise ValueError("it learns known answers, not responses: there is nothing to replay. Drop it.")
             batch = run.batch(groups, step=1)
-            own = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
-            alone = norms(run.trainer, [batch.select(number) for number in own.unique().split(1)])
-            return effect(run.trainer, batch), alone
+            explored = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
+            group_norms = norms(run.trainer, [batch.select(number) for number in explored.unique().split(1)])
+            return effect(run.trainer, batch), group_norms
     except ValueError as error:
         raise ValueError(f"{arm.name}: {error}") from None
 
 
-def prompts(names: Sequence[str], alone: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:
-    """One row per objective and prompt. alone: gradient norms, of each objective by group."""
-    shown = pd.DataFrame(
-        [{"problem_id": g.problem.id, "pass_rate": float(np.mean([r.correct for r in g.rewards]))} for g in groups]
-    )
-    parts = [shown.assign(objective=name, gradient_norm=own) for name, own in zip(names, alone, strict=True)]
+def prompts(names: Sequence[str], group_norms: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:
+    """One row per objective and prompt. group_norms: for each objective, the gradient norms of the groups."""
+    problems = pd.DataFrame([{"problem_id": group.problem.id, "pass_rate": _pass_rate(group)} for group in groups])
+    parts = [
+        problems.assign(objective=name, gradient_norm=of_objective)
+        for name, of_objective in zip(names, group_norms, strict=True)
+    ]
     return pd.concat(parts, ignore_index=True)
+
+
+def _pass_rate(group: Rollout) -> float:
+    return float(np.mean([reward.correct for reward in group.rewards]))
 
 
 def tables(
     names: Sequence[str], effects: Sequence[Effect], groups: Sequence[Rollout]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """(one row per objective; cosines, square; one row per objective and response)."""
+    """(one row per objective; square matrix of cosines; one row per objective and response)."""
     responses = pd.DataFrame(
         [
             {
-                "group": g,
+                "group": number,
                 "problem_id": group.problem.id,
-                "sample": s,
-                "outcome": r.outcome,
-                "pass_rate": float(np.mean([x.correct for x in group.rewards])),
-                "num_tokens": len(c.tokens),
+                "sample": sample,
+                "outcome": reward.outcome,
+                "pass_rate": _pass_rate(group),
+                "num_tokens": len(completion.tokens),
             }
-            for g, group in enumerate(groups)
-            for s, (c, r) in enumerate(zip(group.completions, group.rewards, strict=True))
+            for number, group in enumerate(groups)
+            for sample, (completion, reward) in enumerate(zip(group.completions, group.rewards, strict=True))
         ]
     )
+    right = (responses["outcome"] == "correct").to_numpy()
     rows, parts = [], []
-    for name, found in zip(names, effects, strict=True):
-        right = (responses["outcome"] == "correct").to_numpy()
+    for name, measured in zip(names, effects, strict=True):
         rows.append(
             {
                 "objective": name,
-                "loss": found.metrics.get("loss/total", np.nan),
-                "gradient_norm": found.norm,
-                "clip_fraction": found.metrics.get("policy/clip_fraction", np.nan),
-                "abs_log_ratio": found.metrics.get("policy/abs_log_ratio", np.nan),
-                "weight_correct": _mean(found.weight[right]),
-                "weight_wrong": _mean(found.weight[~right]),
-                "weight_abs": _mean(np.abs(found.weight)),
+                "loss": measured.metrics.get("loss/total", np.nan),
+                "gradient_norm": measured.norm,
+                "clip_fraction": measured.metrics.get("policy/clip_fraction", np.nan),
+                "abs_log_ratio": measured.metrics.get("policy/abs_log_ratio", np.nan),
+                "weight_correct": _mean(measured.weight[right]),
+                "weight_wrong": _mean(measured.weight[~right]),
+                "weight_abs": _mean(np.abs(measured.weight)),
             }
         )
-        own = {"reward": found.reward, "advantage": found.advantage, "weight": found.weight}
-        parts.append(responses.assign(objective=name, **own))
+        columns = {"reward": measured.reward, "advantage": measured.advantage, "weight": measured.weight}
+        parts.append(responses.assign(objective=name, **columns))
     matrix = pd.DataFrame(cosines(effects), index=list(names), columns=list(names))
     return pd.DataFrame(rows), matrix, pd.concat(parts, ignore_index=True)
 
@@ -135,14 +144,14 @@ def _mean(values: np.ndarray) -> float:
 def _show(
     console: Console, groups: Sequence[Rollout], rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame
 ) -> None:
-    number = sum(len(g.completions) for g in groups)
+    num_responses = sum(len(group.completions) for group in groups)
     right = (weights["outcome"] == "correct").mean()
-    console.print(f"{number} responses to {len(groups)} prompts, {100 * right:.1f} % correct", style="bold")
+    console.print(f"{num_responses} responses to {len(groups)} prompts, {100 * right:.1f} % correct", style="bold")
     table = Table()
-    heads = ("loss", "gradient norm", "clipped, %", "|log ratio|", "weight, correct", "weight, wrong")
+    headings = ("loss", "gradient norm", "clipped, %", "|log ratio|", "weight, correct", "weight, wrong")
     table.add_column("objective", no_wrap=True)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.to_dict("records"):
         table.add_row(
             row["objective"],
@@ -154,7 +163,7 @@ def _show(
             _number(row["weight_wrong"], "+.3g"),
         )
     console.print(table)
-    # Numbers stand for names: a grid of twenty fits a terminal.
+    # Columns have numbers instead of names, so that twenty objectives fit a terminal.
     square = Table(title="cosine between gradients", title_justify="left")
     square.add_column("", no_wrap=True)
     for i in range(len(matrix)):
@@ -164,12 +173,12 @@ def _show(
     console.print(square)
 
 
-def _number(value: float, form: str = ".4g") -> str:
-    return format(value, form) if np.isfinite(value) else "–"
+def _number(value: float, format_spec: str = ".4g") -> str:
+    return format(value, format_spec) if np.isfinite(value) else "–"
 
 
 def _write(
-    folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame, alone: pd.DataFrame
+    folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame, of_prompts: pd.DataFrame
 ) -> list[Path]:
     angles = matrix.rename_axis("objective").reset_index()
-    return write(folder, {"objectives": rows, "cosines": angles, "weights": weights, "prompts": alone}, "replay")
+    return write(folder, {"objectives": rows, "cosines": angles, "weights": weights, "prompts": of_prompts}, "replay")

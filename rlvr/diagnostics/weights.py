@@ -1,4 +1,4 @@
-"""How much does an objective weigh a problem of pass rate p? Measured on our own advantages and losses (MaxRL, Fig. 1).
+"""How much an objective weighs a problem of pass rate p, measured on our own advantages and losses (MaxRL, Fig. 1).
 
     python -m rlvr.diagnostics.weights
     python -m rlvr.diagnostics.weights loss=maxrl advantage.order=1,7 rollout.samples=8
@@ -6,8 +6,8 @@
 
 The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
 of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
-sampled. Cross-entropy is not shown samples but the known answer: all of its responses are right. The result is
-reports/weights: weights.csv, and the figure, with the closed forms drawn over the measurements.
+sampled. Cross-entropy gets the known answer instead of samples: all of its responses are right. The result, in
+reports/weights, is weights.csv and the figure, with the closed forms drawn over the measurements.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 
 
 @dataclass(frozen=True)
 class Weight:
-    """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ.
+    """The weight of one pass rate under one objective.
 
-    `order`: T of maxrl (at most G − 1, which is its default; G of its two other forms), k of pkpo; None for objectives
-    that have neither. `divergence`, `eta`: of LAD alone.
+    `weight`: w(p), the expected gradient divided by ∇p. `gradient_norm`: the mean of |gradient| with respect to θ.
+    `order`: T of maxrl (at most G − 1, its default; G for its two other forms), k of pkpo; None for objectives that
+    have neither. `divergence`, `eta`: of LAD only.
     """
 
     loss: str
@@ -61,27 +62,29 @@ def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tu
     """(w(p), E|gradient|), each [R], of an objective with G = samples on-policy responses at the pass rates [R].
 
     The loss is averaged over the responses of a group (`token-mean` of one-token responses). A loss that needs the
-    "solution" sees right answers alone. Raises ValueError for a loss or an advantage that needs more than that, rewards
-    and log-probabilities, and for pass rates outside (0, 1).
+    "solution" gets right answers only. Raises ValueError for a loss or an advantage that needs more than solution,
+    rewards and log-probabilities, and for pass rates outside (0, 1).
     """
     if not ((rates > 0) & (rates < 1)).all():
         raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
-    told = needed(loss) | needed(advantage) | ({"first pass"} if first_pass_of(loss) else set())
-    if lacking := sorted(told - {"solution"}):
+    needs = needed(loss) | needed(advantage) | ({"first pass"} if first_pass_of(loss) else set())
+    missing = sorted(needs - {"solution"})
+    if missing:
         raise ValueError(
-            f"a coin has no {', '.join(lacking)}: w(p) is measured of objectives of rewards and log-probabilities."
+            f"a coin has no {', '.join(missing)}: w(p) is measured for objectives of rewards and log-probabilities."
         )
     G = samples
     right = torch.arange(G) < torch.arange(G + 1)[:, None]  # [G + 1, G]: outcome c has c right responses
     group = torch.arange(G + 1).repeat_interleave(G)
     A = advantage(right.flatten().double(), group)
-    chance = np.eye(G + 1)[-1:] if "solution" in told else outcomes(G, rates)
+    chance = np.eye(G + 1)[-1:] if "solution" in needs else outcomes(G, rates)
     slope = np.empty((len(rates), G + 1))
     for i, p in enumerate(rates):
-        yes, no = torch.from_numpy(np.array([np.log(p), np.log1p(-p)]))  # float64: a number alone would be float32
-        logp = torch.where(right, yes, no).view(-1, 1)
-        push = _gradient(loss, logp, right.flatten().double(), A, group).view(G + 1, G)
-        slope[i] = (push.numpy() * (right.numpy() - p)).sum(1)  # d log p/dθ = 1 − p and d log(1 − p)/dθ = −p
+        # In an array, since a plain number would become float32.
+        logp_right, logp_wrong = torch.from_numpy(np.array([np.log(p), np.log1p(-p)]))
+        logp = torch.where(right, logp_right, logp_wrong).view(-1, 1)
+        gradient = _gradient(loss, logp, right.flatten().double(), A, group).view(G + 1, G)
+        slope[i] = (gradient.numpy() * (right.numpy() - p)).sum(1)  # d log p/dθ = 1 − p and d log(1 − p)/dθ = −p
     return -(chance * slope).sum(1) / (rates * (1 - rates)), (chance * abs(slope)).sum(1)
 
 
@@ -103,7 +106,7 @@ def _gradient(
 
 
 def outcomes(samples: int, rates: Floats) -> Floats:
-    """[R, G + 1] the chance of c right responses among G at each pass rate, in log space."""
+    """[R, G + 1] the probability of c right responses among G at each pass rate, computed in log space."""
     c = np.arange(samples + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, samples + 1)))])
     log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
@@ -113,21 +116,22 @@ def outcomes(samples: int, rates: Floats) -> Floats:
 
 def measured(point: Sequence[str], rates: Floats, registry: Registry) -> list[Weight]:
     """The weights of one combination of overrides of the default run."""
-    config, chosen = registry.compose(point)
+    config, choices = registry.compose(point)
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
     columns = (
-        chosen["loss"],
-        chosen["advantage"],
-        chosen.get("divergence"),
+        choices["loss"],
+        choices["advantage"],
+        choices.get("divergence"),
         config.loss.get("eta"),
-        _order(config.advantage, str(chosen["advantage"]), samples),
+        _order(config.advantage, str(choices["advantage"]), samples),
         samples,
     )
     return [Weight(*columns, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
 
 
 def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
+    """`Weight.order`."""
     if name in ("maxrl_conditional", "maxrl_control_variate"):
         return samples
     if "order" in advantage:
@@ -136,10 +140,10 @@ def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    words, registry = split(arguments)
-    grids = [words] if words else DEFAULT
+    typed, registry = split(arguments)
+    grids = [typed] if typed else DEFAULT
     rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES, registry)]
-    table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
+    table = pd.DataFrame(rows).astype({"order": "Int64"})  # an integer type with missing values
     folder = reports(home()) / "weights"
     files = write(folder, {"weights": table}, "weights")
     print(f"Written: {folder}: {', '.join(file.name for file in files)}")

@@ -1,1 +1,1 @@
-"""One run: the loop, its parts, and how its process starts and ends. The only room that joins the others."""
+"""One run: its parts, the training loop, and how its process starts and ends. Only this package joins the others."""

@@ -3,21 +3,21 @@
 import gc
 import sys
 
-# transformers imports both wherever they are installed, for what no policy does (assisted generation, losses of object
-# detection): a fifth of what a run takes to start.
+# transformers imports both if they are installed, for features that no policy uses (assisted generation, losses of
+# object detection). Importing them takes a fifth of the time to start a run.
 UNUSED = ("sklearn", "scipy")
 
 
 def _main() -> None:
-    gc.disable()  # modules are no garbage: collections take an eighth of what is left
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type] - None: not to be had
+    gc.disable()  # imported modules are never freed: collections would take an eighth of the remaining time
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type] - None: an import raises ImportError
     try:
         from rlvr.job.process import main
     finally:
         gc.enable()
-        gc.freeze()  # later ones pass over them, too
+        gc.freeze()  # later collections skip the modules, too
         for name in UNUSED:
-            del sys.modules[name]  # a task may import them
+            del sys.modules[name]  # so that a task can import them
     main()
 
 

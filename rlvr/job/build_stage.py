@@ -1,7 +1,7 @@
 """Builds one stage that a run starts from, before the run itself: a base policy, or its pre-sampled answers.
 
-`python -m rlvr.job.build_stage RUN_DIR STAGE` builds it (and what it is built on) and stops. The engines of several
-ranks (rlvr/job/ranks.py) share the problems of pre-sampled answers.
+`python -m rlvr.job.build_stage RUN_DIR STAGE` builds the stage, and the stages that it needs, and exits. If there are
+several ranks (rlvr/job/ranks.py), their engines divide the problems of pre-sampled answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlvr.trainer import distributed
 
 
 def build(run_dir: Path, stage_id: str) -> None:
-    """Raises ValueError if the run does not start from that stage, and whatever building it raises."""
+    """Build a stage of a run. Raises ValueError if the run does not start from that stage, and errors of the build."""
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
@@ -35,15 +35,14 @@ def build(run_dir: Path, stage_id: str) -> None:
     config = OmegaConf.create(plain)
     config.rollout.engine = presampling_engine(plain["rollout"]["engine"])
     store = layout.stages_beside(run_dir)
-    if several() or _base(config, store).name != stage_id:
+    if is_one_of_several_ranks() or _base(config, store).name != stage_id:
         with contextlib.closing(Parts(config, store)) as parts:
             parts.samples()
     if not (store / stage_id).is_dir():
         raise ValueError(f"run {run_dir.name} does not start from stage {stage_id}: was the code changed meanwhile?")
 
 
-def several() -> bool:
-    """Is this one of several ranks?"""
+def is_one_of_several_ranks() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -52,15 +51,15 @@ def _base(config: DictConfig, store: Path) -> Path:
 
 
 def main() -> None:
-    """Exit codes: those of rlvr/ledger/cause.py. The last line says what went wrong."""
+    """Exit codes: those of rlvr/ledger/cause.py. The last line of the output is the error."""
     if len(sys.argv) != 3:
         print(__doc__)
         sys.exit(2)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # time is nearly up: it may still suffice
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # warning of the time limit: the stage may still be ready in time
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     try:
         build(Path(sys.argv[1]), sys.argv[2])
-    except Exception as error:  # as in rlvr/job/process.py: every end gets a name
+    except Exception as error:  # broad as in rlvr/job/process.py: every end gets a cause
         logging.exception("the stage failed")
         cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), flush=True)

@@ -1,4 +1,4 @@
-"""The cause (rlvr/ledger/cause.py) that an exception stands for: its own, or that of a class which cannot carry one."""
+"""The cause (rlvr/ledger/cause.py) of an exception: the one it carries, or one by its class or message."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hydra.errors import InstantiationException
 from rlvr.ledger import cause
 from rlvr.ledger.cause import Cause
 
-# Of torch and Python. The nearest class in the exception's line counts: a UnicodeError is a ValueError.
+# Classes of torch and Python, which carry no cause. The first match in the exception's `__mro__` counts: a UnicodeError
+# is a ValueError.
 _CAUSES: Mapping[type[BaseException], Cause] = {
     torch.OutOfMemoryError: Cause.GPU_OOM,
     MemoryError: Cause.HOST_OOM,
     FloatingPointError: Cause.DIVERGED,
     ValueError: Cause.USER_ERROR,
 }
-# What the libraries of a GPU say in errors of other classes, when it is its memory that they lack.
+# Messages of GPU libraries for a lack of GPU memory, in errors of other classes.
 _NO_GPU_MEMORY = re.compile(
     r"(CUDA|Cuda|NCCL|cuDNN).*out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED", re.DOTALL
 )
@@ -27,9 +28,9 @@ _OF_A_GPU = (torch.AcceleratorError, dist.DistBackendError)
 
 
 def cause_of(error: BaseException) -> Cause:
-    """ERROR for an exception that neither carries a cause nor is of a class above.
+    """The cause of an exception; ERROR if it neither carries a cause nor is of a class above.
 
-    Hydra wraps what a component raises while it is built: what it raised counts.
+    Hydra wraps the error that a component raises while it is built: the component's error counts.
     """
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__

@@ -1,4 +1,4 @@
-"""When a run saves, what of it stays, and where it goes on."""
+"""When a run saves a checkpoint, which checkpoints are kept, and from which one a run resumes."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 
-SPARE = 1.2  # how much longer than the longest step so far the next one may take
+SPARE = 1.2  # the next step is expected to take at most this many times the longest one so far
 
 log = logging.getLogger("rlvr")
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest ones, and if asked for that of its best evaluation."""
+    """The checkpoints of one run: the newest ones, and with `keep_best` that of the best evaluation."""
 
     def __init__(self, trainer: Trainer, directory: Path, config: DictConfig, *, steps: int) -> None:
         """config: the group `checkpoint` of a run. steps: the number of the last step."""
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
-        self._last = time.monotonic()  # when the newest was begun, or the attempt
-        self._stepped: float | None = None  # when the last step of this attempt ended
-        self._longest_s = 0.0  # of its steps, each with what went before it: an evaluation, a save
+        self._saved_at = time.monotonic()  # when the newest save began; at first, when the attempt began
+        self._stepped_at: float | None = None  # when the last step of this attempt ended
+        self._longest_s = 0.0  # longest time between the ends of two steps, with an evaluation or a save between them
         self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether a finished step is saved, the same on all ranks: by number of steps, by time since the last one, as
-        the last, as the best, or because the next may not end before the allocation does. Raises what went wrong with
-        a save that was going on.
+        """Whether a finished step is to be saved, the same on all ranks.
+
+        It is if its number or the time since the last save requires it, if it is the last or the best step, or if the
+        next step may not finish before the allocation ends. Raises the error of an earlier save in the background.
         """
         self.trainer.writer.wait(block=False)
         urgent = distributed.any_rank(self._urgent())
@@ -52,13 +53,17 @@ class Checkpoints:
         return urgent or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
 
     def _urgent(self) -> bool:
-        """By this rank's clock. SLURM's warning saves what ends within it; a step may take longer than that."""
-        now, minutes, since = time.monotonic(), self.config.get("minutes"), self._stepped
-        self._stepped = now
-        self._longest_s = max(self._longest_s, 0.0 if since is None else now - since)
-        late = minutes is not None and now - self._last >= 60 * minutes
+        """Whether the time since the last save, or the time left in the allocation, calls for a save, by this rank's
+        clock. After SLURM's warning a run saves at the end of its step, but a step may take longer than the warning.
+        """
+        now, minutes, stepped_at = time.monotonic(), self.config.get("minutes"), self._stepped_at
+        self._stepped_at = now
+        if stepped_at is not None:
+            self._longest_s = max(self._longest_s, now - stepped_at)
+        since_save = now - self._saved_at
+        late = minutes is not None and since_save >= 60 * minutes
         last_chance = 0 < self._ends_at - time.time() < SPARE * self._longest_s
-        return late or (last_chance and now - self._last >= self._longest_s / 4)  # short steps: not each of them
+        return late or (last_chance and since_save >= self._longest_s / 4)  # not after each of several short steps
 
     def save(
         self,
@@ -68,12 +73,13 @@ class Checkpoints:
         ahead: StepGroups | None = None,
         share: float = 1.0,
     ) -> None:
-        """Save the state after a step, `position` problems into the stream, unless it is saved already.
+        """Save the state after a step, with `position` problems drawn from the stream, unless it is saved already.
 
-        ahead: the groups of the next step, if there are some. share: of problems drawn whose groups were kept.
+        ahead: the groups of the next step, if they are sampled already. share: of drawn problems, those whose groups
+        were kept.
         """
         path = layout.checkpoint(self.directory, step)
-        self._last = time.monotonic()
+        self._saved_at = time.monotonic()
         self.trainer.writer.wait()
         if distributed.of_first_rank(path.exists()):
             return
@@ -90,13 +96,14 @@ class Checkpoints:
         self.trainer.save(path, state, **how)
 
     def resume(self, recorded: int | None = None) -> dict[str, Any] | None:
-        """Put the trainer where the newest sound checkpoint left it; its "step", "position" and "ahead", or None.
+        """Load the newest intact checkpoint into the trainer. Returns its "step", "position", "ahead" …; None if there
+        is no checkpoint.
 
-        A damaged one is set aside. recorded: the last step up to which every step is on record: what a later
-        checkpoint contains would be missing in the record for ever. None: it does not matter. Called by all ranks, of
-        which the first says what checkpoints there are.
+        A damaged checkpoint is set aside. recorded: the last step up to which every step is in the journal. Later
+        checkpoints are not used: steps that they contain would stay missing in the journal. None: no such limit.
+        Called by all ranks; the first one lists the checkpoints.
         """
-        newest = self._newest_sound(recorded)
+        newest = self._newest_intact(recorded)
         if newest is None:
             return None
         extra = self.trainer.load(newest)
@@ -105,13 +112,13 @@ class Checkpoints:
         log.info("resuming from %s", newest.name)
         return extra
 
-    def _newest_sound(self, recorded: int | None) -> Path | None:
+    def _newest_intact(self, recorded: int | None) -> Path | None:
         place = self.trainer.place
         names = distributed.of_first_rank([path.name for path in checkpoints(self.directory)])
         for path in (self.directory / name for name in reversed(names)):
             step = layout.step_of(path)
             if recorded is not None and step is not None and step > recorded:
-                log.warning("%s is left out: steps after %d are not on record. They are taken again", path, recorded)
+                log.warning("%s is not used: steps after %d are not in the journal. They are repeated", path, recorded)
                 continue
             fault = self.trainer.fault_of(path)
             if not fault:
@@ -123,9 +130,10 @@ class Checkpoints:
         return None
 
     def _score(self, metrics: Mapping[str, float]) -> float | None:
-        """The accuracy of an evaluation, if the best is kept and this is better than any before."""
+        """The accuracy in `metrics` if the best checkpoint is kept and this accuracy is the best so far; else None."""
         score = accuracy(metrics) if self.config.keep_best else None
-        return score if score is not None and score > (-math.inf if self.best is None else self.best) else None
+        best = -math.inf if self.best is None else self.best
+        return score if score is not None and score > best else None
 
     def _drop(self, written: Path) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""

@@ -1,7 +1,7 @@
-"""One evaluation: every sample that its sample set lacks is drawn, then all are read, counted and put in order.
+"""One evaluation: the samples that its sample set lacks are drawn, then all samples are read, counted and put in order.
 
-What is drawn depends neither on how often the work was interrupted nor on how many ranks share it: sample i of a
-problem has noise of its own, and each rank takes every world-th chunk of what is missing.
+The samples depend neither on interruptions nor on the number of ranks: sample i of a problem has noise of its own. Of
+the missing chunks, each of `world` ranks draws every `world`-th.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
 
-STEP = 1  # an evaluation is a run of one step; which one of training it looks at, its policy says
+STEP = 1  # an evaluation is a run of one step; its policy has the step of training
 
 
 class Evaluation:
-    """A run whose config names a policy: it samples and trains nothing."""
+    """A run whose config names a policy: it samples and does not train."""
 
     def __init__(
         self, config: DictConfig, run_dir: Path, attempt: Attempt | None, journal: JournalWriter | None
     ) -> None:
-        """attempt, journal: of the first rank alone."""
+        """attempt, journal: None except on the first rank."""
         self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
         self._heartbeat(0, 0)
         alive = (lambda: None) if attempt is None else attempt.alive
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         if isinstance(parts.task, ArmedTask):
-            raise ValueError("task=bandit: its policy is read off, not sampled; `runs/RUN/samples` of training has it.")
+            raise ValueError(
+                "task=bandit: its policy is computed, not sampled; the `runs/RUN/samples` of the training run has it."
+            )
         if attempt is not None:
             record_stages(run_dir, parts.stages)
         self.problems = held_out(parts.task, config.evaluation.problems)
         self.keys = [key_of(problem) for problem in self.problems]
-        wanted = config.evaluation
+        options = config.evaluation
         self.sampling = Sampling(
-            parts.place.max_tokens, config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p
+            parts.place.max_tokens, config.seed + NOISE_STREAM, 0, options.temperature, options.top_p
         )
         identity = self._identity()
         self.samples = SampleSet(layout.sample_set(run_dir, set_id(identity)), identity)
 
     def _identity(self) -> dict[str, Any]:
-        """What decides the samples: not their number, not the number of problems, not who draws them."""
+        """All that the samples depend on: not their number, the number of problems, or the ranks that draw them."""
         policy, plain = self.config.policy, OmegaConf.to_container(self.config)
         assert isinstance(plain, dict)
         return {
@@ -78,37 +80,39 @@ class Evaluation:
     # --- drawing
 
     def run(self, stop: StopFlag) -> Cause:
-        """Draw what is missing, chunk by chunk, until it is all there or the run is asked to stop."""
+        """Draw the missing samples, chunk by chunk, until all exist or the run is asked to stop."""
         began = time.perf_counter()
-        of_first = distributed.gather(self._missing())[0]  # which no other may differ from
-        pieces = [[Wanted(*each) for each in piece] for piece in of_first]
+        of_first_rank = distributed.gather(self._missing())[0]  # all ranks use the first rank's list
+        chunks = [[Wanted(*fields) for fields in chunk] for chunk in of_first_rank]
         sampler, rank = self.parts.sampler, self.parts.place.rank
-        mine, engines = sampler.share(pieces), sampler.engines
-        rounds = math.ceil(len(pieces) / engines)
-        for number in range(rounds):
+        of_rank, engines = sampler.share(chunks), sampler.engines
+        rounds = math.ceil(len(chunks) / engines)
+        for index in range(rounds):
             if distributed.any_rank(bool(stop)):
                 return stop.cause
-            for piece in mine[number : number + 1]:
-                self._draw(piece)
-            self._heartbeat(number + 1, rounds)
-            log.info("drew %d of %d chunks", min((number + 1) * engines, len(pieces)), len(pieces))
-        distributed.barrier()  # all chunks of all ranks are there
+            if index < len(of_rank):  # a rank may have fewer chunks than there are rounds
+                self._draw(of_rank[index])
+            self._heartbeat(index + 1, rounds)
+            log.info("drew %d of %d chunks", min((index + 1) * engines, len(chunks)), len(chunks))
+        distributed.barrier()  # now all chunks of all ranks are written
         if rank == 0:
             self._finish(time.perf_counter() - began)
         distributed.barrier()
         return Cause.OK
 
     def _missing(self) -> list[list[tuple[int, int, int]]]:
-        """The pieces of the first rank, as JSON can carry them; another rank has none."""
+        """The missing chunks, as the fields of their `Wanted`, for JSON; empty on all ranks but the first."""
         if self.parts.place.rank:
             return []
-        pieces = self.samples.missing(self.keys, self.config.evaluation.samples)
-        return [[astuple(each) for each in piece] for piece in pieces]
+        chunks = self.samples.missing(self.keys, self.config.evaluation.samples)
+        return [[astuple(wanted) for wanted in chunk] for chunk in chunks]
 
-    def _draw(self, piece: list[Wanted]) -> None:
-        asked = [(self.problems[each.problem], each.first, each.count) for each in piece]
-        groups = self.parts.sampler.draw(asked, self.sampling)
-        rows = [row for group, each in zip(groups, piece, strict=True) for row in self._rows(group, each.first)]
+    def _draw(self, chunk: list[Wanted]) -> None:
+        requests = [(self.problems[wanted.problem], wanted.first, wanted.count) for wanted in chunk]
+        groups = self.parts.sampler.draw(requests, self.sampling)
+        rows = list[dict[str, Any]]()
+        for group, wanted in zip(groups, chunk, strict=True):
+            rows += self._rows(group, wanted.first)
         self.samples.add(rows)
 
     def _rows(self, group: Rollout, first: int) -> Iterator[dict[str, Any]]:
@@ -127,23 +131,24 @@ class Evaluation:
     # --- the record
 
     def _finish(self, seconds: float) -> None:
-        """Put all samples in order into the run's own file, and what they come to into its journal."""
-        wanted = self.config.evaluation
+        """Write all samples, in order, into the run's own file, and their metrics into its journal."""
+        options = self.config.evaluation
         if self.attempt is not None and not self.attempt.holds_lease():
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
         self.samples.refresh()
         by_source: dict[str, list[Answers]] = defaultdict(list)
 
-        def counted() -> Iterator[pa.Table]:
-            for table in self.samples.ordered(self.keys, wanted.samples):
-                for source, answers in _answers(table, wanted.samples):
+        def tables() -> Iterator[pa.Table]:
+            """The samples in order; their answers are collected in `by_source` on the way."""
+            for table in self.samples.ordered(self.keys, options.samples):
+                for source, answers in _answers(table, options.samples):
                     by_source[source].append(answers)
                 yield table
 
-        write_ordered(counted(), layout.evaluation(self.dir, STEP), step=STEP)
-        k = list(wanted.k)
-        metrics = measured(self.parts.task, by_source, samples=wanted.samples, k=k, prefix=EVALUATION)
-        metrics |= voted(self.parts.task, by_source, samples=wanted.samples, k=k) | {"time/evaluation_s": seconds}
+        write_ordered(tables(), layout.evaluation(self.dir, STEP), step=STEP)
+        k = list(options.k)
+        metrics = measured(self.parts.task, by_source, samples=options.samples, k=k, prefix=EVALUATION)
+        metrics |= voted(self.parts.task, by_source, samples=options.samples, k=k) | {"time/evaluation_s": seconds}
         if self.journal is not None:
             self.journal.record(STEP, metrics)
         if self.attempt is not None:
@@ -159,15 +164,15 @@ class Evaluation:
 
 
 def _answers(table: pa.Table, samples: int) -> Iterator[tuple[str, Answers]]:
-    """(benchmark, answers) of each problem of a table in order."""
+    """(benchmark, answers) of each problem of a table in order, which has `samples` rows for each problem."""
     columns = (table[name].to_pylist() for name in ("source", "outcome", "answer", "reward"))
     source, outcome, answer, reward = columns
     for start in range(0, table.num_rows, samples):
-        own = slice(start, start + samples)
-        yield source[start], Answers(tuple(outcome[own]), tuple(answer[own]), tuple(reward[own]))
+        rows = slice(start, start + samples)
+        yield source[start], Answers(tuple(outcome[rows]), tuple(answer[rows]), tuple(reward[rows]))
 
 
 def _total(logp: Any) -> float | None:
-    """Nats of a whole response; None where the engine does not know them."""
+    """Log-probability of a whole response in nats; None if the engine did not return it (NaN)."""
     total = float(np.sum(logp, dtype=np.float64))
     return None if math.isnan(total) else total

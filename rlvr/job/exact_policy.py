@@ -1,4 +1,4 @@
-"""A bandit's whole policy, read off instead of sampled: every arm as the one-token response of one group."""
+"""A bandit's policy, computed instead of sampled: all arms are the one-token responses of one group."""
 
 from __future__ import annotations
 

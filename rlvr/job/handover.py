@@ -1,4 +1,4 @@
-"""The policy in training goes into the engine: once per update, and only when something is sampled."""
+"""Copies the policy in training into the engine: at most once per update, and only before something is sampled."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from rlvr.trainer.fsdp import Trainer
 
 
 class Handover:
-    """Knows which weights the engine has. Every method is called by all ranks."""
+    """Gives the engine new weights, and keeps track of those it has. Every method is called by all ranks."""
 
     def __init__(self, sampler: Sampler, trainer: Trainer, problems: Sequence[Problem]) -> None:
-        """problems: of which the canary asks both of them."""
+        """problems: for the prompts on which the canary compares engine and trainer."""
         self.sampler, self.trainer, self.problems = sampler, trainer, problems
-        self.seconds = 0.0  # spent in `__call__` and `sleep`, all in all
-        self.weights_s = 0.0  # that the engine's newest weights took to get there
-        self.updates: int | None = None  # behind the engine's weights; None: it must be given some
+        self.seconds = 0.0  # total time spent in `__call__` and `sleep`
+        self.weights_s = 0.0  # time in which the engine's newest weights were transferred
+        self.updates: int | None = None  # number of updates that led to the engine's weights; None: it has no weights
 
     def __call__(self) -> int:
-        """Give the engine the newest weights, if it has others. Returns how many updates are behind them.
+        """Give the engine the newest weights, unless it has them. Returns the number of updates that led to them.
 
-        Raises EngineDisagrees if it does not sample from them.
+        Raises EngineDisagrees if the engine does not sample from them.
         """
         began = time.perf_counter()
         newest = self.trainer.num_updates
-        if self.updates != newest:  # else an evaluation has just been given these very weights
+        if self.updates != newest:  # equal if the engine got these weights for an evaluation
             self.sampler.engine.sync(self.trainer.weights())
             self.weights_s = time.perf_counter() - began
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)
             if self.trainer.place.device.type == "cuda":
-                torch.cuda.empty_cache()  # what the canary took is the engine's to sample with
+                torch.cuda.empty_cache()  # so that the engine can use the memory that the canary needed
             self.updates = newest
         self.seconds += time.perf_counter() - began
         return newest
 
     def sleep(self) -> None:
-        """Let the engine make room for training: it must be given weights before it samples again."""
+        """Let the engine free memory for training: it needs weights again before it samples."""
         began = time.perf_counter()
         self.sampler.engine.sleep()
         self.seconds += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The log of an attempt: everything that is logged, printed or warned, and what a line says of a step."""
+"""The log of an attempt: all log records, prints and warnings, and the summary of a step in one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import IO
 
 from rlvr.metrics import EVALUATION, VALIDATION
 
-SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # and evaluations
+SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # beside evaluations
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[IO[str]]:
-    """Log records, prints and warnings of this attempt go to its own file.
+    """Context in which log records, prints and warnings go to the attempt's own file.
 
-    On SIGQUIT the stacks of all threads go there too, written in C: the supervisor sends it to a run that hangs.
+    On SIGQUIT the stacks of all threads are written there too, by C code. The supervisor sends SIGQUIT to a run that
+    hangs.
     """
     with path.open("a", buffering=1) as file:
         handler = logging.StreamHandler(file)
@@ -37,6 +38,6 @@ def logging_to(path: Path) -> Iterator[IO[str]]:
 
 
 def brief(metrics: Mapping[str, float]) -> str:
-    """The few numbers of a step that a log line has room for."""
+    """The metrics of a step that its log line shows."""
     names = [name for name in metrics if name.startswith((EVALUATION, VALIDATION)) or name in SHOWN]
     return " ".join(f"{name}={metrics[name]:.4g}" for name in names)

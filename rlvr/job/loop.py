@@ -1,4 +1,4 @@
-"""One run: a frozen config becomes objects, and the objects become the training loop."""
+"""One run: builds its objects from a frozen config, and trains."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from rlvr.trainer.overlong import penalised, without_cut
 
 log = logging.getLogger("rlvr")
 
-EVALUATION_GRACE_S = 5.0  # to finish one in, when told to stop: given up, its step is taken again
+EVALUATION_GRACE_S = 5.0  # to finish an evaluation after a signal to stop; if it is aborted, its step is repeated
 
 
 class Run:
-    """Everything one run is made of, and its loop."""
+    """The objects of one run, and its training loop."""
 
     def __init__(
         self, config: DictConfig, run_dir: Path, attempt: Attempt | None, journal: JournalWriter | None
     ) -> None:
-        """attempt, journal: of the first rank alone; the others write nothing but their part of a checkpoint."""
+        """attempt, journal: None except on the first rank; the others write only their part of a checkpoint."""
         self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
         self._phase("base policy", 0)
         alive = (lambda: None) if attempt is None else attempt.alive
@@ -76,34 +76,34 @@ class Run:
         self.empty_steps = EmptySteps(Selection.of(config.rollout), warns=self.place.rank == 0)
 
     def _step_sampler(self) -> StepSampler | InFlightSampler:
-        """By rollout.ahead. What is sampled in flight is gathered by the trainer's own thread."""
+        """The sampler that rollout.ahead selects."""
         sampler, ahead = self.parts.sampler, self.config.rollout.ahead
-        if ahead == 1:  # collectives of two threads must not mix
+        if ahead == 1:  # a thread samples, and collectives of two threads must not mix; in flight, the main one gathers
             sampler = replace(sampler, gather=functools.partial(gather_rollouts, group=distributed.another_group()))
         kind = StepSampler if ahead < 2 else InFlightSampler
         if ahead > 1:
             log.info(
-                "rollout.ahead=%d: what is sampled depends on timing. Run again or resumed, this run is not the same "
-                "bit for bit (docs/engines.md)",
+                "rollout.ahead=%d: the samples depend on timing. A repeated or resumed run is not the same bit for bit "
+                "(docs/engines.md)",
                 ahead,
             )
         return kind(sampler, self.stream, self.config, max_tokens=self.place.max_tokens, hand_over=self.handover)
 
     def _mixture(self) -> Mixture | None:
-        """The two streams of a run whose loss brings `presample` along. The trainer still holds the base policy."""
+        """The two streams of a run whose loss selects `presample`; else None. The trainer must hold the base policy."""
         samples = self.parts.samples()
         if samples is None:
             return None
         rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
         pad = self.place.pad_token_id
-        streams = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
+        mixture = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
         policy_of = functools.partial(self.trainer.policy_of, with_entropy=False)
-        return streams.with_logp(policy_of, own=self.config.rollout.logp_old == "trainer")
+        return mixture.with_logp(policy_of, own=self.config.rollout.logp_old == "trainer")
 
     # --- the loop ---
 
     def train(self, stop: StopFlag) -> Cause:
-        """From the newest checkpoint to the last step, or until asked to stop."""
+        """Train from the newest checkpoint to the last step, or until the run is asked to stop."""
         done = self._resume()
         if done == 0 and not distributed.any_rank(self.journal is not None and 0 in self.journal.steps):
             with stop.interruptible(EVALUATION_GRACE_S):
@@ -123,10 +123,10 @@ class Run:
         return Cause.OK
 
     def _step(self, step: int) -> dict[str, float]:
-        began, handed_over_s = time.perf_counter(), self.handover.seconds
+        began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
         self.empty_steps.look(sampled)
-        groups, stale = sampled.groups, sampled.staleness(self.trainer.num_updates)
+        groups, staleness = sampled.groups, sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
         if step <= self.config.keep_rollouts:
@@ -135,29 +135,28 @@ class Run:
                 write_rollouts(groups, layout.rollouts(self.dir, step))
         learned = self._learn(groups, step) if groups else self.trainer.learn_nothing()
         self.step_sampler.learned(step)
-        own = {
-            **stale,
-            "time/sync_s": self.handover.seconds - handed_over_s,
+        times = {
+            "time/sync_s": self.handover.seconds - handover_s,
             "time/weights_s": self.handover.weights_s,
             "time/step_s": time.perf_counter() - began,
         }
-        metrics = {**sampled.metrics, **learned, **own}
+        metrics = {**sampled.metrics, **learned, **staleness, **times}
         return metrics | throughput(metrics, devices=self.parts.devices)
 
     def _learn(self, groups: Sequence[Rollout], step: int) -> dict[str, float]:
-        collating = time.perf_counter()
+        began = time.perf_counter()
         batch = self.batch(groups, step)
-        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, self.importance_level)
-        ready = time.perf_counter()
+        engine_mismatch = mismatch.measure(batch, self.config.rollout.max_mismatch, self.importance_level)
+        batch_ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         times = {
-            "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
-            "time/train_s": time.perf_counter() - ready,
+            "time/batch_s": batch_ready - began,  # mostly for the trainer's own log-probabilities, if it computes them
+            "time/train_s": time.perf_counter() - batch_ready,
         }
-        return {**apart, **learned, **times}
+        return {**engine_mismatch, **learned, **times}
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
-        """The groups as the trainer wants them, with all that the objective reads."""
+        """The groups as the batch of a training step, with everything that the objective reads."""
         trainer, place, rollout = self.trainer, self.place, self.config.rollout
         if "solution" in trainer.objective.needs:
             groups = known_answers(groups, self.task, self.parts.tokenizer, max_tokens=place.max_tokens)
@@ -174,19 +173,19 @@ class Run:
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         self._phase("evaluation", step)
-        if isinstance(self.task, ArmedTask):  # the whole policy can be read off: nothing needs to be sampled
+        if isinstance(self.task, ArmedTask):  # the policy's expected reward is exact: nothing is sampled
             metrics = self._exact_evaluation(self.task, step)
         else:
             metrics = self._sampled_evaluation(step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
     def _sampled_evaluation(self, step: int) -> dict[str, float]:
-        wanted = self.config.evaluation
+        options = self.config.evaluation
         self.step_sampler.sync()
         seed = self.config.seed + NOISE_STREAM
-        sampling = Sampling(self.place.max_tokens, seed, 0, wanted.temperature, wanted.top_p)
+        sampling = Sampling(self.place.max_tokens, seed, 0, options.temperature, options.top_p)
         measure = functools.partial(
-            evaluate, self.parts.sampler, samples=wanted.samples, k=list(wanted.k), sampling=sampling
+            evaluate, self.parts.sampler, samples=options.samples, k=list(options.k), sampling=sampling
         )
         metrics, groups = measure(self.problems)
         if self.validation:
@@ -205,13 +204,13 @@ class Run:
         return {"evaluation/bandit/expected_reward": float(policy["probability"] @ policy["reward"])}
 
     def _is_measured(self, step: int, file: Path) -> bool:
-        """Whether an attempt before this one put the step on record: its metrics stand, and so do their samples."""
+        """Whether an earlier attempt recorded the step. Its metrics are kept, and so are the samples behind them."""
         return self.journal is not None and step in self.journal.steps and file.exists()
 
     # --- the record ---
 
     def _finish(self, step: int, metrics: dict[str, float]) -> None:
-        """Put a step on record; then, when it is time, a checkpoint that contains it."""
+        """Record a finished step in the journal; then save a checkpoint, if one is due."""
         if self.journal is not None:
             self.journal.record(step, metrics)
         self._phase("train", step, accuracy(metrics))
@@ -224,15 +223,17 @@ class Run:
             self.attempt.heartbeat(step, self.config.steps, phase, score)
 
     def _check_lease(self) -> None:
-        """Before a durable write: an attempt that was declared lost must not write once a newer one has begun."""
+        """Called before each write that lasts: an attempt that was declared lost must not write once a newer one has
+        begun.
+        """
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
         self._check_lease()
         if self.journal is not None:
-            self.journal.flush()  # a checkpoint never knows of a step that the record does not
-        ahead = self.step_sampler.prefetched()  # before the position: to sample draws problems
+            self.journal.flush()  # a checkpoint must not contain a step that the journal lacks
+        ahead = self.step_sampler.prefetched()  # before reading the position: sampling draws problems
         self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
@@ -247,7 +248,7 @@ class Run:
 
     def close(self) -> None:
         try:
-            self.trainer.writer.wait()  # a run that has ended has saved
+            self.trainer.writer.wait()  # a save in the background must finish before the run ends
         finally:
             self.step_sampler.close()
             self.parts.close()

@@ -1,6 +1,6 @@
 """Two streams of training problems (DPH-RL, arXiv:2509.07430): hard prompts to explore, easy ones to rehearse.
 
-The base policy's own answers (rlvr/rollout/presample.py) tell which are which.
+A problem is easy or hard by the base policy's own answers (rlvr/rollout/presample.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ AT_ONCE = 256  # stored responses whose log-probabilities are computed at once
 
 
 def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
-    """Split the problems. seed: of the run. rows: explored responses per step, in `updates` mini-batches."""
+    """Split the problems into easy and hard ones. seed: of the run. rows: explored responses per step, which is divided
+    into `updates` mini-batches. Raises ValueError if one of the streams is empty, or too small for the mini-batches.
+    """
     correct = np.array([row["correct"] for row in samples.rows])
     easy = correct >= samples.knobs.threshold
     hard = ~easy & ((correct > 0) | (not samples.knobs.drop_unsolved))
@@ -47,13 +49,15 @@ def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_t
             "or less."
         )
     log.info("%s.", summary)
-    rehearsals = ((samples.problems[i], samples.rows[i]) for i in np.flatnonzero(easy).tolist())
-    kept = {problem.id: _stored(problem, row) for problem, row in rehearsals}
+    stored = dict[str, Rollout]()
+    for i in np.flatnonzero(easy).tolist():
+        problem = samples.problems[i]
+        stored[problem.id] = _stored_rollout(problem, samples.rows[i])
     explored, rehearsed = (Subset(samples.task, np.flatnonzero(chosen)) for chosen in (hard, easy))
-    return Mixture(explored, Stream(rehearsed, seed), kept, num_rehearsed, pad_token_id)
+    return Mixture(explored, Stream(rehearsed, seed), stored, num_rehearsed, pad_token_id)
 
 
-def _stored(problem: Problem, row: Mapping[str, Any]) -> Rollout:
+def _stored_rollout(problem: Problem, row: Mapping[str, Any]) -> Rollout:
     logp = np.asarray(row["logp"], np.float32)
     completion = Completion(np.asarray(row["tokens"], np.int64), logp, logp, finished=True)
     reward = Reward(1.0, "correct")
@@ -81,36 +85,37 @@ class Subset:
 
 @dataclass(frozen=True)
 class Mixture:
-    """D_exp, to be explored, and D_pef's stored responses, of which every step rehearses `num_rehearsed`."""
+    """The problems to explore (D_exp), and the stored responses (D_pef), of which each step rehearses some."""
 
     explored: Subset
-    stream: Stream  # of D_pef
-    kept: Mapping[str, Rollout]  # problem id → its one stored response
+    stream: Stream  # of the problems of D_pef
+    stored: Mapping[str, Rollout]  # problem id → its one stored response
     num_rehearsed: int
     pad_token_id: int
 
     def with_logp(self, policy_of: Callable[[Batch], Policy], *, own: bool = False) -> Mixture:
-        """With log-probabilities of stored responses whose engine gave none (vLLM with top_p < 1: NaN).
+        """The mixture with log-probabilities for the stored responses whose engine returned NaN (vLLM with top_p < 1).
 
-        own: of all of them, as explored rows have the trainer's own under rollout.logp_old=trainer: an engine's differ
-        by its rounding, and the ratio of a policy that has not moved would not be 1.
-        policy_of: what the base policy says of a batch. Called by all ranks.
+        own: for all stored responses, as with rollout.logp_old=trainer explored responses have the trainer's own: an
+        engine's differ by rounding, and the ratio of a policy that has not changed would not be 1.
+        policy_of: returns the base policy's outputs for a batch. Called by all ranks.
         """
-        kept = dict(self.kept)
-        unknown = [name for name, group in kept.items() if own or np.isnan(group.completions[0].logp).any()]
+        stored = dict(self.stored)
+        unknown = [name for name, group in stored.items() if own or np.isnan(group.completions[0].logp).any()]
         for first in range(0, len(unknown), AT_ONCE):
             names = unknown[first : first + AT_ONCE]
-            groups = [kept[name] for name in names]
+            groups = [stored[name] for name in names]
             batch = collate(groups, _no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of, own_logp=own)
             for name, group, logp, mask in zip(names, groups, batch.logp_old, batch.mask, strict=True):
                 (completion,) = group.completions
-                kept[name] = replace(group, completions=(replace(completion, logp=logp[mask].numpy()),))
-        return replace(self, kept=kept)
+                stored[name] = replace(group, completions=(replace(completion, logp=logp[mask].numpy()),))
+        return replace(self, stored=stored)
 
     def add(self, batch: Batch, step: int) -> Batch:
-        """The batch of a training step (1, 2, …) with its rehearsed responses: a function of seed and step alone."""
-        drawn = replace(self.stream, position=(step - 1) * self.num_rehearsed).draw(self.num_rehearsed)
-        rehearsed = collate([self.kept[p.id] for p in drawn], _no_advantage, pad_token_id=self.pad_token_id)
+        """The batch of a training step (1, 2, …) with rehearsed responses, which depend on seed and step only."""
+        problems = replace(self.stream, position=(step - 1) * self.num_rehearsed).draw(self.num_rehearsed)
+        groups = [self.stored[problem.id] for problem in problems]
+        rehearsed = collate(groups, _no_advantage, pad_token_id=self.pad_token_id)
         return mix(batch, rehearsed)
 
 
@@ -119,40 +124,40 @@ def _no_advantage(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001 - th
 
 
 def mix(explore: Batch, rehearse: Batch) -> Batch:
-    """One batch of both: kind 0 and 1, groups of the second spread evenly among those of the first.
+    """One batch of both, of kind EXPLORE and REHEARSE; the rehearsed groups are spread evenly among the explored ones.
 
-    Mini-batches are runs of groups, so an even spread gives each its share of both. A field that only one of them has
-    is 0 on the rows of the other.
+    Mini-batches are runs of groups, so that each gets its share of both kinds. A field that only one of the two batches
+    has is 0 in the rows of the other.
     """
     P, R = explore.num_groups, rehearse.num_groups
-    spread = (torch.arange(R) * 2 + 1) * (P + R) // (2 * R)  # places of the second's groups
-    others = torch.ones(P + R, dtype=torch.bool)
-    others[spread] = False
-    place = torch.cat([others.nonzero()[:, 0], spread])  # [P + R] new number of each group, first's before second's
+    rehearsed = (torch.arange(R) * 2 + 1) * (P + R) // (2 * R)  # new numbers of the rehearsed groups
+    is_explored = torch.ones(P + R, dtype=torch.bool)
+    is_explored[rehearsed] = False
+    place = torch.cat([is_explored.nonzero()[:, 0], rehearsed])  # [P + R] new number of each group, explored ones first
     joined: dict[str, Tensor] = {}
-    for name in (field.name for field in fields(Batch)):
-        whole = _joined(name, explore, rehearse)
-        if whole is not None:
-            joined[name] = whole
+    for field in fields(Batch):
+        values = _joined(field.name, explore, rehearse)
+        if values is not None:
+            joined[field.name] = values
     joined["group"] = group = torch.cat([place[explore.group], place[P + rehearse.group]])
     joined["kind"] = torch.cat([torch.full_like(explore.group, EXPLORE), torch.full_like(rehearse.group, REHEARSE)])
     rows, groups = group.argsort(stable=True), place.argsort()
-    return Batch(**{name: whole[groups if name.startswith("prompt") else rows] for name, whole in joined.items()})
+    return Batch(**{name: values[groups if name.startswith("prompt") else rows] for name, values in joined.items()})
 
 
 def _joined(name: str, explore: Batch, rehearse: Batch) -> Tensor | None:
-    """A field of both, the rows of the second after those of the first, padded to one width: prompts at the left,
-    responses at the right. None where neither has it.
+    """A field of both batches, the explored rows first, padded to one width: prompts on the left, responses on the
+    right. None if neither batch has the field.
     """
     first: Tensor | None = getattr(explore, name)
     second: Tensor | None = getattr(rehearse, name)
-    like = first if first is not None else second
-    if like is None:
+    template = first if first is not None else second
+    if template is None:
         return None
-    dims = max(x.dim() for x in (first, second) if x is not None)
+    dims = max(values.dim() for values in (first, second) if values is not None)
     parts: list[Tensor] = []
     for part, batch in ((first, explore), (second, rehearse)):
-        filled = like.new_zeros(len(batch.group)) if part is None else part
+        filled = template.new_zeros(len(batch.group)) if part is None else part
         if dims == 2 and filled.dim() == 1:
             filled = filled[:, None].expand(-1, batch.mask.shape[1])
         parts.append(filled)

@@ -1,4 +1,4 @@
-"""What a run is made of before it trains: its task, its base policy, the engine that samples from it."""
+"""The parts of a run that exist before it trains: its task, its base policy, the engine that samples from it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ B = TypeVar("B")
 
 
 def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
-    """Every rank's groups, in the order of ranks, on every rank; of several ranks without their problems' text."""
+    """Every rank's groups, in the order of ranks, on every rank; with several ranks, without the problems' text."""
     if dist.get_world_size() == 1:
         return [mine]
-    return [rollouts.of_bytes(each) for each in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
+    return [rollouts.of_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
 def in_turn(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
-    """The same work, by one thread at a time."""
+    """A function that does `work`, in one thread at a time."""
 
     def locked(argument: A) -> B:
         with lock:
@@ -55,47 +55,43 @@ def in_turn(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
 
 
 def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float]:
-    """`max_cache_gb` of an engine that leaves it open: by the memory of this rank's GPU."""
+    """`max_cache_gb`, if the config leaves it open for the engine: computed from the memory of this rank's GPU."""
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
     on_gpu = device.type == "cuda"
-    # The run has nothing on the GPU yet: memory in use is of other processes, or in the cache of torch.
+    # The run has nothing on the GPU yet: memory in use belongs to other processes, or is cached by torch.
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) if on_gpu else 0
     gpu_gb = free / memory.GB if on_gpu else None
     cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)
-    log.info("rollout.engine.max_cache_gb=%.3g, of what is left while responses are sampled", cache_gb)
+    log.info("rollout.engine.max_cache_gb=%.3g, from the memory that is free while responses are sampled", cache_gb)
     return {"max_cache_gb": cache_gb}
 
 
 class Parts:
-    """Built from a run's frozen config. `store`: where stages are kept; the first rank builds what is missing."""
+    """Task, base policy, tokenizer, engine and sampler, built from a run's frozen config."""
 
     def __init__(self, config: DictConfig, store: Path, heard: Callable[[], None] = lambda: None) -> None:
-        """heard: see Sampler."""
+        """store: the directory of stages; the first rank builds missing ones. heard: see `Sampler`."""
         self.config, self.store = config, store
         rank, world, device = distributed.join_group()
         self.task: Task = instantiate(config.task, _convert_="all")
-        self.base = self._base_of_all(config, store, rank)
-        self.stages = [self.base.name] if self.base.parent == store else []  # ids of those used
+        self.base = self._shared_base(config, store, rank)
+        self.stages = [self.base.name] if self.base.parent == store else []  # ids of the stages that the run uses
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         ends = end_tokens(skeleton(self.base), tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
         self.place = Place(device, rank, world, pad, config.rollout.max_tokens or self.task.max_tokens)
-        # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
-        spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
-        silent = [e for e in ends if e != spoken]
+        # The task's own end word is part of the answer; a model's end-of-turn token is not.
+        end_word = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
+        silent = [token for token in ends if token != end_word]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
         self.engine: Engine = open_engine(
             self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device)
         )
-        judge: Judge | None = None
-        if isinstance(self.engine, SpreadEngine) and (more := self.engine.judges(as_dict(config.task, resolve=True))):
-            judge = SpreadJudge(functools.partial(rewards_of, self.task), more, nodes=self.engine.training_nodes)
-            log.info("answers are judged on %d nodes", self.engine.training_nodes + len(more))
-        said = config.policy or config.model
-        chat, system = bool(said.get("chat")), said.get("system")
-        tokenizing = threading.Lock()  # fast tokenizers fail if two threads use one at once
+        policy = config.policy or config.model
+        chat, system = bool(policy.get("chat")), policy.get("system")
+        tokenizing = threading.Lock()  # fast tokenizers fail if two threads use one at the same time
         self.sampler = Sampler(
             self.task,
             self.engine,
@@ -107,12 +103,24 @@ class Parts:
             new_board=distributed.new_board,
             ranks_per_engine=ranks_per_engine(config.rollout.engine, world) if world > 1 else 1,
             heard=heard,
-            judge_all=judge,
+            judge_all=self._spread_judge(),
         )
 
-    def _base_of_all(self, config: DictConfig, store: Path, rank: int) -> Path:
-        """The first rank makes the base policy, if it is a stage: transformers saves on no other. The others wait until
-        they see it, and build none of their own. Raises RuntimeError where one reads other bytes than were written.
+    def _spread_judge(self) -> Judge | None:
+        """A judge that uses further nodes too, if the engine has some; None: this node judges all answers."""
+        if not isinstance(self.engine, SpreadEngine):
+            return None
+        judges = self.engine.judges(as_dict(self.config.task, resolve=True))
+        if not judges:
+            return None
+        log.info("answers are judged on %d nodes", self.engine.training_nodes + len(judges))
+        return SpreadJudge(functools.partial(rewards_of, self.task), judges, nodes=self.engine.training_nodes)
+
+    def _shared_base(self, config: DictConfig, store: Path, rank: int) -> Path:
+        """The directory of the base policy, the same on all ranks.
+
+        If it is a stage, the first rank builds it (transformers saves on no other rank), and the others wait until they
+        see it. Raises RuntimeError if a rank reads other bytes than were written.
         """
         base = None if rank else self._base(config, store)
         stage = distributed.of_first_rank(base.name if base is not None and base.parent == store else None)
@@ -123,25 +131,25 @@ class Parts:
         if stage is None:
             return self._base(config, store)
         if fault := digests.fault_of(store / stage):
-            raise RuntimeError(f"stage {stage}, as rank {rank} reads it, is not what the first one has: {fault}")
+            raise RuntimeError(f"stage {stage}, as rank {rank} reads it, differs from what rank 0 wrote: {fault}")
         return store / stage
 
     def _base(self, config: DictConfig, store: Path) -> Path:
-        """The policy that training starts from; of an evaluation, the one that is evaluated."""
+        """The directory of the policy that training starts from, or that an evaluation evaluates."""
         if config.policy:
             return evaluated(config.policy, store, dtype=config.rollout.engine.dtype)
         return instantiate(config.model, self.task, store, _convert_="all")
 
     def trainer(self) -> Trainer:
-        """The base policy, to be trained."""
-        # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
+        """A trainer that starts from the base policy."""
+        # With several ranks each reads its part of the weights only: none holds the whole model beside the engine's.
         several = self.place.world > 1
         model = load_for_shards(self.base) if several else load_model(self.base, dtype=torch.float32)
         knobs: Knobs = instantiate(self.config.trainer, _convert_="all")
         return Trainer(model, instantiate(self.config.loss), self.place, knobs)
 
     def samples(self) -> Samples | None:
-        """The base policy's own answers, of a run whose loss brings `presample` along. The engine still holds it."""
+        """The base policy's own answers, if the loss selects `presample`. The engine must still hold its weights."""
         samples = samples_of_run(self.config, self.sampler, self.base, self.store, max_tokens=self.place.max_tokens)
         if samples is not None:
             self.stages.append(samples.stage_id)

@@ -1,4 +1,4 @@
-"""The policy of a checkpoint as a directory in Hugging Face format: what an export writes and an evaluation samples."""
+"""The policy of a checkpoint as a directory in Hugging Face format, for an export or for an evaluation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from rlvr.trainer import checkpoint as checkpoints
 
 
 def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
-    """Write it to a directory. Raises ValueError if something is in the way, or the checkpoint is damaged."""
+    """Write the policy of a checkpoint to a new directory.
+
+    Raises ValueError if the directory exists and is not empty, or if the checkpoint is damaged.
+    """
     if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
+        raise ValueError(f"{directory} exists already and is not empty. Pass a directory that does not exist yet.")
     checkpoints.export(directory, checkpoint, base_of(checkpoint), dtype=parse_dtype(dtype))
 
 
 def base_of(checkpoint: Path) -> Path:
-    """The directory of the policy that the run of a checkpoint started from; built anew if it is gone."""
+    """The directory of the policy that a checkpoint's run started from; built again if it is missing."""
     run_dir = layout.run_of_checkpoint(checkpoint)
     schema.register()
     check_owner(run_dir)
@@ -41,9 +44,9 @@ def base_of(checkpoint: Path) -> Path:
 
 
 def evaluated(policy: Mapping[str, Any], store: Path, *, dtype: str) -> Path:
-    """The directory that an evaluation samples from: `policy.path`, or of a checkpoint a stage, made once for all.
+    """The directory that an evaluation samples from: `policy.path`, or for a checkpoint a stage, which is built once.
 
-    Raises ValueError if its files are not those that the evaluation was planned for.
+    Raises ValueError if the policy's files have changed since the evaluation was launched.
     """
     path = Path(policy["path"])
     if digest_of(path) != policy["digest"]:

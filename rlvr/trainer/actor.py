@@ -1,4 +1,4 @@
-"""The policy as the trainer sees it: a language model, and heads beside it, that reads a layout."""
+"""The policy as the trainer uses it: a language model, and heads beside it, applied to a `Layout`."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.logprob import token_logp
 
-# How far the head may differ from the model's own logits, as a fraction of the largest logit.
+# Largest allowed difference between the head's output and the model's own logits, as a fraction of the largest logit.
 TOLERANCE = 1e-4
 
 
 class ActorOutput(NamedTuple):
-    """What a policy says about a layout; FSDP sees the tensors in it. Heads that it lacks say None."""
+    """The outputs of a policy for a layout. A NamedTuple, so that FSDP finds the tensors in it."""
 
     logp: Tensor  # [n] nats, of the layout's response tokens
-    entropy: Tensor | None  # [n] nats; None: nobody reads it
-    value: Tensor | None  # [n]
-    log_z: Tensor | None  # [P]
+    entropy: Tensor | None  # [n] nats; None: not computed
+    value: Tensor | None  # [n]; None: the policy has no value head
+    log_z: Tensor | None  # [P]; None: the policy has no `LogZ` head
 
 
 def hidden_states(decoder: nn.Module, layout: Layout) -> Tensor:
-    """The last ones, [R, W, h]."""
-    reads: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
+    """Hidden states of the last layer, [R, W, h]."""
+    inputs: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
     if layout.position_ids is not None:
-        reads["position_ids"] = layout.position_ids
+        inputs["position_ids"] = layout.position_ids
     if layout.packed is not None:
-        reads["packed"] = layout.packed
-    return decoder(**reads).last_hidden_state
+        inputs["packed"] = layout.packed
+    return decoder(**inputs).last_hidden_state
 
 
 class Critic(nn.Module):
-    """`Value` on a decoder of its own, which starts as the policy's: what it learns leaves the policy as it is."""
+    """`Value` on a separate decoder that starts as a copy of the policy's: training it does not change the policy."""
 
     def __init__(self, decoder: nn.Module, value: nn.Module) -> None:
-        """decoder: the policy's, copied but for its configuration, which says how both compute attention.
+        """decoder: the policy's; it is copied, except for its configuration, which selects the attention of both.
 
         value: a `Value`.
         """
@@ -53,19 +53,19 @@ class Critic(nn.Module):
         self.value = value
 
     def forward(self, layout: Layout) -> Tensor:
-        """[n], of the layout's response tokens."""
+        """Values [n] of the layout's response tokens."""
         return self.value(hidden_states(self.decoder, layout).flatten(0, 1).index_select(0, layout.predict))
 
 
 class Actor(nn.Module):
-    """A causal language model that answers with log-probabilities under softmax(logits / temperature)."""
+    """A causal language model that returns log-probabilities under softmax(logits / temperature)."""
 
     def __init__(
         self, model: PreTrainedModel, temperature: float, heads: Collection[str] = (), *, own_critic: bool = False
     ) -> None:
-        """heads: of "value" and "log_z", trained beside the model. No file holds their weights: they are real, and the
-        same on every rank, even where the model still has none (the meta device). own_critic: the value has a decoder
-        of its own, which has weights where the model has.
+        """heads: any of "value" and "log_z", trained beside the model. Their weights come from no file: they are
+        initialised here, the same on every rank, even if the model's are not loaded yet (meta device).
+        own_critic: the value head gets its own decoder (`Critic`), which has weights only if the model has.
         """
         super().__init__()
         self.model = model
@@ -85,8 +85,8 @@ class Actor(nn.Module):
 
         keep: [P, 2, h], see `LogZ`.
         """
-        every = self.hidden(layout).flatten(0, 1)
-        hidden = every.index_select(0, layout.predict)
+        all_hidden = self.hidden(layout).flatten(0, 1)
+        hidden = all_hidden.index_select(0, layout.predict)
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
         logp, entropy = token_logp(
@@ -97,7 +97,7 @@ class Actor(nn.Module):
             value = self.heads["value"](hidden if self.critic is None else layout)
         log_z = None
         if "log_z" in self.heads:
-            prompts = prompt_mean(every, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
+            prompts = prompt_mean(all_hidden, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
             log_z = self.heads["log_z"](prompts, keep)
         return ActorOutput(logp, entropy, value, log_z)
 
@@ -107,34 +107,35 @@ class Actor(nn.Module):
 
     @property
     def critic(self) -> Critic | None:
-        """The value's decoder, where it has its own."""
+        """The value head, if it has a decoder of its own; else None."""
         head = dict(self.heads.items()).get("value")
         return head if isinstance(head, Critic) else None
 
 
 def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
-    """Values [n] of response tokens in their places, [B, T], 0 at padding."""
+    """Values [n] of response tokens, put at the tokens' places in [B, T]; 0 at padding."""
     flat = values.new_zeros(part.tokens.numel())
     return flat.index_put((layout.place,), values).view(part.tokens.shape)
 
 
 def to_policy(output: ActorOutput, layout: Layout, part: Batch) -> Policy:
-    """What was said of a layout, in the places of its batch: per token 0 at padding."""
+    """The outputs for a layout as a `Policy` of its batch `part`: values per token are 0 at padding."""
     logp = scatter(output.logp, layout, part)
-    entropy, value = (None if each is None else scatter(each, layout, part) for each in (output.entropy, output.value))
+    entropy = None if output.entropy is None else scatter(output.entropy, layout, part)
+    value = None if output.value is None else scatter(output.value, layout, part)
     if output.log_z is None:
         return Policy(logp, entropy, value)
-    if not layout.num_prompts:  # no token: `part` may have rows, of which the output says nothing
+    if not layout.num_prompts:  # no token was read: `part` may have rows, but the output has no values for them
         return Policy(logp, entropy, value, logp.new_zeros(len(part.tokens)))
     return Policy(logp, entropy, value, output.log_z[part.group])
 
 
 @torch.no_grad()
 def check_head(actor: Actor) -> None:
-    """Compare with the model's own logits on a few tokens. Raises ValueError where they differ.
+    """Compare the head's output with the model's own logits on a few tokens. Raises ValueError if they differ.
 
     Models may scale, cap or shift their logits after the head. The hidden states are enlarged first, so that a cap
-    shows even on an untrained model whose logits are small.
+    is detected even on an untrained model, whose logits are small.
     """
     model = actor.model
     head = model.get_output_embeddings()
@@ -145,6 +146,8 @@ def check_head(actor: Actor) -> None:
     ids = torch.randint(num_embeddings(model), (1, 8), generator=torch.Generator().manual_seed(0)).to(device)
 
     def logits(factor: float) -> tuple[Tensor, Tensor]:
+        """(output of the head, the model's logits) with hidden states multiplied by `factor`."""
+
         def enlarge(_module: nn.Module, _args: object, output: Any) -> Any:
             output.last_hidden_state = output.last_hidden_state * factor
             return output
@@ -157,8 +160,8 @@ def check_head(actor: Actor) -> None:
             hook.remove()
 
     largest = float(logits(1.0)[0].abs().max())
-    mine, theirs = logits(100.0 / largest if largest > 0 else 1.0)
-    difference = float((mine - theirs).abs().max()) / max(float(theirs.abs().max()), 1.0)
+    of_head, of_model = logits(100.0 / largest if largest > 0 else 1.0)
+    difference = float((of_head - of_model).abs().max()) / max(float(of_model.abs().max()), 1.0)
     if not difference <= TOLERANCE:
         raise ValueError(
             f"{name} changes its logits after the output embeddings (they differ by {difference:.2g} of the largest): "

@@ -1,8 +1,9 @@
 """Attention over sequences that lie end to end in one row, where responses may share one copy of their prompt.
 
-The linear layers, most of the work, see N tokens without padding; only attention knows who belongs to whom. In half
-precision on a GPU it is one call of a kernel that takes sequences of any lengths (`Varlen`). Else it gathers queries
-and keys of equal shape into segments, runs PyTorch's attention on each, and puts the results back in place (`Packed`).
+The linear layers, which are most of the work, process N tokens without padding; only attention needs to know which
+tokens form a sequence. In half precision on a GPU it is one call of a kernel for sequences of any lengths (`Varlen`).
+Otherwise queries and keys of equal shape are gathered into segments, PyTorch's attention runs on each segment, and the
+results are put back in place (`Packed`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from rlvr.trainer.layout import Packed, Segment, Varlen
 
 NAME = "rlvr_packed"
-# Variants of attention that change the scores in a way that segments do not know.
-UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
+# Arguments of attention variants that change the scores in a way that is not implemented here.
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 def register() -> None:
-    """Make it known to transformers, under `NAME`. Harmless when repeated."""
+    """Register `attend` with transformers under `NAME`. May be called more than once."""
     AttentionInterface.register(NAME, attend)
 
 
-@torch.compiler.disable  # what it gathers differs from one micro-batch to the next: a compiler would never end
+@torch.compiler.disable  # shapes differ from one micro-batch to the next: it would be compiled again and again
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -42,23 +43,23 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention function of `transformers`: query [1, H, N, D], key and value [1, K, N, D] → [1, N, H, D].
 
-    Without `packed` it is PyTorch's causal attention. Raises ValueError for variants of attention it does not know.
+    Without `packed` it is PyTorch's causal attention. Raises ValueError for variants of attention in UNSUPPORTED.
     """
     if packed is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    unknown = [name for name in UNKNOWN if kwargs.get(name) is not None]
-    if unknown:
-        raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=false")
+    unsupported = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
+    if unsupported:
+        raise ValueError(f"packed attention cannot do {', '.join(unsupported)}: pass trainer.packing=false")
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
     scale, dtype = kwargs.get("scaling"), query.dtype
     if isinstance(packed, Varlen):
-        return _varlen(query, key, value, packed, scale)[None], None
+        return _attend_varlen(query, key, value, packed, scale)[None], None
     query, key, value = precise(query, key, value)
-    results = [_segment(query, key, value, each, scale) for each in packed.segments]
+    results = [_attend_segment(query, key, value, segment, scale) for segment in packed.segments]
     return torch.cat(results).to(dtype).index_select(0, packed.order)[None], None
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
+def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
     """[N, H, D]"""
     if packed.key is not None:
         key, value = rows(key, packed.key), rows(value, packed.key)
@@ -66,32 +67,33 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: fl
     ends, longest = (packed.query_ends, packed.key_ends), (packed.longest_query, packed.longest_key)
     if query.is_cuda:  # (-1, 0): every key up to the query's own
         result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
-        assert isinstance(result, Tensor)  # else it comes with what was not asked for
+        assert isinstance(result, Tensor)  # a tuple only if further outputs are requested
         return result
     return by_sequence(query, key, value, packed, scale)
 
 
 def by_sequence(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
-    """What `Varlen` means, on any device: the attention of one sequence after the other. query [N, H, D], key and value
-    [n, K, D], gathered → [N, H, D]
+    """The attention that `Varlen` describes, on any device, computed sequence by sequence.
+
+    query [N, H, D], key and value [n, K, D], already gathered → [N, H, D]
     """
     parts = list[Tensor]()
     first_query = first_key = 0
     for query_end, key_end in zip(packed.query_ends[1:].tolist(), packed.key_ends[1:].tolist(), strict=True):
         q = query[first_query:query_end].transpose(0, 1)[None]
         k, v = (x[first_key:key_end].transpose(0, 1)[None] for x in (key, value))
-        before = k.shape[2] - q.shape[2]
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(before)
+        num_before = k.shape[2] - q.shape[2]  # keys before the first query
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(num_before)
         grouped = q.shape[1] != k.shape[1]
-        result = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+        result = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
         parts.append(result[0].transpose(0, 1))
         first_query, first_key = query_end, key_end
     return torch.cat(parts)
 
 
 def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for sequences of any lengths: on a GPU of compute capability 8.0 (Ampere) or later, for
-    half precision and heads that it knows.
+    """Whether the kernel for sequences of any lengths can be used: on a GPU of compute capability 8.0 (Ampere) or
+    later, in half precision, with a head size that the kernel supports.
     """
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
@@ -101,13 +103,13 @@ def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtyp
     return head_dim % 8 == 0 and head_dim <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
+def _attend_segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
     """[b·t, H, D]"""
     q = _gather(query, segment.query)
     k, v = _gather(key, segment.key), _gather(value, segment.key)
     grouped = q.shape[1] != k.shape[1]
     if grouped and q.is_cuda and (segment.mask is not None or q.dtype == torch.float32):
-        # CUDA's kernels for masks and for float32 know no grouped queries: scores would be in memory.
+        # CUDA's kernels for masks and for float32 lack grouped queries: the fallback would hold all scores in memory.
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         grouped = False
     result = scaled_dot_product_attention(
@@ -127,8 +129,10 @@ def _gather(tokens: Tensor, index: Tensor) -> Tensor:
 
 
 class _Rows(torch.autograd.Function):
-    """A GPU would add up the gradients of a row that was read several times in the row's own precision, rounding each
-    sum: 1 % off for a prompt that 64 responses share, in bfloat16.
+    """`index_select` whose backward pass adds up gradients in float32 at least.
+
+    In the row's own precision, the gradients of a row that is read several times would be rounded after each addition:
+    on a GPU an error of 1 % for a prompt that 64 responses share, in bfloat16.
     """
 
     @staticmethod
@@ -146,25 +150,25 @@ class _Rows(torch.autograd.Function):
 
 
 def rows(tokens: Tensor, index: Tensor) -> Tensor:
-    """tokens [N, ...], index [n] → [n, ...]; gradients of a row are added up in float32 at least."""
+    """tokens [N, ...], index [n] → [n, ...], see `_Rows`."""
     result = _Rows.apply(tokens, index)
     assert isinstance(result, Tensor)
     return result
 
 
 def can_pack(model: PreTrainedModel) -> bool:
-    """Whether a model is attention only, of the plain kind, and hands keyword arguments down to it.
+    """Whether all layers of a model use plain full attention, to which the decoder passes keyword arguments on.
 
-    A structural test: that the numbers agree is checked on real data before packing is used.
+    A structural test: whether the numbers agree is checked separately, before packing is used (`packer.choose`).
     """
     config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     parameters = inspect.signature(model.get_decoder().forward).parameters
-    takes = "position_ids" in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    passes_arguments = "position_ids" in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return (
         bool(getattr(model, "_supports_attention_backend", False))
         and config._attn_implementation == "sdpa"
-        and kinds == {"full_attention"}
+        and layer_types == {"full_attention"}
         and getattr(config, "sliding_window", None) is None
-        and takes
+        and passes_arguments
     )

@@ -1,4 +1,7 @@
-"""Random numbers of an optimiser step, as functions of names: the same for any micro-batches, ranks and row order."""
+"""Random numbers of an optimiser step, as functions of seed, update and tokens.
+
+They are the same for any division into micro-batches, any number of ranks and any order of rows.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ from rlvr.trainer.heads import DROPOUT, LAYERS
 
 
 def per_token(batch: Batch, *, seed: int, update: int) -> Tensor:
-    """[B, T] float64 in (0, 1). A row is named by its prompt and response, equal rows by their order."""
+    """[B, T] float64 in (0, 1). Prompt and response identify a row; equal rows are numbered in their order."""
     prompts = _prompts(batch)
-    seen, keys, copies = Counter[int](), list[int](), list[int]()
+    num_seen, keys, copies = Counter[int](), list[int](), list[int]()
     for tokens, mask, group in zip(batch.tokens, batch.mask, batch.group.tolist(), strict=True):
         key = _key(prompts[group] + tokens[mask].tolist(), b"tokens")
         keys.append(key)
-        copies.append(seen[key])
-        seen[key] += 1
+        copies.append(num_seen[key])
+        num_seen[key] += 1
     return torch.from_numpy(uniform(seed, update, keys, copies, 0, batch.tokens.shape[1]))
 
 
 def units_kept(batch: Batch, width: int, *, seed: int, update: int) -> Tensor:
-    """[P, layers, h] bool: which units of `LogZ` dropout leaves, of each prompt."""
+    """[P, layers, h] bool: the units of `LogZ` that dropout keeps, for each prompt."""
     keys = [_key(prompt, b"units") for prompt in _prompts(batch)]
     drawn = uniform(seed, update, keys, [0] * len(keys), 0, LAYERS * width)
     return torch.from_numpy(drawn >= DROPOUT).view(-1, LAYERS, width)
 
 
 def _prompts(batch: Batch) -> list[list[int]]:
-    """Token ids of each prompt, closed by −1."""
+    """Token ids of each prompt, followed by −1."""
     return [[*row[mask].tolist(), -1] for row, mask in zip(batch.prompt, batch.prompt_mask, strict=True)]
 
 

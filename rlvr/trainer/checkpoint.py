@@ -1,4 +1,6 @@
-"""Checkpoints that are complete if they are visible, readable at any number of ranks; and Hugging Face directories."""
+"""Checkpoints, which are complete once they are visible and can be read by any number of ranks; and their export to
+Hugging Face directories.
+"""
 
 from __future__ import annotations
 
@@ -42,28 +44,32 @@ class Writer:
     ) -> None:
         """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
 
-        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. Of the
-        first rank alone: `write_more` writes further files into the checkpoint's directory, and `when_visible` is
-        called once that has its name.
+        background: the tensors are copied to main memory and a thread writes the copy, so that the originals may
+        change meanwhile; `wait` waits for the thread.
+        Only the first rank calls these two: `write_more` writes further files into the checkpoint's directory, and
+        `when_visible` is called once the directory has its final name.
         """
 
-        def write_rest(directory: Path) -> None:
+        def write_other_files(directory: Path) -> None:
             write_more(directory)
             write_json(trainer_state(directory), state)
 
         self.wait()
         if not background:
-            self._write(path, tensors, write_rest, when_visible)
+            self._write(path, tensors, write_other_files, when_visible)
             return
         self._group = self._group or distributed.another_group()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
         staged = stager.stage(tensors)
         stager.close()
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = thread, thread.submit(self._write, path, staged, write_rest, when_visible)
+        self._pending = thread, thread.submit(self._write, path, staged, write_other_files, when_visible)
 
     def wait(self, *, block: bool = True) -> None:
-        """Until what was begun is visible, or with `block=False` see whether it has failed. Raises what failed."""
+        """Wait until the save in the background is visible; `block=False`: only look whether it has ended.
+
+        Raises the error of a save that failed.
+        """
         if self._pending is None or not (block or self._pending[1].done()):
             return
         (thread, future), self._pending = self._pending, None
@@ -71,12 +77,12 @@ class Writer:
         future.result()
 
     def _write(
-        self, path: Path, tensors: Any, write_rest: Callable[[Path], None], when_visible: Callable[[], None]
+        self, path: Path, tensors: Any, write_other_files: Callable[[Path], None], when_visible: Callable[[], None]
     ) -> None:
         def write(directory: Path) -> None:
             tensor_files.save(tensors, directory, rank=self.rank)
             if self.rank == 0:
-                write_rest(directory)
+                write_other_files(directory)
 
         _publish(path, write, rank=self.rank, world=self.world, group=self._group)
         if self.rank == 0:
@@ -102,7 +108,7 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
 
 
 def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
-    """The same into a directory that stands, of a checkpoint that is whole. One rank of several may do it alone."""
+    """As `export`, into a directory that exists, without checking the checkpoint. One rank of several may call it."""
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
     adapters = json.loads(trainer_state(source).read_text())["lora"]
     if adapters is not None:
@@ -116,18 +122,19 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
 
 
 def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
-    """What is wrong with a checkpoint, the same on every rank; "" if all of it is as it was written.
+    """A description of the damage to a checkpoint, the same on every rank; "" if all files are as they were written.
 
-    Of several ranks the first says which files there are. Raises RuntimeError if another does not see one of them.
+    The first rank lists the files. Raises RuntimeError if another rank does not see one of them.
     """
     if world == 1:
         return _fault(path, digests.digests(path, list(digests.sealed(path))))
-    there = distributed.of_first_rank([name for name in digests.sealed(path) if (path / name).is_file()])
-    return distributed.of_first_rank(_fault(path, _shared_digests(path, there, rank, world)))
+    names = distributed.of_first_rank([name for name in digests.sealed(path) if (path / name).is_file()])
+    return distributed.of_first_rank(_fault(path, _shared_digests(path, names, rank, world)))
 
 
-def _fault(path: Path, found: Mapping[str, str]) -> str:
-    fault = digests.fault_of(path, found)
+def _fault(path: Path, current: Mapping[str, str]) -> str:
+    """current: digests of the files as they are now."""
+    fault = digests.fault_of(path, current)
     if not fault and not (path / tensor_files.FIRST).is_file():
         return f"it has no {tensor_files.FIRST}; rlvr 0.1 wrote checkpoints as pickles, which are code and are not read"
     return fault
@@ -136,7 +143,7 @@ def _fault(path: Path, found: Mapping[str, str]) -> str:
 def _shared_digests(
     directory: Path, names: Sequence[str], rank: int, world: int, group: dist.ProcessGroup | None = None
 ) -> dict[str, str]:
-    """Of all these files, the same for all ranks, each read by one of them."""
+    """The digests of the named files, on every rank. Each file is read by one rank."""
     if world == 1:
         return digests.digests(directory, names)
     distributed.await_paths([directory / name for name in names], group)
@@ -145,7 +152,7 @@ def _shared_digests(
 
 
 def digests_of_all(directory: Path, rank: int, world: int, group: dist.ProcessGroup | None = None) -> dict[str, str]:
-    """Of every file that any rank sees in a directory: each sees what it has written itself."""
+    """Digests of every file that any rank sees in a directory. A rank may see only the files that it wrote itself."""
     names = digests.files_of(directory)
     if world > 1:
         names = sorted({name for of_rank in distributed.gather(names, group) for name in of_rank})
@@ -155,27 +162,27 @@ def digests_of_all(directory: Path, rank: int, world: int, group: dist.ProcessGr
 def _publish(
     path: Path, write: Callable[[Path], None], *, rank: int, world: int = 1, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Run `write` on a directory that only gets its name once it is complete, sealed and on disk.
+    """Call `write` with a temporary directory, which gets its final name once it is complete, sealed and on disk.
 
-    All ranks write into it, so it is named after none of them; the lock of the run keeps all others out.
+    All ranks write into the same directory; the lock of the run keeps other processes out.
     """
     aside = aside_of(path)
     if rank == 0:
-        shutil.rmtree(aside, ignore_errors=True)  # what a killed process left behind
+        shutil.rmtree(aside, ignore_errors=True)  # left behind by a process that was killed
         aside.mkdir(parents=True)
     distributed.barrier(group)
     write(aside)
     distributed.barrier(group)
-    known = digests_of_all(aside, rank, world, group)
+    file_digests = digests_of_all(aside, rank, world, group)
     if rank == 0:
-        digests.seal(aside, known)
+        digests.seal(aside, file_digests)
         publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)
 
 
 def random_state() -> dict[str, Tensor]:
-    """State of torch's generator in this process. That of a GPU decides nothing: all noise is a function of names."""
+    """State of torch's CPU generator in this process. Nothing depends on the GPU's: all noise is computed from keys."""
     return {"cpu": torch.get_rng_state()}
 
 

@@ -1,4 +1,4 @@
-"""The only crossing from text to tensors: prompts to token ids, rollouts to a `Batch`."""
+"""From text to tensors, and nowhere else: prompts to token ids, rollouts to a `Batch`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 def encode(
     tokenizer: Any, problems: Sequence[Problem], *, chat: bool, system: str | None = None
 ) -> list[NDArray[np.int64]]:
-    """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template, after
-    a system prompt where there is one. Without it the prompt begins as the tokenizer begins a text."""
+    """Token ids of each prompt, [L] int64.
+
+    With `chat` the prompt is the user's turn in the model's chat template, after the system prompt if there is one.
+    Without `chat` it begins with the tokens that the tokenizer puts before a text.
+    """
     texts, start = [p.prompt for p in problems], [] if chat else start_tokens(tokenizer)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
@@ -31,17 +34,17 @@ def encode(
 
 
 def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence[int]) -> list[str]:
-    """Response texts without the `silent` tokens: all others, special ones too, stay visible to the verifier."""
+    """Response texts without the `silent` tokens. All other tokens, special ones too, stay visible to the verifier."""
     dropped = set(silent)
     return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
 def known_answers(groups: Sequence[Rollout], task: Task, tokenizer: Any, *, max_tokens: int) -> list[Rollout]:
-    """Each group with the task's known answer as its only response, reward 1: what loss=cross_entropy learns.
+    """Each group with the task's known answer as its only response, with reward 1: what loss=cross_entropy learns.
 
-    The end token is added where there is room and the answer does not end with it. Its log-probabilities are NaN: the
-    policy did not sample it, and `collate` asks the policy for them. Raises ValueError for an answer of more
-    than `max_tokens` tokens.
+    The end token is added if there is room and the answer does not end with it. The answer's log-probabilities are
+    NaN, because the policy did not sample it; `collate` computes them with the policy. Raises ValueError for an answer
+    of more than `max_tokens` tokens.
     """
     assert isinstance(task, SolvedTask)
     answered = list[Rollout]()
@@ -71,10 +74,10 @@ def collate(
 ) -> Batch:
     """Whole groups, in order, as one right-padded batch on the CPU. Advantages are taken over all groups at once.
 
-    policy_of: what the policy says of a batch, for an advantage that reads its values or entropies (`with_advantage`)
-    and for the log-probabilities of known answers (`known_answers`).
-    own_logp: all log-probabilities are the policy's own, by `policy_of`, and those of the engine stand beside them.
-    Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
+    policy_of: returns the policy's outputs for a batch; used for an advantage that reads its values or entropies
+    (`with_advantage`) and for the log-probabilities of known answers (`known_answers`).
+    own_logp: take all log-probabilities from `policy_of`, and keep the engine's as `logp_engine`.
+    Raises ValueError if a completion has no reward because its verifier failed: the caller drops such groups.
     """
     completions = [completion for group in groups for completion in group.completions]
     rewards = [reward for group in groups for reward in group.rewards]
@@ -103,27 +106,28 @@ def collate(
 
 
 def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batch], Policy] | None = None) -> Batch:
-    """The batch with its advantages, and with the returns and values where the advantage function gives them.
+    """The batch with its advantages, and with returns and values if the advantage function returns them.
 
-    What the function declares with `needs` it gets by name, [B, T]: mask, logp_old; value and entropy of the policy
-    that sampled, from `policy_of`: one forward pass over the batch. Raises ValueError for what nobody knows.
+    The function gets the inputs that it declares with `needs` by name, each [B, T]: mask, logp_old; value and entropy
+    of the policy that sampled, from `policy_of`, by one forward pass over the batch. Raises ValueError for an input
+    that is not available.
     """
-    wanted = needed(advantage)
-    known: dict[str, Tensor | None] = {"mask": batch.mask, "logp_old": batch.logp_old}
-    if policy_of is not None and not wanted <= known.keys():
+    required = needed(advantage)
+    available: dict[str, Tensor | None] = {"mask": batch.mask, "logp_old": batch.logp_old}
+    if policy_of is not None and not required <= available.keys():
         old = policy_of(batch)
-        known |= {"value": old.value, "entropy": old.entropy}
-    reads = {name: value.cpu() for name, value in known.items() if name in wanted and value is not None}
-    missing = ", ".join(sorted(wanted - reads.keys()))
+        available |= {"value": old.value, "entropy": old.entropy}
+    inputs = {name: value.cpu() for name, value in available.items() if name in required and value is not None}
+    missing = ", ".join(sorted(required - inputs.keys()))
     if missing:
         raise ValueError(
-            f"the advantage needs {missing}, which nothing gives: a value head comes with loss=ppo. "
+            f"the advantage needs {missing}, which this run does not compute: a value head comes with loss=ppo. "
             "Pass another advantage, for example advantage=grpo."
         )
-    result = advantage(batch.reward, batch.group, **reads)
+    result = advantage(batch.reward, batch.group, **inputs)
     if isinstance(result, tuple):
         per_token, returns = result
-        return replace(batch, advantage=per_token, returns=returns, value_old=reads.get("value"))
+        return replace(batch, advantage=per_token, returns=returns, value_old=inputs.get("value"))
     return replace(batch, advantage=result)
 
 

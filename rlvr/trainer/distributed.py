@@ -1,6 +1,6 @@
-"""The processes of one run: several ranks, or a single one with a private group of its own.
+"""The processes of one run: several ranks, or a single process with a group of its own.
 
-What they tell one another is tensors, JSON or bytes: nothing that comes through a socket is unpickled.
+Ranks exchange tensors, JSON or bytes: nothing that is received through a socket is unpickled.
 """
 
 from __future__ import annotations
@@ -29,62 +29,62 @@ from rlvr.ledger.attempt import RAY_NETWORK, STORE
 
 T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of torch: how a user sets it
-# Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
-# supervisor's to find.
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # with these a user configures torch's allocator
+# Ranks wait for one another while one of them judges answers or evaluates, which may take hours; the supervisor detects
+# a rank that hangs.
 TIMEOUT = timedelta(days=1)
 MEET_LOOK_S = 0.05
-MEET = timedelta(minutes=30)  # for all ranks to have started, on the slowest of file systems
-# For what one rank has written to be seen by another: NFS caches for a minute that a file is not there.
+MEET = timedelta(minutes=30)  # for all ranks to start, on the slowest of file systems
+# Until one rank sees a file that another has written: NFS caches for a minute that a file does not exist.
 VISIBLE_S, VISIBLE_LOOK_S = 120.0, 0.1
-# Nobody judges while GPUs talk: this long, a rank is lost. A vLLM that is started again takes up to 30.
+# No judging happens during collectives of GPUs: after this time a rank is lost. Restarting vLLM takes up to 30 minutes.
 GPU_TIMEOUT = timedelta(minutes=40)
 
 
 def join_group() -> tuple[int, int, torch.device]:
-    """(rank, world size, device) of this process. Joins the group of its ranks (rlvr/job/ranks.py), or makes one of a
-    single process.
+    """(rank, world size, device) of this process. Joins the group of its ranks (rlvr/job/ranks.py), or creates a group
+    of this process alone.
 
-    Those of one node listen on the loopback device alone. Safe to call again: a group that exists is kept, so a process
-    can run one run after another.
+    Ranks of one node listen on the loopback device only. May be called again: an existing group is kept, so that one
+    process can execute several runs in turn.
     """
     device = _device()
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         file = os.environ.get(STORE)
-        if world > 1 and file is None:  # of several nodes: where to meet is in the environment too
+        if world > 1 and file is None:  # several nodes: the address of the store is in the environment too
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
         else:
-            # NCCL chooses once per process, and may have to reach workers of Ray on other nodes.
-            carried = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
-            os.environ |= {f"{each}_SOCKET_IFNAME": LOOPBACK for each in carried}
+            # NCCL chooses its interface once per process, and may have to reach workers of Ray on other nodes.
+            libraries = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
+            os.environ |= {f"{library}_SOCKET_IFNAME": LOOPBACK for library in libraries}
             store = HashStore() if file is None else FileStore(file, world)
-        _meet(store, rank, world)
+        _await_all_ranks(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=MEET)
-        _set_patience(device)
+        _set_timeouts(device)
     return dist.get_rank(), dist.get_world_size(), device
 
 
-def _meet(store: Store, rank: int, world: int) -> None:
-    """Wait until all ranks are there, where a signal is heard: in init_process_group it would not be, and one of them
-    may have ended before it came.
+def _await_all_ranks(store: Store, rank: int, world: int) -> None:
+    """Wait until all ranks have started. A rank may end before that, and then this one gets a signal to stop: signals
+    are handled here, but not inside init_process_group.
     """
     store.set(f"here/{rank}", "1")
     deadline = time.monotonic() + MEET.total_seconds()
-    while not store.check([f"here/{each}" for each in range(world)]):
+    while not store.check([f"here/{number}" for number in range(world)]):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the {world} ranks of this run have not met within {MEET}")
         time.sleep(MEET_LOOK_S)
 
 
-def _set_patience(device: torch.device) -> None:
-    """Of what carries tensors between ranks, once they are connected."""
+def _set_timeouts(device: torch.device) -> None:
+    """Set the timeouts of collectives, once the ranks are connected (connecting itself is limited by MEET)."""
     world = dist.group.WORLD
     assert world is not None
-    for each in {torch.device("cpu"), device}:
-        backend: Any = world._get_backend(each)
+    for used_device in {torch.device("cpu"), device}:
+        backend: Any = world._get_backend(used_device)
         backend._set_default_timeout(GPU_TIMEOUT if backend.name() == "nccl" else TIMEOUT)
 
 
@@ -94,17 +94,18 @@ def _device() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     let_blocks_grow()
     torch.cuda.set_device(device)
-    # It builds a plan for every new shape, half a second each, and no two micro-batches are of one shape.
+    # cuDNN's attention builds a plan for each new shape, half a second each, and every micro-batch has another shape.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    # Sums of products in half precision are float32 sums.
+    # Matrix products in half precision add up in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     return device
 
 
 def let_blocks_grow() -> None:
-    """Of the allocator: they lose nothing to fragments where no two micro-batches are of one shape. What a user has set
-    stays. Not by its variable, which may be read as torch is imported, and which vLLM must not see.
+    """Let torch's allocator use expandable segments: every micro-batch has another shape, and blocks of fixed size
+    would become fragmented. A setting of the user's is kept. Not done by the environment variable, which torch may have
+    read already when it was imported, and which vLLM must not inherit.
     """
     if not os.environ.keys() & set(ALLOCATOR):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -117,10 +118,10 @@ def leave_group() -> None:
 
 
 def free_memory() -> None:
-    """Give back what a run held on the GPU: one that ran out of memory must not press the next in its process.
+    """Release the GPU memory of a run that has ended, so that the next run of this process has all of it.
 
-    Raises RuntimeError where the GPU does not answer this process any more (an illegal access, a fault of its memory):
-    none that comes could use it, and the process is to end.
+    Raises RuntimeError if this process can no longer use the GPU (after an illegal access or a fault of its memory): no
+    later run could use it either, and the process has to end.
     """
     gc.collect()
     if torch.cuda.is_initialized():
@@ -129,18 +130,18 @@ def free_memory() -> None:
 
 
 def lost_a_rank(error: Exception) -> bool:
-    """Does the error say only that another process of the group is gone? gloo has no class of its own for that."""
+    """Whether the error only reports that another process of the group is gone. gloo has no error class for that."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def end_process(code: int, *, alone: bool = False) -> NoReturn:
-    """Leave the group and end this process with `code`, without tearing the interpreter down if there were several.
+    """Leave the group and exit with `code`; of several ranks, without finalising the interpreter.
 
-    alone: the other ranks may not be ending. The group is then not left, which on GPUs would wait until the collective
-    that they are in times out; they hear of it as this process ends.
+    alone: the other ranks may not be ending. The group is then not left, because on GPUs that would wait until the
+    collective that the others are in times out; they get an error once this process has exited.
 
-    gloo's threads outlive `destroy_process_group`: one that lets go of its last tensor while the interpreter is being
-    torn down aborts the process (SIGABRT), and a finished run would be called failed.
+    gloo's threads outlive `destroy_process_group`: a thread that frees its last tensor while the interpreter is being
+    finalised aborts the process (SIGABRT), and a finished run would count as failed.
     """
     several = dist.is_initialized() and dist.get_world_size() > 1
     if not (several and alone):
@@ -155,47 +156,47 @@ def end_process(code: int, *, alone: bool = False) -> NoReturn:
 
 
 def mesh(device: torch.device) -> DeviceMesh:
-    """All processes in one line: parameters are sharded over it."""
+    """A one-dimensional mesh of all processes, over which parameters are sharded."""
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
 def another_group() -> dist.ProcessGroup | None:
-    """All ranks once more, for a thread beside the main one: collectives of two threads must not mix. Called by all.
+    """A second group of all ranks, for a second thread: collectives of two threads must not mix. Called by all ranks.
 
-    None if there is one rank, which has nobody to talk to.
+    None for a single rank.
     """
     if dist.get_world_size() == 1:
         return None
-    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # else: not of the group
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # int: no member
 
 
 def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T]]:
     """Every rank's list of JSON values, in the order of ranks, on every rank."""
     if dist.get_world_size() == 1:
         return [mine]
-    return [json.loads(each) for each in gather_bytes(json.dumps(mine).encode(), group)]
+    return [json.loads(data) for data in gather_bytes(json.dumps(mine).encode(), group)]
 
 
 def gather_bytes(mine: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
-    """Every rank's bytes, in the order of ranks, on every rank of a run that has several."""
-    own = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
+    """Every rank's bytes, in the order of ranks, on every rank. Not for a single rank."""
+    content = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(mine)]), group)
     lengths = [int(size) for size in sizes]
-    padded = torch.nn.functional.pad(own, (0, max(lengths) - len(mine)))
-    everyone = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(everyone, padded, group)
-    return [each[:length].numpy().tobytes() for each, length in zip(everyone, lengths, strict=True)]
+    padded = torch.nn.functional.pad(content, (0, max(lengths) - len(mine)))
+    received = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(received, padded, group)
+    return [of_rank[:length].numpy().tobytes() for of_rank, length in zip(received, lengths, strict=True)]
 
 
 def of_first_rank(mine: T) -> T:
-    """The JSON value of the first rank, on every rank: what each reads from a disk or a clock may differ."""
+    """The first rank's JSON value, on every rank: values that ranks read from a disk or a clock may differ."""
     return gather([mine])[0][0]
 
 
 def await_paths(paths: Sequence[Path], group: dist.ProcessGroup | None = None) -> None:
-    """Until every rank sees these paths, which one of them has written or seen: a network file system may keep the
-    other nodes waiting. Raises RuntimeError, on all ranks, if one still does not see them after VISIBLE_S.
+    """Wait until every rank sees these paths, which one rank has written or seen: on a network file system they appear
+    on other nodes with a delay. Raises RuntimeError, on all ranks, if a rank does not see them within VISIBLE_S.
     """
     if dist.get_world_size() == 1:
         return
@@ -205,15 +206,15 @@ def await_paths(paths: Sequence[Path], group: dist.ProcessGroup | None = None) -
     for rank, missing in enumerate(gather(hidden, group)):
         if missing:
             raise RuntimeError(
-                f"rank {rank} does not see {missing[0]}, which is there, within {VISIBLE_S:.0f} s: runs/ must be on a "
+                f"rank {rank} does not see {missing[0]}, which exists, within {VISIBLE_S:.0f} s: runs/ must be on a "
                 "file system that all nodes of a run see."
             )
 
 
 def _hidden(paths: Sequence[Path]) -> list[str]:
-    """Those that this rank does not see. Lists their directories: on NFS that is fresher than a stat."""
-    seen = {folder: _names_in(folder) for folder in {path.parent for path in paths}}
-    return [str(path) for path in paths if path.name not in seen[path.parent]]
+    """The paths that this rank does not see. Lists their directories: on NFS a listing is fresher than a stat."""
+    names = {folder: _names_in(folder) for folder in {path.parent for path in paths}}
+    return [str(path) for path in paths if path.name not in names[path.parent]]
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -224,8 +225,8 @@ def _names_in(folder: Path) -> set[str]:
 
 
 def any_rank(fact: bool) -> bool:
-    """True on every rank if it is true on one of them."""
-    return any(each[0] for each in gather([bool(fact)]))
+    """True on every rank if `fact` is true on at least one of them."""
+    return any(of_rank[0] for of_rank in gather([bool(fact)]))
 
 
 def total(tensor: Tensor) -> Tensor:
@@ -236,12 +237,12 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def total_of_names(mine: dict[str, float]) -> dict[str, float]:
-    """Sum over ranks by name. A rank that had nothing to do knows no names: the others' count."""
-    summed: dict[str, float] = {}
-    for each in gather([mine]):
-        for name, value in each[0].items():
-            summed[name] = summed.get(name, 0.0) + value
-    return summed
+    """Sum over ranks by name. A rank that had nothing to do has no names and adds nothing."""
+    totals: dict[str, float] = {}
+    for of_rank in gather([mine]):
+        for name, value in of_rank[0].items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
 
 
 def local(parameter: Tensor) -> Tensor:
@@ -255,7 +256,7 @@ def barrier(group: dist.ProcessGroup | None = None) -> None:
 
 
 class Board:
-    """Short texts that ranks of a run post and read without waiting for one another."""
+    """Short texts that the ranks of a run post and read without waiting for one another."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -264,7 +265,7 @@ class Board:
         self._store.set(name, value)
 
     def read(self, name: str) -> str | None:
-        """None: nobody has posted it yet."""
+        """The text posted under `name`; None if no rank has posted it yet."""
         return self._store.get(name).decode() if self._store.check([name]) else None
 
 
@@ -272,7 +273,7 @@ _boards = itertools.count()
 
 
 def new_board() -> Board | None:
-    """An empty one, the same for all ranks, which call this in the same order; None for a single rank."""
+    """An empty board that all ranks share; None for a single rank. All ranks call this in the same order."""
     if dist.get_world_size() == 1:
         return None
     store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]

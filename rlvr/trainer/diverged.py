@@ -1,4 +1,4 @@
-"""Stops a run whose loss or gradient is not finite, or that passes a limit of its config. Named with its step."""
+"""The error that ends a run whose loss or gradient is not finite, or whose metrics pass a limit of its config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlvr.ledger.cause import Cause
 
 
 class Diverged(ArithmeticError):
-    """Training cannot or should not go on from here; the message says at which step, and why."""
+    """Raised when training cannot or should not go on; the message has the step and the reason."""
 
     cause = Cause.DIVERGED
 
@@ -16,8 +16,8 @@ class Diverged(ArithmeticError):
 def check_limits(metrics: Mapping[str, float], step: int, *, min_entropy: float | None, max_kl: float | None) -> None:
     """Raises Diverged if a step's metrics are beyond a limit (nats per token); None: no limit.
 
-    Entropy collapse: the policy has become deterministic, all samples of a group are alike. KL blow-up: it has left
-    the base policy for good.
+    Entropy collapse: the policy has become deterministic, all samples of a group are alike. KL blow-up: the policy has
+    moved so far from the base policy that it will not return.
     """
     entropy, kl = metrics.get("policy/entropy"), metrics.get("policy/kl_base")
     if min_entropy is not None and entropy is not None and not entropy >= min_entropy:

@@ -1,4 +1,4 @@
-"""The optimiser step: FSDP2 at every world size, 1 included, so that a laptop runs the code of a cluster."""
+"""The optimiser step: FSDP2 at every world size, 1 included, so that a laptop runs the same code as a cluster."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from rlvr.trainer.sharded_load import fill, is_empty
 
 
 class MicroBatch(NamedTuple):
-    """Some rows of a mini-batch, possibly none, and how the model reads them."""
+    """Some rows of a mini-batch, possibly none, and their layout for the model."""
 
     part: Batch
     layout: Layout
-    last: bool  # of this rank's
-    cut: bool  # a group has rows here and in other micro-batches
-    keep: Tensor | None  # units that dropout leaves, see `LogZ`; None: all
+    last: bool  # the last micro-batch of this rank
+    cut: bool  # some group has rows both in this and in another micro-batch
+    keep: Tensor | None  # units that dropout keeps, see `LogZ`; None: all
 
 
 class Trainer:
     """A policy in training. Every method is called by all ranks, with the same arguments."""
 
     def __init__(self, model: PreTrainedModel, loss: Loss, place: Place, knobs: Knobs) -> None:
-        """model: with its weights, or from `sharded_load`; the trainer's own from here on. Joins no process group: that
-        is done before. Raises ValueError for a model or a loss that it cannot train exactly.
+        """model: with its weights, or from `sharded_load`; the trainer changes it in place. The process group must
+        have been joined before. Raises ValueError for a model or a loss that cannot be trained exactly.
         """
         self.place, self.knobs = place, knobs
         self.writer = checkpoint.Writer(place.rank, place.world)
@@ -56,10 +56,10 @@ class Trainer:
         )
         self.first_pass = first_pass_of(loss)
         torch.manual_seed(knobs.seed)
-        # No dropout: the policy that is trained is the one that sampled.
+        # eval: without dropout, so that the policy in training is the one that sampled.
         model = model.requires_grad_(True).float().eval()
         self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=knobs.critic == "own")
-        # Without weights as yet, the architecture is tried on a small model of its kind.
+        # If the model has no weights yet, a small model of the same architecture is checked.
         trial = Actor(miniature(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)
         if knobs.reference_offload and place.device.type != "cuda":
@@ -83,21 +83,21 @@ class Trainer:
 
     @torch.no_grad()
     def _start_critic(self) -> None:
-        """As the policy's decoder is, which was copied before it had weights."""
+        """Copy the weights of the policy's decoder into the critic's, which was created before they were loaded."""
         if self.actor.critic is None:
             return
         of_policy = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
-        for own, policy in zip(self.actor.critic.decoder.parameters(), of_policy, strict=True):
-            distributed.local(own).copy_(distributed.local(policy))
+        for of_critic, policy in zip(self.actor.critic.decoder.parameters(), of_policy, strict=True):
+            distributed.local(of_critic).copy_(distributed.local(policy))
 
     # --- learning ---
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
 
-        `batch` is the whole batch of all ranks. Mini-batches are whole groups in the batch's order, as equal in number
-        as they can be; one without response tokens is skipped. Raises Diverged before a step that is not finite, and
-        ValueError for a batch that the loss cannot take.
+        `batch` is the whole batch of all ranks. Mini-batches are runs of whole groups in the batch's order, whose
+        numbers of groups differ by one at most; a mini-batch without response tokens is skipped. Raises Diverged before
+        a step that is not finite, and ValueError for a batch that the loss cannot take.
         """
         batch = batch.to(torch.device("cpu"))
         check_values(self.objective.loss, batch)
@@ -105,7 +105,7 @@ class Trainer:
         parts = [part for part in parts if bool(part.mask.any())]
         if not parts:
             raise ValueError("the batch has no response tokens: there is nothing to learn from.")
-        self._begin()
+        self._reset_reference_if_due()
         results = list[dict[str, float]]()
         for epoch in range(self.knobs.epochs):
             for index, part in enumerate(parts):
@@ -115,14 +115,13 @@ class Trainer:
         return _mean_over_updates(results)
 
     def learn_nothing(self) -> dict[str, float]:
-        """In the place of `learn`, of a step without a batch: all that goes by steps goes on, and no weight changes."""
-        self._begin()
+        """Called instead of `learn` for a step without a batch: schedules advance, and no weight changes."""
+        self._reset_reference_if_due()
         self.num_learned += 1
         self.num_empty += 1
         return {"tokens/train": 0.0, "tokens/used": 0.0}
 
-    def _begin(self) -> None:
-        """A step: the reference may become the policy."""
+    def _reset_reference_if_due(self) -> None:
         if not self.frozen.due(self.num_learned):
             return
         self.frozen.reset(self.actor)
@@ -131,7 +130,9 @@ class Trainer:
             self.num_averaged = 0
 
     def _update(self, batch: Batch, *, first: bool) -> dict[str, float]:
-        """One optimiser step. KL(·‖base) is measured on the first of a batch, whose samples are the policy's own."""
+        """One optimiser step. first: of a batch, when the samples are still the policy's own; only then is KL(·‖base)
+        measured.
+        """
         counts = onto(self.place.device, reduce.counts_of_streams(batch.mask, batch.kind))
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
@@ -144,68 +145,70 @@ class Trainer:
             for name, value in measured.items():
                 metrics[name] = metrics[name] + value if name in metrics else value
         values = torch.stack(list(metrics.values())).tolist() if metrics else []
-        mine = {**dict(zip(metrics, values, strict=True)), "tokens/train": float(num_tokens)}
-        return self._step(distributed.total_of_names(mine)) | {"tokens/used": float(int(batch.mask.sum()))}
+        of_rank = {**dict(zip(metrics, values, strict=True)), "tokens/train": float(num_tokens)}
+        return self._step(distributed.total_of_names(of_rank)) | {"tokens/used": float(int(batch.mask.sum()))}
 
     def _step(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Let the optimiser use the gradient of a mini-batch. metrics: of all ranks. Raises Diverged.
+        """Take the optimiser step for the gradient of a mini-batch. metrics: of all ranks. Raises Diverged.
 
-        A gradient that is not finite because float16 overflowed under the loss scale is not used: the weights and the
-        averages stay, the scale is halved, and the schedule goes on.
+        A gradient that is not finite because float16 overflowed under the loss scale is not used: weights and
+        averages stay as they are, the scale is halved, and the schedule goes on.
         """
         scale, limit = self.loss_scale, self.knobs.clip_norm
         norms = {name: clip(parameters, limit, scale=scale.value) for name, parameters in self._clipped().items()}
         finite = all(math.isfinite(norm) for norm in norms.values())
-        self._refuse_divergence(metrics["loss/total"], {} if scale.can_fall else norms)
-        rate = learning_rate(self._scheduled, self.knobs)
-        own = {**scale.metrics(finite=finite), "optim/lr": rate}
+        self._check_finite(metrics["loss/total"], {} if scale.can_fall else norms)
+        rate = learning_rate(self._num_scheduled, self.knobs)
+        of_step = {**scale.metrics(finite=finite), "optim/lr": rate}
         if finite:
             self._descend()
-            own |= norms
+            of_step |= norms
         self.optimiser.zero_grad()
         self.num_updates += 1
         scale.follow(finite=finite)
-        return {**metrics, **own}
+        return {**metrics, **of_step}
 
-    def _refuse_divergence(self, loss: float, norms: Mapping[str, float]) -> None:
-        """Raises Diverged if one of them is not finite."""
+    def _check_finite(self, loss: float, norms: Mapping[str, float]) -> None:
+        """Raises Diverged if the loss or a norm is not finite."""
         for name, value in [("loss", loss)] + [("gradient norm", norm) for norm in norms.values()]:
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
                 why = f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr."
                 if self.loss_scale.dynamic:
-                    why += " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
+                    why += " The largest float16 number is 65504: or try trainer.dtype=bfloat16."
                 raise Diverged(why)
 
     def _descend(self) -> None:
-        """One step of AdamW. Each group's rate takes the same course, from a peak of its own."""
+        """One step of AdamW. The learning rates of parameter groups follow one schedule and differ in their peak."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self._scheduled, replace(self.knobs, lr=group["peak"]))
+            group["lr"] = learning_rate(self._num_scheduled, replace(self.knobs, lr=group["peak"]))
         self.optimiser.step()
         self.num_averaged += 1
 
     @property
-    def _scheduled(self) -> int:
-        """Updates by the schedule: with those that steps without a batch would have made."""
+    def _num_scheduled(self) -> int:
+        """Number of updates for the schedule: those made, and those that steps without a batch would have made."""
         return self.num_updates + self.num_empty * self.knobs.updates * self.knobs.epochs
 
     def _clipped(self) -> dict[str, list[nn.Parameter]]:
-        """What has a limit to its gradient's norm, each its own: all of the policy, and a critic that is none of it."""
+        """Metric name to the parameters whose gradients are clipped together: the policy's, with heads on its decoder;
+        a critic with a decoder of its own is clipped separately.
+        """
         heads = list(self.actor.heads.parameters())
         if self.actor.critic is None:
             return {"optim/grad_norm": [*self.actor.model.parameters(), *heads]}
         return {"optim/grad_norm": list(self.actor.model.parameters()), "optim/critic_grad_norm": heads}
 
     def _loss_of(self, micro: MicroBatch, counts: Tensor, *, measure_base: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """(part of the loss, parts of the metrics) of some rows of a mini-batch, possibly none."""
+        """(part of the loss, parts of the metrics) of a micro-batch, which may have no rows."""
         part, layout = micro.part, micro.layout
         output = self._forward(layout, keep=micro.keep)
         wants_reference = self.objective.needs_reference and part.logp_ref is None
         of_base, of_reference = self.frozen.logp(layout, base=measure_base, reference=wants_reference)
         if not len(layout.predict):
             # 0, with a gradient of 0: no rank may skip a backward pass.
-            return torch.stack([each.sum() for each in output if each is not None]).sum(), {}
+            return torch.stack([values.sum() for values in output if values is not None]).sum(), {}
         if of_reference is not None:
             part = replace(part, logp_ref=scatter(of_reference, layout, part))
         logp_base = None if of_base is None else scatter(of_base, layout, part)
@@ -216,7 +219,7 @@ class Trainer:
         return self.actor(layout, entropy_gradient=entropy_gradient, with_entropy=with_entropy, keep=keep)
 
     def _prepared(self, batch: Batch) -> Batch:
-        """The mini-batch with its noise and what the loss's first pass says of it: the same on every rank."""
+        """The mini-batch with its noise and the results of the loss's first pass, the same on every rank."""
         if "noise" in self.objective.needs:
             noise = batch_noise.per_token(batch, seed=self.knobs.seed, update=self.num_updates)
             batch = replace(batch, noise=noise)
@@ -230,7 +233,7 @@ class Trainer:
         return replace(batch, extra=extra.detach().cpu())
 
     def _split(self, batch: Batch, *, dropout: bool = True) -> Iterator[MicroBatch]:
-        """This rank's micro-batches: as many as any other rank's. dropout: in `LogZ`, none outside training."""
+        """This rank's micro-batches; every rank has the same number. dropout: in `LogZ`, only in training."""
         place = self.place
         budget, shared = packer.fitting(self.knobs.token_budget, place.device), self.packer.shares(batch)
         whole = self.objective.needs_whole_groups
@@ -238,24 +241,24 @@ class Trainer:
         size = torch.bincount(batch.group, minlength=batch.num_groups)
         for index, rows in enumerate(plan):
             part = batch.select_rows(rows)
-            here = torch.bincount(batch.group[rows], minlength=len(size))
-            cut = bool(((here > 0) & (here < size)).any())
+            num_rows = torch.bincount(batch.group[rows], minlength=len(size))
+            cut = bool(((num_rows > 0) & (num_rows < size)).any())
             layout = self.packer.layout(part, shared=shared)
             keep = self._units_kept(part, layout) if dropout else None
             yield MicroBatch(part.to(place.device), layout.to(place.device), index == len(plan) - 1, cut, keep)
 
     def _units_kept(self, part: Batch, layout: Layout) -> Tensor | None:
-        """Of rows that are still on the CPU: to look at their prompts on a GPU would make the host wait."""
+        """`MicroBatch.keep`. part: still on the CPU, since reading its prompts from a GPU would make the host wait."""
         if "log_z" not in self.actor.heads or not layout.num_prompts:
             return None
         width = cast(LogZ, self.actor.heads["log_z"]).width
         keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
         return onto(self.place.device, keep)
 
-    # --- the policy of now ---
+    # --- the current policy ---
 
     def policy_of(self, batch: Batch, *, with_entropy: bool = True) -> Policy:
-        """What the policy now says about a batch of all ranks, without gradient: per token 0 at padding."""
+        """Outputs of the current policy for a batch of all ranks, without gradient: 0 at padding."""
         return self._policy_of(batch.to(torch.device("cpu")), reference=False, with_entropy=with_entropy)[0]
 
     def logp(self, batch: Batch) -> Tensor:
@@ -264,9 +267,9 @@ class Trainer:
 
     @torch.no_grad()
     def _policy_of(self, batch: Batch, *, reference: bool, with_entropy: bool) -> tuple[Policy, Tensor | None]:
-        """(what the policy says of all rows, what the reference does if asked for), on every rank."""
+        """(the policy's outputs for all rows, log-probabilities under the reference if `reference`), on every rank."""
         numbered = replace(batch, row=torch.arange(len(batch.tokens)))
-        whole: dict[str, Tensor] = {}
+        of_batch: dict[str, Tensor] = {}
         for part, layout, *_ in self._split(numbered, dropout=False):
             assert part.row is not None
             output = self._forward(layout, with_entropy=with_entropy)
@@ -277,21 +280,22 @@ class Trainer:
             for name, value in outputs.items():
                 if value is None:
                     continue
-                if name not in whole:
-                    whole[name] = value.new_zeros((len(batch.tokens), *value.shape[1:]))
-                whole[name][part.row] = value
+                if name not in of_batch:
+                    of_batch[name] = value.new_zeros((len(batch.tokens), *value.shape[1:]))
+                of_batch[name][part.row] = value
         release(self.actor)
         self.frozen.release()
-        whole = {name: distributed.total(value) for name, value in whole.items()}
-        logp_ref = whole.pop("logp_ref", None)
-        if "log_z" in whole:
-            whole["log_z"] = _of_prompts(whole["log_z"], batch)
-        return Policy(**whole), logp_ref
+        of_batch = {name: distributed.total(value) for name, value in of_batch.items()}
+        logp_ref = of_batch.pop("logp_ref", None)
+        if "log_z" in of_batch:
+            of_batch["log_z"] = _share_in_groups(of_batch["log_z"], batch)
+        return Policy(**of_batch), logp_ref
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, full float32 tensor) of every parameter, tied ones once.
 
-        Exhaust it on every rank. On a single rank the tensors may be the policy's own memory: copy what you keep.
+        Every rank must exhaust the iterator. On a single rank the tensors may share the policy's memory: copy those
+        that you keep.
         """
         release(self.actor)
         yield from lora.merged(self.actor.model)
@@ -299,28 +303,28 @@ class Trainer:
     # --- checkpoints ---
 
     def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
-        """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back. how: see `Writer`."""
-        counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
-        counted["empty"] = self.num_empty
+        """Write a checkpoint. `extra`: JSON that `load` returns. how: further arguments of `Writer.save`."""
+        counts = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
+        counts["empty"] = self.num_empty
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
         adapters = None if rank is None else {"rank": rank, "alpha": alpha}
         scale = self.loss_scale.state
-        state = {**counted, "world": self.place.world, "lora": adapters, "loss_scale": scale, "extra": extra}
+        state = {**counts, "world": self.place.world, "lora": adapters, "loss_scale": scale, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
 
     def fault_of(self, path: Path) -> str:
-        """What is wrong with a checkpoint; "" if all of it is as it was written. Called by all ranks."""
+        """A description of the damage to a checkpoint; "" if there is none. Called by all ranks."""
         return checkpoint.fault_of(path, self.place.rank, self.place.world)
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Continue from a checkpoint, of any number of ranks. Returns its `extra`."""
+        """Continue from a checkpoint, written by any number of ranks. Returns its `extra`."""
         tensors = self._tensors()
         state = checkpoint.load(path, tensors)
         checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # older checkpoints have none
+        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # older checkpoints lack "empty"
         set_steps(self.optimiser, self.num_averaged)
-        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and none of this
+        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and "loss_scale"
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:
@@ -335,18 +339,21 @@ class Trainer:
         }
 
 
-def _of_prompts(values: Tensor, batch: Batch) -> Tensor:
-    """Values [B] that a prompt's rows share, for all of them: a row without tokens may have been read alone, as 0."""
-    read, group = (x.to(values.device) for x in (batch.mask.any(dim=1), batch.group))
-    shared = values.new_zeros(batch.num_groups)
-    shared[group[read]] = values[read]
-    return shared[group]
+def _share_in_groups(values: Tensor, batch: Batch) -> Tensor:
+    """Values [B], equal within a group, with the group's value in every row: a row without tokens may have got 0."""
+    has_tokens, group = batch.mask.any(dim=1).to(values.device), batch.group.to(values.device)
+    of_group = values.new_zeros(batch.num_groups)
+    of_group[group[has_tokens]] = values[has_tokens]
+    return of_group[group]
 
 
 def _mean_over_updates(results: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each metric over the updates that measured it; numbers of tokens are summed."""
-    values = defaultdict[str, list[float]](list)
+    values_of = defaultdict[str, list[float]](list)
     for metrics in results:
         for name, value in metrics.items():
-            values[name].append(value)
-    return {name: math.fsum(each) / (1 if name.startswith("tokens/") else len(each)) for name, each in values.items()}
+            values_of[name].append(value)
+    means: dict[str, float] = {}
+    for name, values in values_of.items():
+        means[name] = math.fsum(values) / (1 if name.startswith("tokens/") else len(values))
+    return means

@@ -1,4 +1,4 @@
-"""What a policy in training learns beside its words: a value per token, log Z per prompt. Computed in float32."""
+"""Heads of a policy in training beside the language model's: a value per token, log Z per prompt; in float32."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 DROPOUT = 0.1
-LAYERS = 2  # of `LogZ`, before the last
+LAYERS = 2  # hidden layers of `LogZ`
 
 
 class Value(nn.Module):
     """Expected reward from the last hidden state before each token (PPO, arXiv:1707.06347). Starts at 0.
 
-    The hidden state is normalised to mean 0 and deviation 1: a table policy's are logits, −1e4 among them.
+    The hidden state is normalised to mean 0 and deviation 1: those of a table policy are logits, some of them −1e4.
     """
 
     def __init__(self, width: int) -> None:
@@ -24,7 +24,7 @@ class Value(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden [n, h] → [n]"""
         x = nn.functional.layer_norm(hidden.float(), hidden.shape[-1:])
-        return self.out(x).sum(-1)  # of one number: FSDP's hooks dislike views
+        return self.out(x).sum(-1)  # a sum of one number, not [..., 0]: FSDP's hooks do not work with views
 
 
 class LogZ(nn.Module):
@@ -43,7 +43,7 @@ class LogZ(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, prompt: Tensor, keep: Tensor | None) -> Tensor:
-        """prompt [P, h], keep [P, 2, h] bool: which units dropout leaves, None for all → [P]"""
+        """prompt [P, h], keep [P, 2, h] bool: units that dropout keeps, None for all → [P]"""
         x = prompt.float()
         for index, (inner, norm) in enumerate(zip(self.inner, self.norm, strict=True)):
             x = norm(nn.functional.gelu(inner(x)))
@@ -53,9 +53,12 @@ class LogZ(nn.Module):
 
 
 def prompt_mean(hidden: Tensor, place: Tensor, owner: Tensor, num_prompts: int) -> Tensor:
-    """[P, h] float32: mean over each prompt's tokens. hidden [N, h]; place, owner [n]: tokens of prompts, and whose."""
+    """[P, h] float32: mean over each prompt's tokens.
+
+    hidden [N, h]; place [n]: places of the prompts' tokens; owner [n]: the prompt of each.
+    """
     picked = hidden.index_select(0, place).float()
     total = picked.new_zeros(num_prompts, picked.shape[1]).index_add(0, owner, picked)
-    # Counted as a sum of ones: for torch.bincount the host waits for a GPU.
+    # Tokens are counted as a sum of ones: torch.bincount would make the host wait for the GPU.
     size = picked.new_zeros(num_prompts).index_add(0, owner, picked.new_ones(len(owner)))
     return total / size.clamp(min=1)[:, None]

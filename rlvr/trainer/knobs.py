@@ -1,4 +1,4 @@
-"""What a trainer is given beside its model and its loss: the place where it runs, and its knobs."""
+"""Arguments of a trainer beside its model and its loss: the place where it runs, and its knobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those of its run, and what the run's model and task allow."""
+    """This process among those of its run, and limits from the run's model and task."""
 
     device: torch.device
     rank: int
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """`conf/trainer/fsdp.yaml` says what they mean, and has their defaults."""
+    """The knobs of the trainer; `conf/trainer/fsdp.yaml` explains them and has their defaults."""
 
     seed: NonNegativeInt
     steps: Count
@@ -67,10 +67,10 @@ class Knobs:
         return self.steps * self.epochs * self.updates
 
     def compiles(self, device: torch.device, *, packed: bool) -> bool:
-        """Whether layers are compiled. auto: on a GPU, of sequences end to end, where one graph serves every shape."""
+        """Whether layers are compiled. auto: on a GPU with packed sequences, where one graph serves every shape."""
         return device.type == "cuda" and packed if self.compile == "auto" else self.compile
 
     @property
     def precision(self) -> torch.dtype:
-        """What forward and backward passes compute in."""
+        """Data type of forward and backward passes."""
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[self.dtype]

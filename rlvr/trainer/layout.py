@@ -1,4 +1,4 @@
-"""A batch as the model reads it, and who attends to whom in it."""
+"""A batch as the model reads it, and which tokens attend to which."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlvr.objective.batch import onto
 
 @dataclass(frozen=True)
 class Segment:
-    """b sequences cut to one shape. Padding repeats position 0; its results are never read."""
+    """b sequences, padded to one shape. Padding repeats position 0; its results are never read."""
 
     query: Tensor  # [b, t] int64, positions in the row
     key: Tensor  # [b, s] int64
-    mask: Tensor | None  # [b or 1, 1, t, s] bool, True: sees it; None: causal, where query and key are the same
+    mask: Tensor | None  # [b or 1, 1, t, s] bool, True: attends; None: causal, with query and key the same
 
     def to(self, device: torch.device) -> Segment:
         mask = None if self.mask is None else onto(device, self.mask)
@@ -25,10 +25,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Packed:
-    """Who attends to whom among the N tokens of a row."""
+    """Which of the N tokens of a row attend to which, as segments."""
 
     segments: tuple[Segment, ...]
-    order: Tensor  # [N] int64, place of each token among the segments' queries laid end to end
+    order: Tensor  # [N] int64, place of each token in the concatenation of the segments' queries
 
     def to(self, device: torch.device) -> Packed:
         return Packed(tuple(s.to(device) for s in self.segments), onto(device, self.order))
@@ -36,18 +36,18 @@ class Packed:
 
 @dataclass(frozen=True)
 class Varlen:
-    """Who attends to whom, for one call of a kernel that takes sequences of any lengths.
+    """Which tokens attend to which, for one call of a kernel that takes sequences of any lengths.
 
-    S sequences of queries lie end to end in the row; a query attends to its sequence's keys up to the one that stands
-    as far from the end as itself (causal, aligned at the bottom right). Keys may be more than queries: a prompt that is
-    read once, then the response.
+    S sequences of queries lie end to end in the row. A query attends to the keys of its sequence up to the key that is
+    as far from the sequence's end as the query is (causal, aligned at the bottom right). A sequence may have more keys
+    than queries: those of a shared prompt, then those of the response.
     """
 
     query_ends: Tensor  # [S + 1] int32, 0 first
     key_ends: Tensor  # [S + 1] int32, 0 first
-    longest_query: int  # numbers of the host: nobody waits for them
+    longest_query: int  # on the host, so that no transfer from the GPU is waited for
     longest_key: int
-    key: Tensor | None  # int64, places in the row whose keys are read, sequence by sequence; None: the row as it lies
+    key: Tensor | None  # int64, places in the row of the keys, sequence by sequence; None: the keys in the row's order
 
     def to(self, device: torch.device) -> Varlen:
         key = None if self.key is None else onto(device, self.key)
@@ -56,7 +56,7 @@ class Varlen:
 
 @dataclass(frozen=True)
 class Layout:
-    """A batch as the model reads it, and where in it each response token is predicted. R = 1 when packed."""
+    """A batch as the model reads it, and the places where response tokens are predicted. R = 1 when packed."""
 
     input_ids: Tensor  # [R, W] int64
     position_ids: Tensor | None  # [R, W]; None: 0, 1, 2, …
@@ -65,8 +65,8 @@ class Layout:
     target: Tensor  # [n] int64, the response token
     place: Tensor  # [n] int64, its place in B·T
     num_tokens: int  # tokens that the model reads, padding not counted
-    prompt_place: Tensor  # [m] int64, place in R·W of the tokens of one copy of each prompt
-    prompt_owner: Tensor  # [m] int64, prompt of each
+    prompt_place: Tensor  # [m] int64, place in R·W of the tokens of all prompts, one copy of each
+    prompt_owner: Tensor  # [m] int64, the prompt of each of these tokens
     num_prompts: int
 
     def to(self, device: torch.device) -> Layout:
@@ -78,6 +78,6 @@ class Layout:
 
 
 def empty(pad_token_id: int) -> Layout:
-    """One token that predicts nothing: what a rank reads while the others still have work."""
+    """One token that predicts nothing: the input of a rank that has no rows while other ranks still have some."""
     nothing = torch.zeros(0, dtype=torch.int64)
     return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0, nothing, nothing, 0)

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of response tokens, without ever holding the logits of all of them."""
+"""Log-probabilities and entropies of response tokens, without holding the logits of all tokens in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlvr.model.head import factor, logits
 from rlvr.model.structure import vocabulary_size
 from rlvr.objective import penalty
 
-# Logits in one chunk (512 MB in float32). More than one chunk: the backward pass computes them anew.
+# Logits in one chunk (512 MB in float32). If there are several chunks, the backward pass computes the logits again.
 CHUNK = 2**27
 TILE = 128  # rows that a GPU multiplies at once
-ZERO = -104.0  # e^x is 0 in float32 from there down
+ZERO = -104.0  # e^x is 0 in float32 for x up to this
 
 
 def token_logp(
@@ -30,9 +30,9 @@ def token_logp(
 ) -> tuple[Tensor, Tensor | None]:
     """(logp [n], entropy [n]) float32 of target [n] under softmax(head(hidden) / temperature), hidden [n, h].
 
-    with_entropy: else it is None, and several passes over all logits are saved. At most `chunk` logits exist at a time,
-    in the forward and in the backward pass. They are float32 whatever hidden states and weights are, and so is the sum
-    over chunks of the weights' gradient.
+    with_entropy: False: entropy is None, which saves several passes over all logits.
+    chunk: largest number of logits that exist at a time, in the forward and in the backward pass. Logits are float32
+    for any type of hidden states and weights, and so is the sum over chunks of the weights' gradient.
     """
     assert with_entropy or not entropy_gradient
     rows = max(1, chunk // vocabulary_size(head, hidden))
@@ -45,7 +45,7 @@ def token_logp(
 def _at_once(
     raw: Tensor, target: Tensor, temperature: float, entropy_gradient: bool, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Of logits [n, V] that fit into memory: autograd knows how."""
+    """`token_logp` for logits `raw` [n, V] that fit into memory, differentiated by autograd."""
     z = raw.float() / temperature
     logp = z.gather(-1, target[:, None])[:, 0] - z.logsumexp(-1)
     if not with_entropy:
@@ -56,7 +56,9 @@ def _at_once(
 
 
 class _InChunks(torch.autograd.Function):
-    """Chunks of `rows` tokens. Kept are log Σ e^z and the entropy: the backward pass computes the logits anew."""
+    """`token_logp` in chunks of `rows` tokens. Only log Σ e^z and the entropy are saved: the backward pass computes the
+    logits again.
+    """
 
     @staticmethod
     def forward(
@@ -74,12 +76,12 @@ class _InChunks(torch.autograd.Function):
         entropy = torch.empty_like(logp) if with_entropy else None
         wide = factor(weight)
         for first in range(0, len(hidden), rows):
-            some = slice(first, first + rows)
-            z = _scaled(logits(hidden[some], wide, bias), temperature)
-            total[some] = z.logsumexp(-1)
-            logp[some] = z.gather(-1, target[some, None])[:, 0] - total[some]
+            chunk = slice(first, first + rows)
+            z = _scaled(logits(hidden[chunk], wide, bias), temperature)
+            total[chunk] = z.logsumexp(-1)
+            logp[chunk] = z.gather(-1, target[chunk, None])[:, 0] - total[chunk]
             if entropy is not None:
-                entropy[some] = penalty.entropy(z)
+                entropy[chunk] = penalty.entropy(z)
         ctx.save_for_backward(hidden, weight, bias, target, total, entropy)
         ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
         if entropy is not None and not entropy_gradient:
@@ -89,8 +91,11 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_logp: Tensor, d_entropy: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """With p = e^{z − log Σ e^z}: dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H), z the logits over the
-        temperature. On a GPU dz is rounded to half precision for the products, if hidden states are."""
+        """With z the logits over the temperature and p = e^{z − log Σ e^z}:
+        dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H).
+
+        On a GPU dz is rounded to half precision for the matrix products if the hidden states are in half precision.
+        """
         hidden, weight, bias, target, total, entropy = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         d_hidden = torch.empty_like(hidden) if needs_hidden else None
@@ -99,24 +104,24 @@ class _InChunks(torch.autograd.Function):
         wide = factor(weight)
         d_logp = d_logp[:, None] / ctx.temperature
         for first in range(0, len(hidden), ctx.rows):
-            some = slice(first, first + ctx.rows)
-            log_p = _scaled(logits(hidden[some], wide, bias), ctx.temperature).sub_(total[some, None])
+            chunk = slice(first, first + ctx.rows)
+            log_p = _scaled(logits(hidden[chunk], wide, bias), ctx.temperature).sub_(total[chunk, None])
             if ctx.entropy_gradient:
                 assert d_entropy is not None
                 d_z = log_p.exp()
-                by_entropy = d_entropy[some, None] / ctx.temperature
-                d_z *= log_p.clamp_(min=ZERO).add_(entropy[some, None]).mul_(-by_entropy).sub_(d_logp[some])
+                d_entropy_z = d_entropy[chunk, None] / ctx.temperature
+                d_z *= log_p.clamp_(min=ZERO).add_(entropy[chunk, None]).mul_(-d_entropy_z).sub_(d_logp[chunk])
             else:
-                d_z = log_p.exp_().mul_(-d_logp[some])
-            d_z.scatter_add_(1, target[some, None], d_logp[some])
+                d_z = log_p.exp_().mul_(-d_logp[chunk])
+            d_z.scatter_add_(1, target[chunk, None], d_logp[chunk])
             if d_bias is not None:
                 d_bias += d_z.sum(0)
             if d_z.is_cuda:
                 d_z = d_z.to(hidden.dtype)
             if d_hidden is not None:
-                d_hidden[some] = _product(d_z, wide)
+                d_hidden[chunk] = _product(d_z, wide)
             if d_weight is not None:
-                _add_product(d_weight, d_z.t(), hidden[some])
+                _add_product(d_weight, d_z.t(), hidden[chunk])
         return d_hidden, d_weight, d_bias, None, None, None, None, None
 
 
@@ -125,14 +130,14 @@ def _scaled(z: Tensor, temperature: float) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left [a, b] times right [b, c], summed and given in float32."""
+    """left [a, b] times right [b, c], summed and returned in float32."""
     if left.dtype == torch.float32:
         return left @ right.float()
     return torch.mm(left, right, out_dtype=torch.float32)  # type: ignore[call-overload]
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left [a, b] times right [b, c] to total [a, c] float32, within the product: it never lies apart."""
+    """Add left [a, b] times right [b, c] to total [a, c] float32, without a tensor for the product itself."""
     if left.dtype == torch.float32:
         total.addmm_(left, right.float())
     else:

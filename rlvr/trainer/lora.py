@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685): all weights stay as they are, and small matrices beside them are trained.
 
-The base policy is the model with its adapters off, so that no copy of it is needed. Whoever asks for weights is given
-the sum, under the names that the model always had.
+The base policy is the model with its adapters off, so that no copy of it is needed. Exported weights are the sums of
+weights and adapters, under the names of the model without adapters (`merged`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("lora_a", "lora_b")
 
 
 class Adapted(nn.Linear):
-    """x ↦ W x + bias + alpha/rank · B A x. Starts as the linear layer it was: B is 0."""
+    """x ↦ W x + bias + alpha/rank · B A x. At first it equals the linear layer: B is 0."""
 
     lora_a: nn.Parameter  # A [rank, in]
     lora_b: nn.Parameter  # B [out, rank]
@@ -39,18 +39,18 @@ class Adapted(nn.Linear):
 
 
 def adapt(model: PreTrainedModel, *, rank: int, alpha: float, seed: int, dtype: torch.dtype = torch.float32) -> None:
-    """Freeze a model, in `dtype`, and give every linear layer of its decoder's layers an adapter in float32.
+    """Freeze a model, cast it to `dtype`, and add an adapter in float32 to every linear layer of its decoder's layers.
 
-    A is drawn as `nn.Linear` draws weights. Raises ValueError if there is no linear layer.
+    A is initialised as `nn.Linear` initialises weights. Raises ValueError if there is no linear layer.
     """
     model.requires_grad_(False)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    linear = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
-    if not linear:
+    linear_layers = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
+    if not linear_layers:
         raise ValueError(f"trainer.lora_rank={rank}: {type(model).__name__} has no linear layers to adapt. Drop it.")
     generator = torch.Generator().manual_seed(seed)
-    for module in linear:
+    for module in linear_layers:
         module.__class__ = Adapted
         assert isinstance(module, Adapted)
         bound = 1 / math.sqrt(module.in_features)
@@ -68,20 +68,20 @@ def is_adapter(name: str) -> bool:
 
 @contextlib.contextmanager
 def off(module: nn.Module) -> Iterator[None]:
-    """Inside, the model is the base policy."""
+    """Context in which the adapters are off: the model is the base policy."""
     adapted = [m for m in module.modules() if isinstance(m, Adapted)]
-    for each in adapted:
-        each.active = False
+    for layer in adapted:
+        layer.active = False
     try:
         yield
     finally:
-        for each in adapted:
-            each.active = True
+        for layer in adapted:
+            layer.active = True
 
 
 @torch.no_grad()
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, full float32 tensor) of every parameter, adapters added to what they adapt; tied ones once."""
+    """(name, full float32 tensor) of every parameter with its adapter added; tied parameters once."""
     adapted = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, Adapted)}
     for name, parameter in model.named_parameters():
         if not is_adapter(name):

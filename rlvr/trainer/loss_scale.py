@@ -1,5 +1,5 @@
-"""Loss scaling for float16, where a number below 6e-8 is 0: the loss is multiplied before the backward pass and the
-gradient of the weights divided after it (arXiv:1710.03740, section 3.2).
+"""Loss scaling for float16, in which numbers below 6e-8 are 0: the loss is multiplied by a factor before the backward
+pass, and the gradient of the weights divided by it afterwards (arXiv:1710.03740, section 3.2).
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-# Powers of 2, so that scaling rounds nothing; the first, and how often it doubles, are those of torch.amp.GradScaler.
+# Powers of 2, so that scaling rounds nothing. FIRST and PATIENCE are those of torch.amp.GradScaler.
 FIRST = 2.0**16
-SMALLEST = 2.0**-8  # a gradient that is not finite here is so for another reason
-PATIENCE = 2000  # finite updates in a row, after which it doubles
+SMALLEST = 2.0**-8  # if a gradient is not finite at this scale, overflow is not the reason
+PATIENCE = 2000  # finite updates in a row, after which the scale doubles
 
 
 @dataclass
 class LossScale:
-    """The factor of the loss. Every rank has the same: it follows the norm of the gradient, which all ranks know."""
+    """The factor of the loss, the same on every rank: it depends only on whether the global gradient is finite."""
 
     dynamic: bool
     value: float = 1.0
-    finite: int = 0  # updates in a row without overflow, since it last changed
+    finite: int = 0  # updates in a row without overflow, since `value` last changed
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> LossScale:
-        """dtype: of forward and backward passes. Only float16 has too few exponents; else it stays 1."""
+        """dtype: of forward and backward passes. Only float16 has too few exponents; else the scale is 1."""
         return cls(dynamic=True, value=FIRST) if dtype == torch.float16 else cls(dynamic=False)
 
     @property
@@ -34,7 +34,7 @@ class LossScale:
         return self.dynamic and self.value > SMALLEST
 
     def follow(self, *, finite: bool) -> None:
-        """Halve after a gradient that was not finite, double after PATIENCE that were."""
+        """Halve the scale after a gradient that was not finite, double it after PATIENCE finite ones in a row."""
         if not self.dynamic:
             return
         self.finite = self.finite + 1 if finite else 0
@@ -44,7 +44,7 @@ class LossScale:
             self.value, self.finite = self.value * 2, 0
 
     def metrics(self, *, finite: bool) -> dict[str, float]:
-        """Of an update that was made with it."""
+        """Metrics of an update with this scale; none if it is not dynamic."""
         return {"optim/loss_scale": self.value, "optim/skipped": float(not finite)} if self.dynamic else {}
 
     @property

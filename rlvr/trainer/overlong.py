@@ -1,4 +1,4 @@
-"""Responses that were cut, or nearly: what that costs, and whether they are learned from (DAPO, arXiv:2503.14476)."""
+"""Responses at or near the limit of length: a penalty on their reward, and a filter (DAPO, arXiv:2503.14476)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> fl
 
 
 def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float) -> Sequence[Rollout]:
-    """The groups with the penalty of its length added to every reward. Outcomes stay: accuracy is what it was.
+    """The groups, with the penalty for the response's length added to each reward. Outcomes, and so accuracy, stay.
 
-    buffer: tokens, max_tokens at most; below 1 a share of them; None for no penalty.
+    buffer: tokens, at most max_tokens; below 1: a share of max_tokens; None: no penalty.
     """
     if buffer is None:
         return groups
@@ -28,17 +28,19 @@ def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | Non
     for group in groups:
         rewards = list[Reward]()
         for completion, reward in zip(group.completions, group.rewards, strict=True):
-            lost = penalty(len(completion.tokens), max_tokens=max_tokens, buffer=buffer, factor=factor)
-            rewards.append(replace(reward, value=reward.value + lost))
+            length = len(completion.tokens)
+            change = penalty(length, max_tokens=max_tokens, buffer=buffer, factor=factor)
+            rewards.append(replace(reward, value=reward.value + change))
         penalised_groups.append(replace(group, rewards=tuple(rewards)))
     return penalised_groups
 
 
 def without_cut(batch: Batch, groups: Sequence[Rollout]) -> Batch:
-    """The collated groups, without the tokens of responses that were cut at the limit: neither their loss nor their
-    number counts, their rewards have had their part in the advantages (section 3.4, overlong filtering).
+    """The collated groups, with the tokens of responses that were cut at the limit masked out: they count neither in
+    the loss nor in the number of tokens. Their rewards have already entered the advantages (section 3.4, overlong
+    filtering).
 
-    Raises ValueError if nothing is left.
+    Raises ValueError if all responses were cut.
     """
     finished = torch.tensor([c.finished for group in groups for c in group.completions])
     if not bool(finished.any()):

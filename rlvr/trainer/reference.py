@@ -1,4 +1,4 @@
-"""Frozen copies of the policy: the base policy, and the reference that a loss keeps near to."""
+"""Frozen copies of the policy: the base policy, and the reference policy that a loss reads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rlvr.trainer.sharded_load import fill, is_empty
 
 
 class FrozenPolicies:
-    """What the policy was. Made before the policy itself is sharded; only what is asked for is held."""
+    """The base policy and the reference, each only if it is needed. Created before the policy itself is sharded."""
 
     def __init__(self, actor: Actor, sharding: Sharding, knobs: Knobs, *, needs_reference: bool) -> None:
-        """sharding: of the policy itself. A reference without resets is the base policy, one copy for both. A policy of
-        adapters needs no copy: without them it is the base policy.
+        """sharding: of the policy itself. A reference without resets is the base policy: one copy serves both. A policy
+        with adapters needs no copy of the base policy: with its adapters off it is the base policy.
         """
         self.every = every = knobs.reference_every  # steps between resets of the reference; None: never
         adapted = any(lora.is_adapter(name) for name, _ in actor.named_parameters())
-        resting = replace(sharding, checkpointing=False, compiled=False, offload=knobs.reference_offload)
+        of_frozen = replace(sharding, checkpointing=False, compiled=False, offload=knobs.reference_offload)
 
         def without_adapters(layout: Layout, *, with_entropy: bool) -> ActorOutput:
             with lora.off(actor):
@@ -34,17 +34,17 @@ class FrozenPolicies:
 
         self.base: Callable[..., ActorOutput] | None = None
         if knobs.base_kl or (needs_reference and every is None):
-            self.base = without_adapters if adapted else _frozen_copy(actor, resting)
-        self.moving = _frozen_copy(actor, resting) if needs_reference and every is not None else None
+            self.base = without_adapters if adapted else _frozen_copy(actor, of_frozen)
+        self.moving = _frozen_copy(actor, of_frozen) if needs_reference and every is not None else None
         self.reference = self.base if every is None else self.moving
 
     def due(self, step: int) -> bool:
-        """Whether the reference becomes the policy before `step` (the first is 0, where it already is)."""
+        """Whether the reference is reset to the policy before `step` (the first is 0, where they are equal anyway)."""
         return self.every is not None and step > 0 and step % self.every == 0
 
     @torch.no_grad()
     def reset(self, actor: Actor) -> None:
-        """The reference becomes the policy of now."""
+        """Copy the current policy into the reference, if that is ever reset."""
         if self.moving is None:
             return
         release(actor)
@@ -54,7 +54,7 @@ class FrozenPolicies:
 
     @torch.no_grad()
     def logp(self, layout: Layout, *, base: bool, reference: bool) -> tuple[Tensor | None, Tensor | None]:
-        """([n] under the base policy, [n] under the reference): of each, if asked for."""
+        """(log-probabilities [n] under the base policy, those under the reference), each None unless requested."""
         of_base = self.base(layout, with_entropy=False).logp if self.base is not None and base else None
         if not reference:
             return of_base, None
@@ -64,13 +64,15 @@ class FrozenPolicies:
         return of_base, self.reference(layout, with_entropy=False).logp
 
     def release(self) -> None:
-        """Go back to the shards: no backward pass follows that would, and an engine that samples needs the memory."""
+        """Free the full weights and keep the shards. No backward pass does it here, and the engine needs the memory."""
         for frozen in (self.base, self.moving):
-            if isinstance(frozen, Actor):  # a policy without its adapters is the policy itself
+            if isinstance(frozen, Actor):  # else a function: the policy with its adapters off
                 release(frozen)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of them: a base policy can be built again, a reference that was reset cannot."""
+        """The tensors that a checkpoint needs: those of a reference with resets, which cannot be rebuilt like the base
+        policy.
+        """
         if self.moving is None:
             return {}
         release(self.moving)
@@ -79,7 +81,7 @@ class FrozenPolicies:
 
 def _frozen_copy(actor: Actor, sharding: Sharding) -> Actor:
     frozen = Actor(copy.deepcopy(actor.model).requires_grad_(False), actor.temperature)
-    for parameter in frozen.parameters():  # in the precision that mixed precision computes with anyway
+    for parameter in frozen.parameters():  # stored in the precision in which forward passes compute anyway
         parameter.data = parameter.data.to(sharding.dtype)
     shard(frozen, sharding)
     if is_empty(frozen):

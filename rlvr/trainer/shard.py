@@ -1,4 +1,4 @@
-"""FSDP2: which modules are sharded, how gradients are summed, and when full weights are let go."""
+"""FSDP2: which modules are sharded, how gradients are summed, and when full weights are freed."""
 
 from __future__ import annotations
 
@@ -19,25 +19,30 @@ from rlvr.trainer.actor import Actor
 
 @dataclass(frozen=True)
 class Sharding:
-    """How an actor lies on the ranks, and how its layers are computed."""
+    """How an actor is distributed over the ranks, and how its layers are computed."""
 
     mesh: DeviceMesh
     dtype: torch.dtype  # of forward and backward passes; heads compute in float32, weights stay in their own precision
-    checkpointing: bool = False  # a layer's activations are computed anew in the backward pass
-    compiled: bool = False  # layers by torch.compile, but for packed attention
-    offload: bool = False  # shards rest in main memory
+    checkpointing: bool = False  # a layer's activations are computed again in the backward pass
+    compiled: bool = False  # layers are compiled by torch.compile, except for packed attention
+    offload: bool = False  # shards are kept in main memory
 
 
 def shard(actor: Actor, sharding: Sharding) -> None:
-    """Shard the layers of decoders and the heads one by one and the rest (embeddings, which may be tied) as the root.
+    """Shard the layers of decoders and the heads one by one, and all else (embeddings, which may be tied) as the root.
 
-    Gradients are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
+    Gradients are summed over ranks, not averaged, in float32: the loss is already divided by counts of the whole
+    mini-batch.
     """
     single = sharding.mesh.size() == 1
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
-    # One rank has nothing to free: keep the weights between forward and backward. Shards that rest in main memory are
-    # there to leave the GPU's: then even the root, by default kept, goes back after each forward pass.
-    reshard = True if sharding.offload else False if single else None
+    # With offload all full weights are freed after each forward pass, even the root's, which FSDP keeps by default. A
+    # single rank saves nothing by freeing them: it keeps them for the backward pass.
+    reshard = None
+    if single:
+        reshard = False
+    if sharding.offload:
+        reshard = True
     options: dict[str, Any] = {
         "mesh": sharding.mesh,
         "mp_policy": policy,
@@ -55,17 +60,18 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     for head in actor.heads.values():
         fully_shard(head, **{**options, "mp_policy": exact})
     fully_shard(actor, **options)
-    for module in _sharded(actor):  # the factor is a module's own: set on the root alone, layers would still average
+    for module in _sharded(actor):  # each module has a factor of its own: set on the root only, layers would average
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
-        # A rank may route no token to some expert: it still takes part in every sum.
+        # A rank may route no token to some expert: it must still take part in every sum.
         module.set_reduce_scatter_unused_params(True)
 
 
 def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:
-    """Say whether a backward pass is the last one before the optimiser step.
+    """Prepare FSDP for a backward pass. last: the last one before the optimiser step.
 
-    On one rank only the last one hands gradients over. On several each does, so that no rank ever holds all of them.
+    A single rank reduces gradients in the last pass only. Several ranks do so in each pass, so that no rank ever holds
+    the gradients of all parameters.
     """
     if single and isinstance(actor, FSDPModule):
         actor.set_requires_gradient_sync(last)
@@ -73,8 +79,10 @@ def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:
 
 
 def release(actor: nn.Module) -> None:
-    """Go back to the shards, the parameters that the optimiser knows. Needed after a forward pass without backward:
-    full weights that stay would be used again by the next forward pass, stale after an optimiser step in between.
+    """Free the full weights, so that only the shards remain, which the optimiser updates.
+
+    Needed after a forward pass without a backward pass: otherwise the next forward pass would use the same full
+    weights, which are stale if there was an optimiser step in between.
     """
     for module in _sharded(actor):
         module.reshard()

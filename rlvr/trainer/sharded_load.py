@@ -1,4 +1,4 @@
-"""Weights from safetensors into a sharded model: each rank reads its own part and never holds the whole."""
+"""Weights from safetensors into a sharded model: each rank reads its own part and never holds the whole model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ log = logging.getLogger("rlvr")
 
 
 def load_for_shards(directory: Path) -> PreTrainedModel:
-    """A model without weights, which `fill` gives once they are sharded; with a warning the whole model in float32
-    where the files name their tensors otherwise than the model does, as some architectures' do.
+    """A model without weights, which `fill` loads once it is sharded.
+
+    If the files name their tensors otherwise than the model does, as in some architectures: the whole model in float32,
+    with a warning.
     """
     model = skeleton(directory)
     shapes = stored_shapes(directory)
-    odd = [names[0] for names, p in _named(model).values() if shapes.get(_stored(names, shapes)) != p.shape]
-    if not odd:
+    missing = [names[0] for names, p in _named(model).values() if shapes.get(_stored(names, shapes)) != p.shape]
+    if not missing:
         return model
-    log.warning("every rank reads the whole model: %s has no %s of that shape", directory, ", ".join(sorted(odd)[:3]))
+    examples = ", ".join(sorted(missing)[:3])
+    log.warning("every rank reads the whole model: %s has no %s of that shape", directory, examples)
     return load_model(directory, dtype=torch.float32)
 
 
@@ -36,15 +39,15 @@ def is_empty(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> None:
-    """Read the weights of `model`, part of the sharded `module`, from the directory of its skeleton, in the precision
-    that the model has. Called by all ranks.
+    """Read the weights of `model`, part of the sharded `module`, from the directory of its skeleton, in the model's
+    precision. Called by all ranks.
     """
     assert model.name_or_path is not None
     directory = Path(model.name_or_path)
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
     shapes = stored_shapes(directory)
-    wanted = {_stored(names, shapes): p.detach() for names, p in _named(model).values()}
-    tensor_files.load(wanted, directory)
+    tensors = {_stored(names, shapes): p.detach() for names, p in _named(model).values()}
+    tensor_files.load(tensors, directory)
 
 
 def stored_shapes(directory: Path) -> dict[str, torch.Size]:
@@ -52,21 +55,22 @@ def stored_shapes(directory: Path) -> dict[str, torch.Size]:
     shapes = dict[str, torch.Size]()
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - what is opened is no mapping
+            for name in opened.keys():  # noqa: SIM118 - `opened` is not a mapping
                 shapes[name] = torch.Size(opened.get_slice(name).get_shape())
     return shapes
 
 
 def _named(model: nn.Module) -> dict[int, tuple[list[str], Tensor]]:
-    """Each parameter with all its names: a tied one has several, and a file may hold it under any of them."""
+    """Each parameter with all its names: a tied one has several, and a file may contain it under any of them."""
     named = dict[int, tuple[list[str], Tensor]]()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if is_adapter(name):
-            continue  # no file holds it
+            continue  # adapters are in no file
         names, _ = named.setdefault(id(parameter), ([], parameter))
         names.append(name)
     return named
 
 
 def _stored(names: list[str], shapes: dict[str, torch.Size]) -> str:
+    """The name under which the files contain a parameter; if they lack it, its first name."""
     return next((name for name in names if name in shapes), names[0])

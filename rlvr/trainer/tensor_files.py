@@ -1,8 +1,8 @@
-"""Tensors on disk, a part by each rank, read back at any number of ranks: one safetensors file a rank.
+"""Tensors on disk: one safetensors file for each rank that writes them, readable by any number of ranks.
 
-The metadata of each `shard-<rank>.safetensors` says where its parts lie in the tensors, in the words of PyTorch's
-`HuggingFaceStorageReader`, which reads them. PyTorch's own writers plan together by sending one another pickles, which
-run the code of whoever sends or wrote them; here every rank knows what is its own, and nobody asks.
+The metadata of each `shard-<rank>.safetensors` has the offsets of its parts in the tensors, in the format of PyTorch's
+`HuggingFaceStorageReader`, which reads them. PyTorch's own writers plan their work by exchanging pickles, which can run
+code of their sender; here every rank computes what it has to write, without communication.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from rlvr.ledger.files import sync
 
-FIRST = "shard-0.safetensors"  # of rank 0, which every directory has
+FIRST = "shard-0.safetensors"  # rank 0's file, which every directory has
 
 
 def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
-    """Write this rank's part of (sharded) tensors by nested names; the first rank's, what all of them have alike."""
+    """Write this rank's part of tensors with nested names. Tensors that are not sharded are written by rank 0."""
     parts: dict[str, Tensor] = {}
     places: dict[str, dict[str, list[int]]] = {}
     for name, tensor in _flat(tensors):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is no tensor: a checkpoint keeps other things in trainer.json")
+            raise TypeError(f"{name} is not a tensor: a checkpoint keeps all else in trainer.json")
         offsets = [0] * tensor.ndim
         if isinstance(tensor, DTensor):
             _, begin = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-            tensor, whole, offsets = tensor.to_local(), tensor.numel(), list(begin)
-            if whole and not tensor.numel():  # fewer rows than ranks
+            tensor, num_elements, offsets = tensor.to_local(), tensor.numel(), list(begin)
+            if num_elements and not tensor.numel():  # the tensor has fewer rows than there are ranks
                 continue
         elif rank:
             continue
         parts[name] = tensor.detach().cpu().contiguous()
         places[name] = {"saved_offsets": offsets}
-    about = {"DCP_SHARDING_INFO": json.dumps(places), "DCP_VERSION": "1.0", "format": "pt"}
+    metadata = {"DCP_SHARDING_INFO": json.dumps(places), "DCP_VERSION": "1.0", "format": "pt"}
     file = directory / f"shard-{rank}.safetensors"
-    save_file(parts, file, about)
-    sync(file)  # on the host that wrote it
+    save_file(parts, file, metadata)
+    sync(file)  # must be called on the host that wrote it
 
 
 def load(tensors: dict[str, Any], directory: Path) -> None:
-    """Read into tensors, in place: into this process's part of each.
+    """Read this process's part of each of the tensors, in place.
 
-    Raises what is wrong with the files: SafetensorError, or RuntimeError for tensors that they lack.
+    Raises SafetensorError for a damaged file, and RuntimeError for tensors that the files lack.
     """
     reader = HuggingFaceStorageReader(str(directory))
-    reader.read_metadata()  # here, for its error: the planner hides it
+    reader.read_metadata()  # called for its error, which the planner would hide
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # that is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # no_dist is intended
         try:
             load_planned(tensors, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
@@ -66,7 +66,7 @@ def load(tensors: dict[str, Any], directory: Path) -> None:
 
 
 def _flat(tensors: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names with dots, as PyTorch's planner has them."""
+    """(name, tensor) with nested names joined by dots, as PyTorch's planner joins them."""
     for name, value in tensors.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -1,6 +1,6 @@
-"""How fast, beside whom. `python -m tests.bench` runs every file here that defines `rows(*, quick: bool)`.
+"""Speed beside named peers. `python -m tests.bench` runs every file here that defines `rows(*, quick: bool)`.
 
-A row is a dict: name, value and unit of ours; peer, what it is compared with, and peer_value; ratio, how many times
-better ours is; target, what the ratio should reach. What has no peer or no target says None. A file that prints lines
-of its own shape has a function of its name in `adapt.py`.
+A row is a dict: name, value and unit of our measurement; peer, the name of what it is compared with, and peer_value;
+ratio, by which factor ours is better; target, the ratio to reach. Without a peer or a target the field is None. A file
+that prints lines of another form has a function of its name in `adapt.py`.
 """

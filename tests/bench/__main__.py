@@ -1,4 +1,4 @@
-"""Speed as ratios against named peers, each measured in turn with its peer in one run.
+"""Speed as ratios against named peers; measurement and peer alternate in one run.
 
 python -m tests.bench [NAMES] [--json FILE]     measure all or some; JSON lines, then a table
 python -m tests.bench --from FILE --write-docs  put measured rows into docs/performance.md
@@ -44,7 +44,7 @@ def rows_of(name: str, *, quick: bool) -> Iterable[Row]:
 
 
 def machine() -> Row:
-    """What the numbers belong to."""
+    """The machine on which the numbers were measured."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text().splitlines() if cpu.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -58,8 +58,8 @@ def cores() -> int:
 
 
 def measure(name: str, *, quick: bool) -> list[Row]:
-    """Rows of one file, from a process of its own: no bench inherits another's threads, memory or caches."""
-    # Threads that wait must not spin: the two sides of a comparison take turns on the same cores.
+    """Rows of one file, from a process of its own: no benchmark inherits another's threads, memory or caches."""
+    # Waiting threads must not spin, since the two sides of a comparison alternate on the same cores.
     environment = os.environ | {"OMP_NUM_THREADS": str(cores()), "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", "tests.bench", "--child", name, *(["--quick"] if quick else [])]
     began, busy = time.perf_counter(), busy_elsewhere_s()
@@ -77,14 +77,14 @@ def met(row: Row) -> bool | None:
 
 
 def busy_elsewhere_s() -> float:
-    """Seconds of processor time that this machine has spent on others than our finished children, so far."""
-    times, own = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - own.ru_utime - own.ru_stime
+    """Seconds of processor time that this machine has spent so far, without those of our finished children."""
+    times, children = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - children.ru_utime - children.ru_stime
 
 
 def child(name: str, *, quick: bool) -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed goes to standard error
+    os.dup2(2, 1)  # all else that is printed goes to standard error
     for row in rows_of(name, quick=quick):
         print(json.dumps(row), file=out)
 
@@ -119,8 +119,8 @@ def headline(rows: Sequence[Row]) -> str:
 
 def write_docs(rows: Sequence[Row]) -> None:
     text = DOCS.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
+    before, old_and_after = text.split(BEGIN)
+    _, after = old_and_after.split(END)
     DOCS.write_text(f"{before}{BEGIN}{headline(rows)}\n\n{table(rows)}\n{END}{after}")
 
 
@@ -163,16 +163,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(chosen: Sequence[str], *, quick: bool) -> tuple[list[Row], list[str]]:
-    """All rows, and a message for every bench that failed: the others go on."""
+    """(all rows, a message for each benchmark that failed; the others are run nevertheless)."""
     rows, failed = list[Row](), list[str]()
     for name in chosen:
         try:
-            found = measure(name, quick=quick)
+            measured = measure(name, quick=quick)
         except RuntimeError as error:
             failed.append(str(error))
             continue
-        print(*map(json.dumps, found), sep="\n", flush=True)
-        rows += found
+        print(*map(json.dumps, measured), sep="\n", flush=True)
+        rows += measured
     return rows, failed
 
 

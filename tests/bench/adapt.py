@@ -1,4 +1,4 @@
-"""Benchmarks that print lines of their own, as rows of the common table: one function per file."""
+"""Rows of the common table from benchmarks that print lines of another form: one function per file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def rollout(*, quick: bool) -> Iterator[Row]:
 
     if quick:
         bench.PROMPTS, bench.SAMPLES, bench.NEW_TOKENS = 2, 4, 8
-    for dtype, found in bench.bench(1 if quick else 3).items():
+    for dtype, speeds in bench.bench(1 if quick else 3).items():
         yield {
             "name": f"rollout, {dtype}",
-            "value": found["native_tokens_per_s"],
+            "value": speeds["native_tokens_per_s"],
             "unit": "tokens/s",
             "peer": "transformers generate",
-            "peer_value": found["generate_tokens_per_s"],
-            "ratio": found["ratio"],
+            "peer_value": speeds["generate_tokens_per_s"],
+            "ratio": speeds["ratio"],
             "target": 2.0,
         }
 
@@ -35,10 +35,10 @@ def train(*, quick: bool) -> Iterator[Row]:
     from tests.bench import train as bench
 
     lines = _printed(bench.main, "--repeats", "1", "--groups", "2", "--samples", "4") if quick else _printed(bench.main)
-    of = {(line["dtype"], line["lengths"], line["layout"]): line for line in lines if line["bench"] == "train"}
+    by_case = {(line["dtype"], line["lengths"], line["layout"]): line for line in lines if line["bench"] == "train"}
     for dtype in ("float32", "bfloat16"):
         for lengths in ("equal", "mixed"):
-            ours, padded = of[dtype, lengths, "shared"], of[dtype, lengths, "rows"]
+            ours, padded = by_case[dtype, lengths, "shared"], by_case[dtype, lengths, "rows"]
             yield {
                 "name": f"training, {lengths} lengths, {dtype}",
                 "value": ours["tokens_per_s"],
@@ -48,7 +48,7 @@ def train(*, quick: bool) -> Iterator[Row]:
                 "ratio": padded["seconds"] / ours["seconds"],
                 "target": None,
             }
-        packed = of[dtype, "equal", "packed"]
+        packed = by_case[dtype, "equal", "packed"]
         yield {
             "name": f"training, linear layers, {dtype}",
             "value": packed["gemm_share"] * packed["gemm_gflops"],
@@ -66,14 +66,14 @@ def tracker(*, quick: bool) -> Iterator[Row]:
 
     if quick:
         bench.STEPS = 200
-    (found,) = _printed(bench.main)
+    (speeds,) = _printed(bench.main)
     yield {
         "name": "tracking 50 metrics",
-        "value": found["median_ms"],
+        "value": speeds["median_ms"],
         "unit": "ms",
         "peer": "limit",
-        "peer_value": found["target_ms"],
-        "ratio": found["target_ms"] / found["median_ms"],
+        "peer_value": speeds["target_ms"],
+        "ratio": speeds["target_ms"] / speeds["median_ms"],
         "target": 1.0,
     }
 

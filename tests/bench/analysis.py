@@ -1,7 +1,7 @@
-"""What the analysis of a large study costs: `python -m tests.bench.analysis [RUNS] [METRICS] [STEPS]`.
+"""Time that the analysis of a large study takes: `python -m tests.bench.analysis [RUNS] [METRICS] [STEPS]`.
 
-A ledger of synthetic runs (five seeds an arm, four losses), then `python -m analysis` on it: cold, warm, and with one
-run that has moved on. 500 runs of 50 metrics and 1,000 steps are 450 MB of journals.
+Writes a ledger of synthetic runs (five seeds an arm, four divergences), then runs `python -m analysis` on it: cold,
+warm, and after one run has got another step. 500 runs of 50 metrics and 1,000 steps are 450 MB of journals.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main(num_runs: int = 500, num_metrics: int = 50, num_steps: int = 1000) -> N
         began = time.perf_counter()
         write(home, num_runs, num_metrics, num_steps)
         print(f"{'ledger written':34} {time.perf_counter() - began:8.2f} s")
-        for what in ("cold", "warm"):
-            print(f"{f'{num_runs} runs, {what}':34} {analysed(home):8.2f} s")
+        for caches in ("cold", "warm"):
+            print(f"{f'{num_runs} runs, {caches}':34} {analysed(home):8.2f} s")
         first = Ledger(home).runs()[0]
         with layout.journal(layout.run(home, first)).open("ab") as journal:
             journal.write(encode(num_steps + 1, 0.0, 1, dict.fromkeys(names(num_metrics), 0.5)))
@@ -46,7 +46,7 @@ def main(num_runs: int = 500, num_metrics: int = 50, num_steps: int = 1000) -> N
 
 
 def analysed(home: Path) -> float:
-    """Seconds of `python -m analysis`, from the start of Python to its end."""
+    """Seconds that `python -m analysis` takes, including the start of Python."""
     began = time.perf_counter()
     environment = {**os.environ, "RLVR_HOME": str(home)}
     subprocess.run([sys.executable, "-m", "analysis"], env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ def names(num_metrics: int) -> list[str]:
 
 
 def write(home: Path, num_runs: int, num_metrics: int, num_steps: int) -> None:
-    """Runs that finished, evaluated at five points; every number a plain function of arm and seed."""
+    """Write finished runs, evaluated at five points. Their numbers depend only on arm and seed."""
     ledger, lines = Ledger(home), []
     arms = [(d, e) for e in range(-(-num_runs // (4 * SEEDS))) for d in ("js", "hd", "tv", "kl")]
     for number in range(num_runs):

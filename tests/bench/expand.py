@@ -1,6 +1,6 @@
-"""Expansion of a large sweep: points of a grid, composed, checked and named, until all that is left is to launch them.
+"""Expansion of a large sweep: the points of a grid are composed, checked and named, up to their launch.
 
-A sample of the runs is composed in full as well: were one another run, the bench would fail.
+A sample of the runs is also composed in full; the benchmark fails if that gives another run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT_S, SAMPLE = 90.0, 20
 
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
-    """Seconds of one core for all points beside the limit, and for one of them beside a full compose."""
+    """Seconds of one core for all points, beside the limit; and for one point, beside composing it in full."""
     axes = [*AXES[:3], "lr=1e-4", "seed=0"] if quick else AXES
     with composing():
         loader = GlobalHydra.instance().config_loader()
@@ -41,37 +41,37 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
         master = loader.load_configuration("run", [], RunMode.MULTIRUN)
         began = time.process_time()
         points = Points(loader, master, grid.expand(parse(axes), set(), grid.Rules(), lambda key: None))
-        made = plan(points, command="")
-        took = time.process_time() - began
-        full = _full_s(points, made)
-    count = len(made.runs)
+        sweep_plan = plan(points, command="")
+        seconds = time.process_time() - began
+        full = _full_s(points, sweep_plan)
+    count = len(sweep_plan.runs)
     yield {
         "name": f"expansion of {count:,} points",
-        "value": took,
+        "value": seconds,
         "unit": "core s",
         "peer": "limit",
         "peer_value": LIMIT_S,
-        "ratio": LIMIT_S / took,
+        "ratio": LIMIT_S / seconds,
         "target": 1.0,
     }
     yield {
         "name": "expansion of a point",
-        "value": 1e3 * took / count,
+        "value": 1e3 * seconds / count,
         "unit": "core ms",
         "peer": "a full compose",
         "peer_value": 1e3 * full,
-        "ratio": full * count / took,
+        "ratio": full * count / seconds,
         "target": None,
     }
 
 
-def _full_s(points: Points, made: Plan) -> float:
-    """Seconds of a full compose, from a sample, whose identities must be those of the plan."""
+def _full_s(points: Points, sweep_plan: Plan) -> float:
+    """Mean seconds of a full compose, over a sample of runs, whose ids must be those of the plan."""
     sample = random.Random(0).sample(range(len(points)), SAMPLE)
     seconds = 0.0
     for index in sample:
         began = time.process_time()
-        _, config, choices = points.full(list(made.runs[index].overrides))
+        _, config, choices = points.full(list(sweep_plan.runs[index].overrides))
         seconds += time.process_time() - began
-        assert run_id(frozen(config, choices)) == made.runs[index].run_id, made.runs[index].overrides
+        assert run_id(frozen(config, choices)) == sweep_plan.runs[index].run_id, sweep_plan.runs[index].overrides
     return seconds / SAMPLE

@@ -1,4 +1,4 @@
-r"""Every right answer of real mathematics data: does it load, and is it right and read as mathematics in \boxed{}?
+r"""Checks every right answer of real mathematics data: in \boxed{} it must be judged right and parsed as mathematics.
 
 python -m tests.bench.golds [--write-docs]     all files of the data folder, some minutes on one core
 """
@@ -29,7 +29,9 @@ FILES = [
 
 @dataclass(frozen=True)
 class Judged:
-    """A right answer, judged. line: of its file, from 1. readable: as mathematics; else only the same text is right."""
+    """The verdict on a right answer. line: in its file, from 1. readable: whether it was parsed as mathematics; if not,
+    only the same text counts as right.
+    """
 
     line: int
     problem: Problem
@@ -53,7 +55,7 @@ class Judged:
 
 
 def problems(file: str) -> list[Problem]:
-    """All of a file, loaded as a run loads them."""
+    """All problems of a file, loaded as a run loads them."""
     path = str(DATA / f"{file}.jsonl.gz")
     task = make_task("math", train=path, test=path)
     task.close()
@@ -81,10 +83,10 @@ def page(judged: dict[str, list[Judged]]) -> str:
     """A row per file, and the exceptions."""
     counts = ["| file | right answers | judged right | read as mathematics |", "|---|---|---|---|"]
     exceptions = ["| file, line | right answer | why |", "|---|---|---|"]
-    for file, each in judged.items():
-        counts.append(_counted(file, each))
-        exceptions += [f"| {file}, {j.line} | {_shown(j.problem.answer)} | {j.why} |" for j in each if not j.fine]
-    counts.append(_counted("all", [j for each in judged.values() for j in each]))
+    for file, of_file in judged.items():
+        counts.append(_counted(file, of_file))
+        exceptions += [f"| {file}, {j.line} | {_shown(j.problem.answer)} | {j.why} |" for j in of_file if not j.fine]
+    counts.append(_counted("all", [j for of_file in judged.values() for j in of_file]))
     return "\n".join([*counts, "", *exceptions]) + "\n"
 
 
@@ -114,11 +116,11 @@ def main() -> int:
             print(_counted(file, judged[file]), flush=True)
     text = page(judged)
     if options.write_docs:
-        before, rest = DOCS.read_text().split(BEGIN)
-        DOCS.write_text(f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}")
+        before, old_and_after = DOCS.read_text().split(BEGIN)
+        DOCS.write_text(f"{before}{BEGIN}{text}{END}{old_and_after.split(END)[1]}")
     else:
         print(text)
-    return int(any(j.outcome != "correct" for each in judged.values() for j in each))
+    return int(any(j.outcome != "correct" for of_file in judged.values() for j in of_file))
 
 
 if __name__ == "__main__":

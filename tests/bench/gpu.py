@@ -1,23 +1,23 @@
-"""What a GPU gets out of models of real size, random weights, beside what it could: a JSON line per measurement.
+"""Speed of models of real size with random weights on a GPU, beside the GPU's limits: one JSON line per measurement.
 
     make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
     python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
-    python -m tests.bench.gpu all --fake               shows without a GPU that all of it runs, on one that is not there
+    python -m tests.bench.gpu all --fake               shows without a GPU, on a fake one, that all of it runs
     python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        on a CPU, without `sync` and `step`
 
 train: forward and backward pass and AdamW of the trainer in bfloat16 on packed sequences of up to --tokens tokens.
 `share`: floating-point operations of the linear layers on the tokens read, over the time and the rate of a square
-bfloat16 matrix product measured just before; attention, norms and the optimiser count as loss. Of a model that cannot
-be trained on one GPU as many layers are measured as can (`layers`).
+bfloat16 matrix product measured just before; attention, norms and the optimiser count as loss. If a model cannot be
+trained on one GPU, only as many layers as fit are measured (`layers`).
 logp: peak memory of log-probabilities and entropies of four times --tokens and of their gradient, with logits in
-chunks and all at once (`peer_value`), the head's weights included; `share` is the one over the other.
+chunks and all at once (`peer_value`), the head's weights included; `share` is the ratio of the two.
 decode: new tokens per second of the native engine, 64 samples at once; `share`: of what reading the weights once per
 step for all of them allows, at the rate of a copy within the GPU's memory measured just before.
 sync: seconds until a vLLM on the same GPU has all weights of a trainer there, by CUDA's IPC, and through main memory
-(`peer_value`); `share` is the one over the other. It needs vLLM (--python: of an environment that has it) and first
+(`peer_value`); `share` is the ratio of the two. It needs vLLM (--python: of an environment that has it) and first
 writes the model to a temporary directory.
-step: seconds of a training step of `paper=lad_math` on one GPU, 8 prompts in place of 256, whose responses all have
---tokens tokens, and its `parts`; beside it what `--dry-run` would say (`peer_value`). It needs vLLM, too.
+step: seconds of a training step of `paper=lad_math` on one GPU, with 8 prompts instead of 256 and responses of --tokens
+tokens, and its `parts`; beside it the estimate of `--dry-run` (`peer_value`). It needs vLLM, too.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from rlvr.rollout.vllm import VllmEngine
 from rlvr.trainer import distributed
 from rlvr.trainer.logprob import CHUNK, token_logp
 from tests.bench.lad_step import lad_step
-from tests.bench.train import gemm_rate, linear_flops, median_s, rollouts, trainer
+from tests.bench.train import gemm_rate, linear_flops, make_trainer, median_s, rollouts
 from tests.support import fake_cuda
 
-# Qwen2.5-1.5B and Qwen2.5-7B, DeepSeek-R1's distillations among them; and one for a CPU.
+# Qwen2.5-1.5B and Qwen2.5-7B, also the sizes of DeepSeek-R1's distillations; and one for a CPU.
 MODELS: dict[str, dict[str, Any]] = {
     "1.5b": {
         "hidden_size": 1536,
@@ -78,17 +78,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-TRAINING_BYTES = 24  # of a weight: itself, its gradient twice and two averages in float32, copies in bfloat16
-FREE = 0.4  # of the memory: activations and logits
+TRAINING_BYTES = 24  # per weight: itself, its gradient twice and two averages in float32, copies in bfloat16
+FREE = 0.4  # share of the memory for activations and logits
 REPEATS = 3
-SMALL = 256  # rows of a matrix beside the tiny model
-ON_NO_GPU = os.environ.get("RLVR_BENCH_FAKE") == "1"  # this process is on the GPU that is not there
+SMALL = 256  # rows of the matrices that are compared with the tiny model
+ON_FAKE_GPU = os.environ.get("RLVR_BENCH_FAKE") == "1"  # whether this process runs on the fake GPU
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 Row = dict[str, Any]
 
 
 def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device) -> Qwen2ForCausalLM:
-    """Random weights, made on the device: a CPU takes minutes for 7B."""
+    """Random weights, created on the device: a CPU takes minutes for 7B."""
     torch.manual_seed(0)
     config = Qwen2Config(**{**MODELS[name], "max_position_embeddings": 32768})
     config.num_hidden_layers = layers or config.num_hidden_layers
@@ -98,7 +98,7 @@ def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device
 
 
 def fitting(name: str, device: torch.device) -> int:
-    """How many of a model's layers can be trained on this device."""
+    """Number of a model's layers that can be trained on this device."""
     wanted, nowhere = MODELS[name], torch.device("meta")
     if device.type == "cpu":
         return wanted["num_hidden_layers"]
@@ -108,7 +108,7 @@ def fitting(name: str, device: torch.device) -> int:
 
 
 def peak_gb(work: Callable[[], object], device: torch.device) -> float | None:
-    """Most memory of the GPU in use while `work` runs."""
+    """Largest amount of GPU memory in use while `work` runs; None on a CPU."""
     if device.type == "cpu":
         work()
         return None
@@ -119,7 +119,7 @@ def peak_gb(work: Callable[[], object], device: torch.device) -> float | None:
 
 
 def train(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
-    """16 sequences of a quarter of --tokens to all of them, an eighth of it prompt; two are a micro-batch."""
+    """16 sequences of a quarter of --tokens to all of --tokens, with prompts of an eighth; micro-batches of two."""
     layers = layers or fitting(name, device)
     vocabulary = MODELS[name]["vocab_size"]
     prompt = tokens // 8
@@ -133,18 +133,18 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
         shortest=tokens // 4 - prompt,
     )
     model = make(name, layers, torch.float32, device)
-    made = trainer(model, device, dtype="bfloat16", token_budget=tokens, max_tokens=tokens)
-    read = made.learn(batch)["tokens/train"]
+    trainer = make_trainer(model, device, dtype="bfloat16", token_budget=tokens, max_tokens=tokens)
+    read = trainer.learn(batch)["tokens/train"]
     work = linear_flops(model, batch, read)
     pairs = [
         (
             gemm_rate(torch.bfloat16, device, SMALL if name == "tiny" else None),
-            median_s(lambda: made.learn(batch), device, 1, warm=False),
+            median_s(lambda: trainer.learn(batch), device, 1, warm=False),
         )
         for _ in range(REPEATS)
     ]
     seconds = statistics.median(s for _, s in pairs)
-    held = peak_gb(lambda: made.learn(batch), device)
+    held = peak_gb(lambda: trainer.learn(batch), device)
     return {
         "name": "training",
         "layers": layers,
@@ -158,19 +158,20 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
 
 
 def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
-    """The head of the model alone, on hidden states of four sequences."""
+    """Only the head of the model, on hidden states of four sequences."""
     shape, tokens = MODELS[name], 4 * tokens
     head = torch.nn.Linear(shape["hidden_size"], shape["vocab_size"], bias=False, device=device, dtype=torch.bfloat16)
     hidden = torch.randn(tokens, shape["hidden_size"], device=device, dtype=torch.bfloat16, requires_grad=True)
     target = torch.arange(tokens, device=device) % shape["vocab_size"]
 
     def work(chunk: int) -> None:
-        found, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=chunk)
-        (found.sum() + entropy.sum()).backward()
+        values, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=chunk)
+        (values.sum() + entropy.sum()).backward()
         hidden.grad = head.weight.grad = None
 
     work(CHUNK)
-    chunked, whole = (peak_gb(lambda size=size: work(size), device) for size in (CHUNK, tokens * shape["vocab_size"]))
+    chunked = peak_gb(lambda: work(CHUNK), device)
+    whole = peak_gb(lambda: work(tokens * shape["vocab_size"]), device)
     return {
         "name": "peak memory of log-probabilities",
         "layers": 0,
@@ -184,7 +185,7 @@ def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Ro
 
 
 def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
-    """16 prompts of an eighth of --tokens, 4 samples of each, an eighth of --tokens new ones."""
+    """16 prompts of an eighth of --tokens, with 4 samples each of as many new tokens."""
     model = make(name, layers, torch.bfloat16, device)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     layers = model.config.num_hidden_layers
@@ -209,7 +210,7 @@ def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> 
 
 
 def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
-    """The weights of a model in float32 on the GPU, gathered and cast one by one, to a vLLM in bfloat16 that sleeps."""
+    """Send the float32 weights of a model on the GPU, gathered and cast one by one, to a sleeping vLLM in bfloat16."""
     model = make(name, layers, torch.bfloat16, device)
     with tempfile.TemporaryDirectory() as directory:
         model.save_pretrained(directory, state_dict={key: weight.cpu() for key, weight in model.state_dict().items()})
@@ -230,38 +231,38 @@ def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, py
             engine.sleep()
             engine.sync((key, parameter.detach().float()) for key, parameter in model.named_parameters())
 
-        within = median_s(hand_over, device, REPEATS)
+        within_gpu_s = median_s(hand_over, device, REPEATS)
         if not engine.within_gpu:
-            raise RuntimeError("weights did not pass within the GPU: the log above says why")
+            raise RuntimeError("weights were not sent within the GPU: the log above has the reason")
         engine.within_gpu = False
-        around = median_s(hand_over, device, REPEATS)
+        through_memory_s = median_s(hand_over, device, REPEATS)
         engine.close()
     return {
         "name": "weights to vLLM",
         "layers": model.config.num_hidden_layers,
-        "value": within,
+        "value": within_gpu_s,
         "unit": "s",
         "peer": "through main memory",
-        "peer_value": around,
-        "share": within / around,
+        "peer_value": through_memory_s,
+        "share": within_gpu_s / through_memory_s,
         "peak_gb": None,
     }
 
 
 def step(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
-    """As many layers as can be trained."""
+    """A step of LAD with as many layers as can be trained."""
     layers = layers or fitting(name, device)
     shown = machine(device)["device"].lower().replace(" ", "")
     gpu = next((known for known in DEVICES if known != "cpu" and known in shown), "h100")
-    found = lad_step(make(name, layers, torch.bfloat16, device).cpu(), tokens, gpu, python=python)
+    result = lad_step(make(name, layers, torch.bfloat16, device).cpu(), tokens, gpu, python=python)
     return {
         "name": "a step of LAD",
         "layers": layers,
         "unit": "s",
         "peer": f"the cost model, {gpu}",
-        "share": found["peer_value"] / found["value"],
+        "share": result["peer_value"] / result["value"],
         "peak_gb": None,
-        **found,
+        **result,
     }
 
 
@@ -279,12 +280,12 @@ WITH_VLLM = ("sync", "step")
 
 
 def machine(device: torch.device) -> Row:
-    if ON_NO_GPU:
-        return {"device": "none: a GPU that is not there, whose numbers say nothing", "torch": torch.__version__}
+    if ON_FAKE_GPU:
+        return {"device": "none: a fake GPU, whose numbers mean nothing", "torch": torch.__version__}
     if device.type == "cpu":
         return {"device": "cpu", "torch": torch.__version__}
-    found = torch.cuda.get_device_properties(device)
-    return {"device": found.name, "memory_gb": round(found.total_memory / 2**30), "torch": torch.__version__}
+    gpu = torch.cuda.get_device_properties(device)
+    return {"device": gpu.name, "memory_gb": round(gpu.total_memory / 2**30), "torch": torch.__version__}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -293,29 +294,29 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("kind", choices=["all", *KINDS])
     parser.add_argument("--model", choices=MODELS, action="append", help="may be repeated; default: 1.5b and 7b")
-    parser.add_argument("--tokens", type=int, help="of a sequence; default: 4096")
-    parser.add_argument("--layers", type=int, help="of the model; default: all, or as many as can be trained")
+    parser.add_argument("--tokens", type=int, help="tokens of a sequence; default: 4096")
+    parser.add_argument("--layers", type=int, help="layers of the model; default: all, or as many as can be trained")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--python", help="of an environment with vLLM, for sync and step; default: this one")
+    parser.add_argument("--python", help="Python of an environment with vLLM, for sync and step; default: this one")
     parser.add_argument(
         "--fake",
         action="store_true",
-        help="on a GPU that is not there, by default with the tiny model and 64 tokens: no value is reported",
+        help="run on a fake GPU, by default with the tiny model and 64 tokens: no value is reported",
     )
     options = parser.parse_args(arguments)
-    fake = options.fake or ON_NO_GPU
+    fake = options.fake or ON_FAKE_GPU
     options.model = options.model or (["tiny"] if fake else ["1.5b", "7b"])
     options.tokens = options.tokens or (64 if fake else 4096)
     if options.fake and options.device != "cuda":
-        parser.error(f"--fake is a GPU: drop --device {options.device}")
+        parser.error(f"--fake stands for a GPU: drop --device {options.device}")
     if options.device == "cuda" and not options.fake and not torch.cuda.is_available():
         parser.error("there is no GPU here. Pass --fake, or on a CPU: --device cpu --model tiny --tokens 64")
     if options.tokens < 64:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
     if options.device == "cpu" and options.kind in WITH_VLLM:
-        parser.error(f"{options.kind} is about a GPU: pass --fake")
+        parser.error(f"{options.kind} needs a GPU: pass --fake")
     if options.fake:
-        return without_a_gpu(options)
+        return on_fake_gpu(options)
     kinds = list(KINDS if options.device != "cpu" else ON_A_CPU) if options.kind == "all" else [options.kind]
     if options.python is None and importlib.util.find_spec("vllm") is None:
         for kind in [kind for kind in kinds if kind in WITH_VLLM]:
@@ -329,17 +330,17 @@ def main(arguments: list[str] | None = None) -> int:
         for kind, model in jobs:
             print(json.dumps(measured(kind, model, options)), flush=True)
         return 0
-    # A process of its own for each: none inherits another's memory.
+    # Each in a process of its own, so that none inherits another's memory.
     commands = [[sys.executable, "-m", *words(kind, [model], options)] for kind, model in jobs]
     return max(subprocess.run(command).returncode for command in commands)
 
 
-def without_a_gpu(options: argparse.Namespace) -> int:
-    """All that was asked for, in one process on the GPU that is not there. Returns its exit status."""
-    module, *rest = words(options.kind, options.model, options)
+def on_fake_gpu(options: argparse.Namespace) -> int:
+    """Run all selected measurements in one process on the fake GPU. Returns the exit status."""
+    module, *arguments = words(options.kind, options.model, options)
     path = f"{fake_cuda.ROOT}:{STAND_IN}"
     try:
-        print(fake_cuda.run(module, *rest, PYTHONPATH=path, RLVR_BENCH_FAKE="1"), end="", flush=True)
+        print(fake_cuda.run(module, *arguments, PYTHONPATH=path, RLVR_BENCH_FAKE="1"), end="", flush=True)
     except AssertionError as failed:
         print(failed, file=sys.stderr)
         return 1
@@ -350,9 +351,9 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
     device = torch.device(options.device)
     if device.type == "cuda":
         _, _, device = distributed.join_group()  # sets the GPU up as in a run
-    own = {"python": options.python} if kind in WITH_VLLM else {}
-    row = KINDS[kind](model, options.tokens, options.layers, device, **own)
-    if ON_NO_GPU:
+    python = {"python": options.python} if kind in WITH_VLLM else {}
+    row = KINDS[kind](model, options.tokens, options.layers, device, **python)
+    if ON_FAKE_GPU:
         row |= dict.fromkeys({"value", "peer_value", "share", "peak_gb", "parts"} & row.keys())
     return {
         "bench": f"gpu_{kind}",
@@ -360,12 +361,12 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
         "tokens": options.tokens,
         **row,
         "machine": machine(device),
-        "command": " ".join(["python", "-m", *words(kind, [model], options), *(["--fake"] if ON_NO_GPU else [])]),
+        "command": " ".join(["python", "-m", *words(kind, [model], options), *(["--fake"] if ON_FAKE_GPU else [])]),
     }
 
 
 def words(kind: str, models: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Of a command, after `python -m`."""
+    """The words of a command after `python -m`."""
     named = [word for model in models for word in ("--model", model)]
     layers = [] if options.layers is None else ["--layers", str(options.layers)]
     python = [] if options.python is None else ["--python", options.python]

@@ -1,9 +1,9 @@
-"""What hostile answers cost: themselves, honest answers and the trainer.
+"""Costs of hostile answers: their own time, and the slow-down of honest answers and of the trainer.
 
 python -m tests.bench.hostile [NAMES] [--write-docs]   a table; put it into docs/reliability.md
 
-On every core the trainer computes (hashes), one verifying process judges honest answers, and two others judge hostile
-ones of one kind without end. Each kind is measured between two stretches without hostile answers.
+A stand-in for the trainer computes hashes on every core, one verifying process judges honest answers, and two others
+judge hostile ones of one kind without pause. Each kind is measured between two periods without hostile answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KINDS: dict[str, dict[str, str]] = {
 
 @dataclass
 class Counts:
-    """How often something happened, by whoever counts."""
+    """Judged answers: the seconds that each took, and the outcomes."""
 
     seconds: list[float] = field(default_factory=list)
     outcomes: set[str] = field(default_factory=set)
@@ -77,19 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def row(name: str, hashed: Callable[[], int], judged: Callable[[], int]) -> str:
-    """Rates beside the mean of those before and after."""
+    """The table's row of one kind: rates as shares of the mean of the rates before and after."""
     before = rates(hashed, judged)
     with counting(name, KINDS[name], workers=HOSTILE_WORKERS) as bad:
         time.sleep(1.0)
         during = rates(hashed, judged, until=lambda: len(bad.seconds) >= len(KINDS[name]))
     after = rates(hashed, judged)
     ratios = [2 * d / (b + a) for b, d, a in zip(before, during, after, strict=True)]
-    took = f"{statistics.median(bad.seconds):.1f}, {max(bad.seconds):.1f}"
-    return f"| {name} | {', '.join(sorted(bad.outcomes))} | {took} | {ratios[1]:.0%} | {ratios[0]:.0%} |"
+    seconds = f"{statistics.median(bad.seconds):.1f}, {max(bad.seconds):.1f}"
+    return f"| {name} | {', '.join(sorted(bad.outcomes))} | {seconds} | {ratios[1]:.0%} | {ratios[0]:.0%} |"
 
 
 def rates(*counts: Callable[[], int], until: Callable[[], bool] = lambda: True) -> list[float]:
-    """Per second, over a stretch that is long enough."""
+    """Increments of the counts per second, over at least STRETCH_S and until `until` holds."""
     start, at_first = time.monotonic(), [count() for count in counts]
     while time.monotonic() - start < STRETCH_S or not until():
         time.sleep(0.1)
@@ -99,12 +99,12 @@ def rates(*counts: Callable[[], int], until: Callable[[], bool] = lambda: True) 
 
 @contextlib.contextmanager
 def counting(name: str, programs: dict[str, str], *, workers: int) -> Iterator[Counts]:
-    """Judge the programs again and again, each time as another answer."""
+    """Context in which the programs are judged again and again, each time as a different answer."""
     counts, done = Counts(), threading.Event()
 
-    def judge(which: int, pool: Pool) -> None:
-        """A pool each: one that waits for a slow answer would let the others idle."""
-        n = which
+    def judge(first: int, pool: Pool) -> None:
+        """One thread per pool: a shared pool that waits for a slow answer would leave its other workers idle."""
+        n = first
         while not done.is_set():
             program = list(programs.values())[n % len(programs)] + f"\n# {n}\n"
             start = time.monotonic()
@@ -123,7 +123,7 @@ def counting(name: str, programs: dict[str, str], *, workers: int) -> Iterator[C
         pools = [stack.enter_context(Pool("rlvr.task.verify.program", workers=1, **limits)) for _ in range(workers)]
         for pool in pools:
             pool.ask([{"program": HONEST, "tests": SUM, "cpu_s": CPU_S}])
-        threads = [threading.Thread(target=judge, args=each) for each in enumerate(pools)]
+        threads = [threading.Thread(target=judge, args=(first, pool)) for first, pool in enumerate(pools)]
         for thread in threads:
             thread.start()
         try:
@@ -140,7 +140,7 @@ REFUSAL = {"stdio": [["", "refused"]]}
 
 @contextlib.contextmanager
 def trainer() -> Iterator[Callable[[], int]]:
-    """A process in a session of its own that keeps every core busy; how much it has done so far."""
+    """Context with a process, in a session of its own, that keeps every core busy; yields its count of blocks done."""
     context = multiprocessing.get_context("spawn")
     done, stop = context.Value(c_long, 0), context.Value(c_bool, False)
     process = context.Process(target=train, args=(done, stop))
@@ -159,7 +159,7 @@ def train(done: Synchronized[int], stop: Synchronized[bool]) -> None:
     block, parent = bytes(2**18), os.getppid()
 
     def work() -> None:
-        while not stop.value and os.getppid() == parent:  # a benchmark that is killed leaves nobody who would stop it
+        while not stop.value and os.getppid() == parent:  # ends also if the benchmark is killed
             sha256(block).digest()  # without the interpreter's lock
             with done.get_lock():
                 done.value += 1
@@ -173,10 +173,10 @@ def train(done: Synchronized[int], stop: Synchronized[bool]) -> None:
 
 def write(lines: Sequence[str]) -> None:
     text = DOCS.read_text()
-    before, rest = text.split(BEGIN)
-    where = machine()
-    took = f"Measured on {where['cores']} cores of {where['cpu']} with `cpu_s={CPU_S}`, `memory_gb={MEMORY_GB}`."
-    DOCS.write_text(f"{before}{BEGIN}" + "\n".join(lines) + f"\n\n{took}\n{END}{rest.split(END, 1)[1]}")
+    before, old_and_after = text.split(BEGIN)
+    on = machine()
+    caption = f"Measured on {on['cores']} cores of {on['cpu']} with `cpu_s={CPU_S}`, `memory_gb={MEMORY_GB}`."
+    DOCS.write_text(f"{before}{BEGIN}" + "\n".join(lines) + f"\n\n{caption}\n{END}{old_and_after.split(END, 1)[1]}")
 
 
 if __name__ == "__main__":

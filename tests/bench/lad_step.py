@@ -1,4 +1,4 @@
-"""`step` of tests/bench/gpu.py: a training step of `paper=lad_math` scaled to one GPU, beside the cost model's."""
+"""`step` of tests/bench/gpu.py: a training step of `paper=lad_math` scaled to one GPU, and the estimate of its time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter, read
 from rlvr.model.tokenizer import word_tokenizer
 
-# Of the paper's 256, so that an update still has a group of 8 responses, and the step eight updates.
+# Instead of the paper's 256; the step still has eight updates, each with a group of 8 responses.
 PROMPTS = 8
 STEPS = 2  # the first warms up
 BENCHMARKS = ("math500", "olympiadbench", "minerva", "aime24", "aime25", "amc")
-END = "end"  # one word of a large vocabulary: random weights hardly ever say it, and responses are of full length
+END = "end"  # one word of a large vocabulary: random weights hardly ever sample it, so that responses have full length
 TIMED = ("wait", "sync", "batch", "train")  # parts of a step
 
 
 def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | None) -> dict[str, Any]:
-    """Seconds of a step of 64 responses of `tokens` tokens, its parts, and the cost model's seconds for it.
+    """Seconds of a step with 64 responses of `tokens` tokens, its parts, and the cost model's estimate.
 
     model: written to a temporary directory, where the run reads it. gpu: a name of `cluster.gpu`. python: of an
     environment with vLLM; None: this one.
@@ -44,10 +44,10 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
         config = _config(directory, tokens, gpu, python)
         run_dir = directory / "runs" / "x"
         with contextlib.ExitStack() as stack:
-            spool = stack.enter_context(contextlib.closing(JournalWriter(run_dir, 1)))
-            run = stack.enter_context(contextlib.closing(Run(config, run_dir, None, spool)))
+            journal = stack.enter_context(contextlib.closing(JournalWriter(run_dir, 1)))
+            run = stack.enter_context(contextlib.closing(Run(config, run_dir, None, journal)))
             if run.train(StopFlag()) is not Cause.OK:
-                raise RuntimeError("the run did not end well: the log above says why")
+                raise RuntimeError("the run failed: the log above has the reason")
         (last,) = (r.metrics for r in read(layout.journal(run_dir)).records if r.step == STEPS)
         known = memory.of_model(OmegaConf.to_container(config.model))  # type: ignore[arg-type] - a dictionary
         assert known is not None

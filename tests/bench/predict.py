@@ -1,8 +1,8 @@
-"""How far off the cost model of `--dry-run` is: `python -m tests.bench.predict [HOME]`, four minutes on one core.
+"""Errors of the cost model of `--dry-run`: `python -m tests.bench.predict [HOME]`, four minutes on one core.
 
-Ten short runs on five tasks, one after another; what each takes is then predicted from the others, as it would have
-been before it ran: once by all, where one is on its task, and once by those on other tasks alone. HOME: where runs that
-have finished are not run again.
+Executes ten short runs on five tasks, one after another, and predicts the time of each from the others, as it would
+have been predicted before the run: once from all others, if one of them is on the same task, and once only from those
+on other tasks. HOME: a home in which finished runs are kept and not repeated.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def main(home: Path) -> None:
     finished = measured(Ledger(home))
     by_others, by_other_tasks = (errors(finished, known=known) for known in (True, False))
     print(f"{'':40} {'took, s':>8} {'of its task':>12} {'of others':>10}")
-    for place, run in enumerate(finished):
-        chosen, off = run.config["choices"], [by_others.get(place), by_other_tasks.get(place)]
-        shown = [f"{error:+.0%}" if error is not None else "-" for error in off]
-        print(f"{chosen['task'] + ', ' + chosen['loss']:40} {run.total_s:8.1f} {shown[0]:>12} {shown[1]:>10}")
-    for knew, off in (("a run of the task had finished", by_others), ("none had", by_other_tasks)):
-        sizes = [abs(error) for error in off.values()]
-        print(f"{knew}: {len(sizes)} runs, median {statistics.median(sizes):.0%} off, at worst {max(sizes):.0%}")
+    for index, run in enumerate(finished):
+        choices, of_run = run.config["choices"], [by_others.get(index), by_other_tasks.get(index)]
+        cells = [f"{error:+.0%}" if error is not None else "-" for error in of_run]
+        print(f"{choices['task'] + ', ' + choices['loss']:40} {run.total_s:8.1f} {cells[0]:>12} {cells[1]:>10}")
+    for condition, by_run in (("a run of the task had finished", by_others), ("none had", by_other_tasks)):
+        sizes = [abs(error) for error in by_run.values()]
+        print(f"{condition}: {len(sizes)} runs, median {statistics.median(sizes):.0%} off, at worst {max(sizes):.0%}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-r"""Is an answer to a real mathematics problem right however it is written, and wrong where it is wrong?
+r"""Checks the judge of mathematics: a right answer must be right in every notation, another value must be wrong.
 
 python -m tests.bench.rewritten [--show]     about 300 right answers of each file of the data folder, two minutes
 
-A way to write an answer is one that a mathematician takes for the same; a changed answer has another value.
+Right answers are rewritten into forms that a mathematician takes for the same, and changed into other values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from tests.bench.golds import FILES, problems, verifier
 
-EACH = 300  # right answers of a file
+PER_FILE = 300  # right answers of a file, about
 INTEGER = re.compile(r"-?\d+")
 FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
 NUMBERS = re.compile(r"(?!\d{1,3}(?:,\d{3})+$)-?\d+(?:, ?-?\d+)+")  # several answers, in no order; 1,234 is one
@@ -24,11 +24,11 @@ PAIR = re.compile(r"([(\[])(-?\d+), ?(-?\d+)([)\]])")
 DEGREES = re.compile(r"(-?[\d.]+) ?\^\{?\\circ\}?")
 PERCENT = re.compile(r"(-?[\d.]+) ?\\?%")
 ROOT = re.compile(r"(\d*)\\sqrt\{(\d+)\}")
-Written = Iterator[tuple[str, str]]  # how, and the text
+Written = Iterator[tuple[str, str]]  # (kind of rewriting, text)
 
 
 def ways(answer: str) -> Written:
-    """Other ways to write it. Of text among which mathematics stands nothing is said."""
+    """Other notations of an answer. None for text that contains mathematics in dollars."""
     if "$" in answer:
         return
     yield from _of_any(answer)
@@ -36,8 +36,8 @@ def ways(answer: str) -> Written:
         *((INTEGER, _of_integer), (FRACTION, _of_fraction), (NUMBERS, _of_numbers), (PAIR, _of_pair)),
         *((DEGREES, _of_degrees), (PERCENT, _of_percent), (ROOT, _of_root)),
     ):
-        if found := pattern.fullmatch(answer):
-            yield from others(found)
+        if match := pattern.fullmatch(answer):
+            yield from others(match)
 
 
 def _of_any(answer: str) -> Written:
@@ -52,8 +52,8 @@ def _of_any(answer: str) -> Written:
             yield "left and right", sized
 
 
-def _of_integer(found: re.Match[str]) -> Written:
-    number = int(found[0])
+def _of_integer(match: re.Match[str]) -> Written:
+    number = int(match[0])
     yield "text", rf"\text{{{number}}}"
     yield "bold", rf"\mathbf{{{number}}}"
     yield "decimals", f"{number}.0"
@@ -69,8 +69,8 @@ def _of_integer(found: re.Match[str]) -> Written:
             yield "thousands", f"{number:,}".replace(",", comma)
 
 
-def _of_fraction(found: re.Match[str]) -> Written:
-    sign, a, b = found.groups()
+def _of_fraction(match: re.Match[str]) -> Written:
+    sign, a, b = match.groups()
     yield "slash", f"{sign}{a}/{b}"
     yield "not in lowest terms", rf"{sign}\frac{{{3 * int(a)}}}{{{3 * int(b)}}}"
     if sign:
@@ -83,31 +83,31 @@ def _of_fraction(found: re.Match[str]) -> Written:
         yield "mixed", rf"{sign}{whole}\frac{{{rest}}}{{{value.denominator}}}"
 
 
-def _of_numbers(found: re.Match[str]) -> Written:
-    numbers = re.split(r", ?", found[0])
+def _of_numbers(match: re.Match[str]) -> Written:
+    numbers = re.split(r", ?", match[0])
     yield "order", ", ".join(reversed(numbers))
     yield "and", ", ".join(numbers[:-1]) + rf" \text{{ and }} {numbers[-1]}"
 
 
-def _of_pair(found: re.Match[str]) -> Written:
-    begin, a, b, end = found.groups()
+def _of_pair(match: re.Match[str]) -> Written:
+    begin, a, b, end = match.groups()
     yield "decimals", f"{begin}{a}.0,{b}.0{end}"
 
 
-def _of_degrees(found: re.Match[str]) -> Written:
-    yield "degrees", rf"{found[1]}^\circ"
-    yield "degrees", rf"{found[1]}^{{\circ}}"
-    yield "degrees", found[1]
-    yield "degrees", rf"{found[1]}\text{{ degrees}}"
+def _of_degrees(match: re.Match[str]) -> Written:
+    yield "degrees", rf"{match[1]}^\circ"
+    yield "degrees", rf"{match[1]}^{{\circ}}"
+    yield "degrees", match[1]
+    yield "degrees", rf"{match[1]}\text{{ degrees}}"
 
 
-def _of_percent(found: re.Match[str]) -> Written:
-    yield "percent", rf"{found[1]}\%"
-    yield "percent", found[1]
+def _of_percent(match: re.Match[str]) -> Written:
+    yield "percent", rf"{match[1]}\%"
+    yield "percent", match[1]
 
 
-def _of_root(found: re.Match[str]) -> Written:
-    times, under = found.groups()
+def _of_root(match: re.Match[str]) -> Written:
+    times, under = match.groups()
     yield "braces of a root", rf"{times}\sqrt {under}" if len(under) == 1 else rf"{times} \sqrt{{{under}}}"
     if times:
         yield "root of a product", rf"\sqrt{{{int(times) ** 2 * int(under)}}}"
@@ -116,25 +116,25 @@ def _of_root(found: re.Match[str]) -> Written:
 
 def changes(answer: str) -> Written:
     """Answers of another value."""
-    if found := INTEGER.fullmatch(answer):
-        number = int(found[0])
+    if match := INTEGER.fullmatch(answer):
+        number = int(match[0])
         yield "one more", str(number + 1)
         yield "a half more", f"{number}.5"
         yield "two of them", f"{number}, {number + 1}"
         if number:
             yield "ten times", f"{number}0"
             yield "sign", str(-number)
-    elif found := FRACTION.fullmatch(answer):
-        sign, a, b = found.groups()
+    elif match := FRACTION.fullmatch(answer):
+        sign, a, b = match.groups()
         yield "one more", rf"{sign}\frac{{{int(a) + 1}}}{{{b}}}"
         yield "sign", rf"{'' if sign else '-'}\frac{{{a}}}{{{b}}}" if int(a) else rf"\frac{{1}}{{{b}}}"
         if a != b and int(a):
             yield "upside down", rf"{sign}\frac{{{b}}}{{{a}}}"
-    elif found := NUMBERS.fullmatch(answer):
+    elif match := NUMBERS.fullmatch(answer):
         yield "one left out", answer.rsplit(",", 1)[0]
         yield "one too many", f"{answer}, 98765"
-    elif found := PAIR.fullmatch(answer):
-        begin, a, b, end = found.groups()
+    elif match := PAIR.fullmatch(answer):
+        begin, a, b, end = match.groups()
         other = {"(": "[", "[": "("}[begin]
         yield "another end", f"{other}{a},{b}{end}" if begin + end != "()" else f"({int(a) + 1},{b})"
         if a != b:
@@ -147,14 +147,15 @@ def changes(answer: str) -> Written:
 def measured(
     written: Callable[[str], Written], answers: Sequence[str], expected: str
 ) -> tuple[Counter[str], Counter[str], list[str]]:
-    """By way: how many, how many were judged as expected; and those that were not."""
-    asked = [(how, answer, text) for answer in answers for how, text in written(answer) if text != answer]
+    """(number of texts by kind, number judged as expected by kind, the texts that were not)."""
+    rewritings = [(how, answer, text) for answer in answers for how, text in written(answer) if text != answer]
     with verifier() as pool:
-        replies = pool.ask([{"gold": gold, "answer": f"\\boxed{{{text}}}"} for _, gold, text in asked])
+        replies = pool.ask([{"gold": gold, "answer": f"\\boxed{{{text}}}"} for _, gold, text in rewritings])
     outcomes = [(reply["outcome"] == "correct") == (expected == "correct") for reply in replies]
-    fine = Counter(how for (how, _, _), good in zip(asked, outcomes, strict=True) if good)
-    bad = [f"{how}: {gold!r} as {text!r}" for (how, gold, text), good in zip(asked, outcomes, strict=True) if not good]
-    return Counter(how for how, _, _ in asked), fine, bad
+    fine = Counter(how for (how, _, _), good in zip(rewritings, outcomes, strict=True) if good)
+    pairs = zip(rewritings, outcomes, strict=True)
+    bad = [f"{how}: {gold!r} as {text!r}" for (how, gold, text), good in pairs if not good]
+    return Counter(how for how, _, _ in rewritings), fine, bad
 
 
 def main() -> int:
@@ -163,13 +164,13 @@ def main() -> int:
     options = parser.parse_args()
     answers = list[str]()
     for file in FILES:
-        every = [problem.answer for problem in problems(file)]
-        answers += every[:: max(len(every) // EACH, 1)]
+        of_file = [problem.answer for problem in problems(file)]
+        answers += of_file[:: max(len(of_file) // PER_FILE, 1)]
     answers = list(dict.fromkeys(answers))
     for what, written, expected in (("written otherwise", ways, "correct"), ("another value", changes, "wrong")):
-        asked, fine, bad = measured(written, answers, expected)
-        print(f"{what}: {fine.total():,} of {asked.total():,} judged {expected}, of {len(answers):,} right answers")
-        for how, count in asked.most_common():
+        total, fine, bad = measured(written, answers, expected)
+        print(f"{what}: {fine.total():,} of {total.total():,} judged {expected}, of {len(answers):,} right answers")
+        for how, count in total.most_common():
             print(f"  {how:20} {fine[how]:6,} of {count:6,}")
         if options.show:
             print(*bad, sep="\n")

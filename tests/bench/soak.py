@@ -1,11 +1,12 @@
-"""Random faults on a real SLURM while sweep after sweep is launched, then the same commands until all is done.
+"""Random faults on a real SLURM while sweep after sweep is launched; then the same commands are repeated until all runs
+have finished.
 
 python -m tests.bench.soak --minutes 60 [--seed N] [--write-docs]
 
-Every few seconds something is broken: a process killed, a file torn, a bit flipped in a checkpoint, a server stopped.
+Every few seconds there is a fault: a process is killed, a file cut, a bit flipped in a checkpoint, a server stopped.
 Half of the launches ship to mlflow.db, half to an MLflow server. At the end each run is compared, by step and metric,
-with the same run trained in peace on this machine, and with what MLflow has of it. Needs root and Debian's SLURM. Exit
-code 1: something was lost, doubled or wrong, and no word says why.
+with the same run trained on this machine without faults, and with its metrics in MLflow. Needs root and Debian's SLURM.
+Exit code 1: something was lost, doubled or wrong without a message.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->"
 RUN = ["steps=400", "evaluation.every=100", "checkpoint.every=40", "cluster.memory_gb=0.8", "cluster.requeues=50"]
 SEEDS = 3  # runs of a launch
 PAUSE_S = (1.0, 4.0)  # between two faults
-LAUNCH_S, SHIP_S = 10.0, 5.0  # how long a launch, or a shipper, is left alone before it is killed, at most
-TRIES = 12  # of the same commands, at the end
-SILENT = ("time/", "throughput/")  # what no two runs share
+LAUNCH_S, SHIP_S = 10.0, 5.0  # longest time after which a launch, or a shipper, is killed
+TRIES = 12  # repetitions of the commands at the end
+SILENT = ("time/", "throughput/")  # prefixes of metrics that differ between any two runs
 
 
 @dataclass
 class Fault:
-    """One kind: how often it was tried, and on which runs."""
+    """One kind of fault: how often it happened, and to which runs."""
 
     strike: Callable[[Soak], str | None]  # returns the run that was struck, "" for none in particular, None: no target
     times: int = 0
@@ -60,7 +61,7 @@ class Fault:
 
 
 class Soak:
-    """The home that is tormented, and the cluster that works on it."""
+    """The home in which faults happen, and the cluster that works on its runs."""
 
     def __init__(self, place: Place, server: Server, seed: int) -> None:
         self.place, self.server, self.random = place, server, random.Random(seed)
@@ -68,7 +69,7 @@ class Soak:
         self.launches: list[list[str]] = []
 
     def new_words(self) -> list[str]:
-        """Of one sweep more."""
+        """The overrides of a further sweep."""
         first = SEEDS * len(self.launches)
         store = [f"tracker.uri={self.server.uri}"] if len(self.launches) % 2 else []
         self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}", *store])
@@ -83,34 +84,34 @@ class Soak:
     def has_room(self) -> bool:
         return len(self.place.queue()) < SEEDS
 
-    # --- what can be struck
+    # --- targets of faults
 
     def at_work(self) -> tuple[Path, psutil.Process] | None:
-        """A run whose process lives, and that process."""
-        found: list[tuple[Path, psutil.Process]] = []
+        """A run with a living process, and that process; None if there is none."""
+        candidates: list[tuple[Path, psutil.Process]] = []
         for run_id in self.ledger.runs():
             run_dir = self.ledger.run_dir(run_id)
             attempt = layout.attempt(run_dir, newest_attempt(run_dir))
             job = read_json(layout.job(attempt))
             if job and not layout.end(attempt).exists():
                 with suppress(psutil.Error):
-                    found.append((run_dir, psutil.Process(job["pid"])))
-        return self.random.choice(found) if found else None
+                    candidates.append((run_dir, psutil.Process(job["pid"])))
+        return self.random.choice(candidates) if candidates else None
 
     def shippers(self) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
+        candidates: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if {"rlvr.tracker.mlflow", str(self.place.home)} <= set(process.cmdline()):
-                    found.append(process)
-        return found
+                    candidates.append(process)
+        return candidates
 
     def any_file(self, pattern: str) -> Path | None:
-        found = sorted(self.place.home.glob(pattern))
-        return self.random.choice(found) if found else None
+        candidates = sorted(self.place.home.glob(pattern))
+        return self.random.choice(candidates) if candidates else None
 
     def tear(self, path: Path) -> None:
-        """Cut somewhere, in place, as a machine that dies leaves a file that was not written with care."""
+        """Cut the file somewhere, in place, as after a crash of the machine during a careless write."""
         size = path.stat().st_size
         os.truncate(path, self.random.randrange(size) if size else 0)
 
@@ -140,7 +141,7 @@ def kill_supervisor(soak: Soak) -> str | None:
 
 
 def kill_launch(soak: Soak) -> str | None:
-    """Of a new sweep, or of one that was launched before; at any moment of it."""
+    """The launch of a new sweep, or a repeated one; at any moment."""
     words = soak.new_words() if soak.has_room() or not soak.launches else soak.random.choice(soak.launches)
     launch = soak.place.start(*soak.command(words))
     try:
@@ -149,25 +150,25 @@ def kill_launch(soak: Soak) -> str | None:
         launch.kill()
         launch.wait()
         return ""
-    return None  # it was faster
+    return None  # it finished before it could be killed
 
 
 def kill_shipper(soak: Soak) -> str | None:
-    """One at work, else one of a `sync` that begins now."""
+    """Running shippers, or if there are none, that of a `sync` that is started here."""
     sync = None if soak.shippers() else soak.place.start("-m", "sweeps", "sync")
     if sync is not None:
         time.sleep(soak.random.uniform(1, SHIP_S))
-    found = soak.shippers()
-    for shipper in found:
+    shippers = soak.shippers()
+    for shipper in shippers:
         shipper.kill()
     if sync is not None:
         sync.kill()
         sync.wait()
-    return "" if found else None
+    return "" if shippers else None
 
 
 def kill_server(soak: Soak) -> str | None:
-    """It is away for a moment, and comes back on the same port."""
+    """It is restarted after a moment on the same port."""
     soak.server.kill()
     time.sleep(soak.random.uniform(*PAUSE_S))
     soak.server.start()
@@ -182,7 +183,7 @@ def preempt(soak: Soak) -> str | None:
 
 
 def flip_checkpoint(soak: Soak) -> str | None:
-    """And kill the run, that it reads it."""
+    """The run is killed too, so that it reads the checkpoint."""
     if (target := soak.at_work()) is None:
         return None
     files = [path for path in layout.checkpoints(target[0]).glob("step-*/*") if path.is_file()]
@@ -194,7 +195,7 @@ def flip_checkpoint(soak: Soak) -> str | None:
 
 
 def tear_journal(soak: Soak) -> str | None:
-    """And kill the run: a file that another process has open is not torn by a crash of a third."""
+    """The run is killed first: a crash does not cut a file that a living process has open."""
     if (target := soak.at_work()) is None or not layout.journal(target[0]).exists():
         return None
     target[1].kill()
@@ -222,10 +223,10 @@ def remove_mlflow(soak: Soak) -> str | None:
 
 def kill_daemon(kind: str) -> Callable[[Soak], str | None]:
     def strike(soak: Soak) -> str | None:
-        found = processes.daemons(soak.place.cluster.root, kind)
-        if not found:
+        candidates = processes.daemons(soak.place.cluster.root, kind)
+        if not candidates:
             return None
-        command = psutil.Process(pid := soak.random.choice(found)).cmdline()
+        command = psutil.Process(pid := soak.random.choice(candidates)).cmdline()
         os.kill(pid, signal.SIGKILL)
         time.sleep(1)
         if kind == "slurmctld":
@@ -261,7 +262,7 @@ FAULTS: dict[str, Callable[[Soak], str | None]] = {
 }
 
 
-# --- what came of it
+# --- consequences
 
 
 def metrics_of(run_dir: Path) -> dict[tuple[int, str], float]:
@@ -276,12 +277,12 @@ def metrics_of(run_dir: Path) -> dict[tuple[int, str], float]:
 
 
 def differing(mine: dict[tuple[int, str], float], theirs: dict[tuple[int, str], float]) -> list[tuple[int, str]]:
-    """Where two runs have other values; not-a-number equals itself."""
+    """Steps and metrics for which two runs have different values; NaN equals NaN."""
     return [key for key in mine.keys() & theirs.keys() if repr(mine[key]) != repr(theirs[key])]
 
 
 def stored(database: Path, run_id: str) -> Counter[tuple[int, str]]:
-    """How many rows of each step and metric MLflow has of a run, in MLflow runs that are not deleted."""
+    """Number of rows that MLflow has for each step and metric of a run, in MLflow runs that are not deleted."""
     if not database.exists():
         return Counter()
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
@@ -298,10 +299,10 @@ def stored(database: Path, run_id: str) -> Counter[tuple[int, str]]:
 
 @dataclass
 class Harm:
-    """What came of one run."""
+    """The consequences for one run."""
 
-    lost: bool = False  # it has not finished, and nothing says why
-    explained: bool = False  # it has not finished, and says why
+    lost: bool = False  # it has not finished, and there is no message
+    explained: bool = False  # it has not finished, and there is a message
     rows_lost: int = 0
     rows_doubled: int = 0
     wrong: int = 0
@@ -314,22 +315,23 @@ def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
     state = soak.ledger.state(run_dir.name)
     if state.state is not State.FINISHED:
         return Harm(lost=not state.message, explained=bool(state.message))
-    mine, theirs = metrics_of(run_dir), metrics_of(reference)
-    # Of both stores: one that is in the other's too is there twice.
+    metrics, expected = metrics_of(run_dir), metrics_of(reference)
+    # Of both stores: a row that is in both counts as doubled.
     rows = stored(layout.mlflow_database(soak.place.home), run_dir.name) + stored(soak.server.database, run_dir.name)
-    missing = theirs.keys() - mine.keys()
-    unshipped = {key for key, value in mine.items() if key not in rows and abs(value) < float("inf")}
+    missing = expected.keys() - metrics.keys()
+    unshipped = {key for key, value in metrics.items() if key not in rows and abs(value) < float("inf")}
     return Harm(
         rows_lost=len(missing) + len(unshipped),
         rows_doubled=sum(count - 1 for count in rows.values()),
-        wrong=len(differing(mine, theirs)),
+        wrong=len(differing(metrics, expected)),
     )
 
 
 def heal(soak: Soak) -> None:
-    """The same commands, until every run has finished or says why not; then what is left goes to MLflow.
+    """Repeat the commands until every run has finished, TRIES times at most; then ship all metrics to MLflow.
 
-    SLURM drains a node and holds a job whose slurmd was killed at a bad moment: an administrator gives them back.
+    If a slurmd is killed at a bad moment, SLURM drains its node and holds its job: they are released here, which is
+    otherwise done by an administrator.
     """
     for _ in range(TRIES):
         for node in soak.place.client("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split():
@@ -356,7 +358,7 @@ def _drain(soak: Soak, patience_s: float) -> None:
         time.sleep(1)
 
 
-def torment(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
+def cause_faults(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
     until, next_launch = time.monotonic() + 60 * minutes, 0.0
     while time.monotonic() < until:
         with suppress(Exception):
@@ -374,7 +376,7 @@ def torment(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
 
 
 def table(faults: dict[str, Fault], harms: dict[str, Harm]) -> str:
-    """A row for each kind, with all that came of the runs that it struck, whatever else struck them."""
+    """A row for each kind of fault, with the harm to the runs that it struck, whichever fault caused the harm."""
     head = "| fault | times | runs lost | rows lost | rows doubled | wrong numbers |\n|---|---|---|---|---|---|\n"
     lines: list[str] = []
     everything = list(harms.values())
@@ -397,10 +399,10 @@ def write_docs(text: str) -> None:
 
 
 def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
-    """(what docs/reliability.md is to say, whether anything was lost, doubled or wrong without a word)."""
+    """(text for docs/reliability.md, whether anything was lost, doubled or wrong without a message)."""
     soak = Soak(Place(home / "struck", cluster), server, seed)
     faults = {name: Fault(strike) for name, strike in FAULTS.items()}
-    torment(soak, faults, minutes)
+    cause_faults(soak, faults, minutes)
     heal(soak)
     calm = Place(home / "calm", cluster)
     for words in soak.launches:
@@ -427,12 +429,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=60, help="of faults; what follows takes about as long again")
-    parser.add_argument("--seed", type=int, default=0, help="of what is struck when")
+    parser.add_argument("--minutes", type=float, default=60, help="of faults; the rest takes about as long again")
+    parser.add_argument("--seed", type=int, default=0, help="of the random faults")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reliability.md")
     options = parser.parse_args(arguments)
     root = Path(tempfile.mkdtemp(prefix="rlvr-soak-", dir="/tmp"))
-    root.chmod(0o711)  # the cluster's database runs as a user of its own, whom the way there must not end
+    root.chmod(0o711)  # the cluster's database runs as another user, who must be able to pass through
     cluster = local.up(root / "c", nodes=4)
     server = Server(root)
     try:
@@ -447,7 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not harmed:
         shutil.rmtree(root)
     else:
-        print(f"what is left: {root}", file=sys.stderr)
+        print(f"files are kept in {root}", file=sys.stderr)
     return int(harmed)
 
 

@@ -1,8 +1,8 @@
 """Seconds of a whole training step, ours and TRL's GRPOTrainer in turn: generate, judge, one optimiser update.
 
-Both start from one model directory (the architecture of conf/model/maze_3m.yaml, random weights) and see the same
-prompts, samples and full-length responses; neither has a KL term. Ours is what `rlvr.run` does between two steps,
-weights to the engine included. TRL lives in an environment of its own, made on first use.
+Both start from one model directory (the architecture of conf/model/maze_3m.yaml, random weights) and have the same
+prompts, numbers of samples and lengths of responses; neither has a KL term. Ours is all that `rlvr.run` does for a
+step, the transfer of weights to the engine included. TRL has an environment of its own, which is built at first use.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Work:
     prompts: int = 32
     samples: int = 16
     new_tokens: int = 32
-    rounds: int = 3  # measured, after one that warms up
+    rounds: int = 3  # measured, after a warm-up round
 
 
 class Parity:
@@ -80,7 +80,7 @@ class Parity:
 
 
 def composed(work: Work, dtype: str) -> DictConfig:
-    """The configuration of a user who asks for this work; what TRL does not compute is off."""
+    """A user's config for this work; all that TRL does not compute is off."""
     overrides = [
         "loss=grpo",
         "model=maze_3m",
@@ -118,13 +118,13 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
     config = composed(work, dtype)
     rollout = config.rollout
     model, tokenizer = load(directory, dtype="float32")
-    own, _ = load(directory, dtype="float32")
+    engine_model, _ = load(directory, dtype="float32")
     pad = tokenizer.pad_token_id
     rank, world, _ = distributed.join_group()
     place = Place(torch.device("cpu"), rank, world, pad, work.new_tokens)
     trainer = Trainer(model, instantiate(config.loss), place, instantiate(config.trainer, _convert_="all"))
     # End token −1 never comes: responses have full length, as TRL's have under min_new_tokens.
-    engine = instantiate(rollout.engine, _partial_=True)(own, eos_token_ids=[-1], pad_token_id=pad)
+    engine = instantiate(rollout.engine, _partial_=True)(engine_model, eos_token_ids=[-1], pad_token_id=pad)
     advantage = instantiate(config.advantage)
     task = Parity(json.loads((directory / "prompts.json").read_text()))
     stream = Stream(task, config.seed)
@@ -151,7 +151,7 @@ class Peer:
         self.log = directory / f"trl-{precision}-{micro_batch}.log"
         command = [
             ENVIRONMENT / "bin/python",
-            "-P",  # else it would find vllm.py, beside it, when it looks for vLLM
+            "-P",  # else `import vllm` would find tests/bench/vllm.py
             Path(__file__).with_name("trl_peer.py"),
             directory,
             "--precision",
@@ -185,12 +185,12 @@ class Peer:
     def __call__(self) -> float:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died: the empty answer below says so
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which the empty line below shows
             print(file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        if not answer:
+        line = self.process.stdout.readline()
+        if not line:
             raise RuntimeError(f"{self.name} ended early:\n{self.log.read_text()[-3000:]}")
-        return json.loads(answer)["seconds"]
+        return json.loads(line)["seconds"]
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -199,7 +199,7 @@ class Peer:
 
 
 def make_environment() -> bool:
-    """Make TRL's environment if it is not there. False, and a message on standard error, if pip could not."""
+    """Build TRL's environment if it is missing. False, with a message on standard error, if pip fails."""
     python = ENVIRONMENT / "bin/python"
     complete = ["-c", "import importlib.metadata as m; [m.version(p) for p in ('torch', 'trl', 'datasets')]"]
     if python.exists() and subprocess.run([python, *complete], capture_output=True).returncode == 0:
@@ -222,31 +222,31 @@ def measure(work: Work, peers: Sequence[tuple[str, int]]) -> tuple[dict[str, flo
         save_model(Path(folder), work)
         started = [Peer(Path(folder), work, *setting) for setting in peers]
         try:
-            own: dict[str, Callable[[], float]] = {d: ours(Path(folder), work, d) for d in ("float32", "bfloat16")}
-            sides = own | {peer.name: peer for peer in started}
+            steps: dict[str, Callable[[], float]] = {d: ours(Path(folder), work, d) for d in ("float32", "bfloat16")}
+            sides = steps | {peer.name: peer for peer in started}
             turns = [{name: step() for name, step in sides.items()} for _ in range(1 + work.rounds)][1:]
         finally:
             for peer in started:
                 peer.close()
     median = {name: statistics.median(turn[name] for turn in turns) for name in sides}
-    return {d: median[d] for d in own}, {p.name: median[p.name] for p in started}
+    return {d: median[d] for d in steps}, {p.name: median[p.name] for p in started}
 
 
 def rows(*, quick: bool = False) -> Iterator[dict[str, object]]:
     """float32 beside TRL's best float32 setting, bfloat16 beside TRL's best setting of all."""
     work = Work(prompts=2, samples=4, new_tokens=4, rounds=1) if quick else Work()
-    own, theirs = measure(work, PEERS if not quick and make_environment() else ())
-    for name, seconds in theirs.items():
+    ours_s, peers_s = measure(work, PEERS if not quick and make_environment() else ())
+    for name, seconds in peers_s.items():
         print(f"{name}: {seconds:.2f} s", file=sys.stderr)
-    for dtype, seconds in own.items():
-        settings = [name for name in theirs if dtype != "float32" or "float32" in name]
-        best = min(settings, key=lambda name: theirs[name], default=None)
+    for dtype, seconds in ours_s.items():
+        settings = [name for name in peers_s if dtype != "float32" or "float32" in name]
+        best = min(settings, key=lambda name: peers_s[name], default=None)
         yield {
             "name": f"training step, {dtype}",
             "value": seconds,
             "unit": "s",
             "peer": best or "TRL is not available",
-            "peer_value": theirs[best] if best else None,
-            "ratio": theirs[best] / seconds if best else None,
+            "peer_value": peers_s[best] if best else None,
+            "ratio": peers_s[best] / seconds if best else None,
             "target": TARGET,
         }

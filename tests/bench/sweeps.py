@@ -1,7 +1,7 @@
-"""What a sweep costs its user: handing 1,000 runs to SLURM, looking at them, and the way to a run's first step.
+"""A user's waiting times with sweeps: submitting 1,000 runs to SLURM, `sweeps status`, and a run's first step.
 
-On the real SLURM of `make cluster-up`, one of its own; where there can be none, and with --quick, only the look at the
-ledger is measured.
+Measured on a real SLURM cluster of its own, as that of `make cluster-up`; if there can be none, and with --quick, only
+`sweeps status` is measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BANDIT = [
 
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
-    """Milliseconds per run handed in, seconds of a look, seconds to the first step."""
+    """Milliseconds per submitted run, seconds of `sweeps status`, seconds to the first step."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         if quick or obstacle():
@@ -65,27 +65,29 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """One array, from its record to its number; and the whole command: planned, checked, recorded, in the queue."""
+    """The time of one job array, from its record to its job number; and of the whole command, which plans, checks,
+    records and submits.
+    """
     local.client(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
-    whole = _seconds(lambda: _run(home, environment, "-m", "rlvr.run", *BANDIT, f"seed=range({RUNS})"))
+    launch_s = _seconds(lambda: _run(home, environment, "-m", "rlvr.run", *BANDIT, f"seed=range({RUNS})"))
     (script,) = home.glob("runs/submissions/*/array.sbatch")
     record, number = (json.loads(script.with_name(f"{name}.json").read_text()) for name in ("submission", "job"))
-    ours = number["time"] - record["created"]
+    array_s = number["time"] - record["created"]
     one = script.with_name("one.sbatch")
-    one.write_text("".join(x for x in script.read_text().splitlines(keepends=True) if "--array" not in x))
-    each = min(_seconds(lambda: local.client(cluster, "sbatch", str(one))) for _ in range(REPEATS))
+    one.write_text("".join(line for line in script.read_text().splitlines(keepends=True) if "--array" not in line))
+    sbatch_s = min(_seconds(lambda: local.client(cluster, "sbatch", str(one))) for _ in range(REPEATS))
     yield {
         "name": f"submission of one of {RUNS:,} jobs",
-        "value": 1e3 * ours / RUNS,
+        "value": 1e3 * array_s / RUNS,
         "unit": "ms",
         "peer": "sbatch for each",
-        "peer_value": 1e3 * each,
-        "ratio": each * RUNS / ours,
+        "peer_value": 1e3 * sbatch_s,
+        "ratio": sbatch_s * RUNS / array_s,
         "target": 10.0,
     }
     yield {
         "name": f"launch of one of {RUNS:,} runs",
-        "value": 1e3 * whole / RUNS,
+        "value": 1e3 * launch_s / RUNS,
         "unit": "ms",
         "peer": None,
         "peer_value": None,
@@ -95,47 +97,47 @@ def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> I
 
 
 def _status(home: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """The command as typed. Every run has an attempt; with SLURM, a task in the queue too."""
+    """Seconds of the command as typed. Every run has an attempt; with SLURM, also a task in the queue."""
     run_ids = Ledger(home).runs()
     for run_id in run_ids:
         with Attempt.open(Ledger(home).run_dir(run_id)) as attempt:
             attempt.heartbeat(1, 10, "train", 0.5)
             attempt.close(Cause.PREEMPTED)
-    took = min(_seconds(lambda: _run(home, environment, "-m", "sweeps", "status")) for _ in range(REPEATS))
+    status_s = min(_seconds(lambda: _run(home, environment, "-m", "sweeps", "status")) for _ in range(REPEATS))
     return {
         "name": f"sweeps status, {len(run_ids):,} runs",
-        "value": took,
+        "value": status_s,
         "unit": "s",
         "peer": "limit",
         "peer_value": LIMIT_S,
-        "ratio": LIMIT_S / took,
+        "ratio": LIMIT_S / status_s,
         "target": 1.0,
     }
 
 
 def _first_step(home: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """From the moment before sbatch to the end of the first training step; on this machine from its launch."""
-    taken: dict[str, float] = {}
+    """Seconds from before sbatch to the end of the first training step; without SLURM, from the launch."""
+    seconds: dict[str, float] = {}
     for backend, file in (("slurm", "runs/submissions/*/submission.json"), ("local", "runs/sweeps/*/sweep.json")):
         place = home / backend
         _run(place, environment, "-m", "rlvr.run", *BANDIT, f"cluster={backend}")
         (began,) = (json.loads(path.read_text())["created"] for path in place.glob(file))
         while not (first := _first(place)):
             time.sleep(0.1)
-        taken[backend] = first - began
+        seconds[backend] = first - began
     return {
         "name": "sbatch to the first training step",
-        "value": taken["slurm"],
+        "value": seconds["slurm"],
         "unit": "s",
         "peer": "the same run on this machine",
-        "peer_value": taken["local"],
-        "ratio": taken["local"] / taken["slurm"],
+        "peer_value": seconds["local"],
+        "ratio": seconds["local"] / seconds["slurm"],
         "target": None,
     }
 
 
 def _first(home: Path) -> float:
-    """When the first training step of the only run was recorded, unix time; 0: it has not been."""
+    """Unix time at which the first training step of the only run was recorded; 0: not yet."""
     lines = [json.loads(line) for path in home.glob("runs/*/metrics.jsonl") for line in path.read_text().splitlines()]
     return next((line["time"] for line in lines if line["step"] == 1), 0.0)
 

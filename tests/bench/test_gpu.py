@@ -1,4 +1,4 @@
-"""The benchmark of a GPU runs, on a CPU with a tiny model; what its numbers would be worth is not tested."""
+"""The GPU benchmark runs, on a CPU with a tiny model and on a fake GPU. Its numbers are not tested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_architectures_have_the_published_number_of_weights(name: str, billions:
     assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
 
 
-def test_without_a_gpu_it_says_what_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_without_a_gpu_has_a_command_for_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(SystemExit):
@@ -50,11 +50,11 @@ def test_without_a_gpu_it_says_what_can_be_typed(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 @pytest.mark.skipif(not fake_cuda.can_build(), reason="needs g++")
-def test_all_of_it_runs_on_a_gpu_that_is_not_there_and_reports_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_it_runs_on_a_fake_gpu_and_reports_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["all", "--fake"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["bench"] for row in rows] == [f"gpu_{kind}" for kind in gpu.KINDS]
     for row in rows:
         assert row["value"] is row["peer_value"] is row["share"] is row["peak_gb"] is None
-        assert row["machine"]["device"] == "none: a GPU that is not there, whose numbers say nothing"
+        assert row["machine"]["device"] == "none: a fake GPU, whose numbers mean nothing"
         assert row["command"].endswith("--fake")

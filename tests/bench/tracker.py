@@ -1,4 +1,4 @@
-"""What tracking costs a training step: microseconds of `JournalWriter.record` with 50 metrics. Prints one JSON line.
+"""Time that tracking adds to a training step: that of `JournalWriter.record` with 50 metrics. Prints one JSON line.
 
 python -m tests.bench.tracker
 """

@@ -1,14 +1,14 @@
-"""Training speed on the 3-million-parameter maze model, as a share of what this machine's matrix products reach.
+"""Training speed on the 3-million-parameter maze model, as a share of the rate of this machine's matrix products.
 
     python tests/bench/train.py [--threads N] [--device cuda] [--repeats N]
 
 One JSON line per row: 32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (`lengths=equal`) or of
-4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, padding not
-counted) however they are laid out, so that layouts compare: it is work done, not tokens read. gemm_share: floating
-point operations of the linear layers on the tokens really read, over the time and the rate of a square matrix product
-in the same precision, taken just before: attention, norms and the optimiser count as loss. rows_over_this: how many
-times longer padded rows take. fsdp_over_plain: time of one optimiser step on a model of 0.13 million parameters, over
-that of the bare module with the same layout.
+4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, without padding)
+for every layout, so that layouts can be compared: it is work done, not tokens read. gemm_share: floating point
+operations of the linear layers on the tokens read, over the time and the rate of a square matrix product in the same
+precision, measured just before: attention, norms and the optimiser count as loss. rows_over_this: the time of padded
+rows over the time of this layout. fsdp_over_plain: time of one optimiser step on a model of 0.13 million parameters,
+over that of the module without FSDP in the same layout.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
     return Terms(-(policy.logp - batch.logp_old).exp() * batch.advantage[:, None])
 
 
-def trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 32, **knobs: Any) -> Trainer:
+def make_trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 32, **knobs: Any) -> Trainer:
     defaults: dict[str, Any] = {
         "seed": 0,
         "temperature": 1.0,
@@ -123,7 +123,7 @@ def trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 
 
 
 def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, warm: bool = True) -> float:
-    """Median of the repeats, after one that warms up."""
+    """Median seconds of the repeats, after a warm-up if `warm`."""
     times = []
     for _ in range(repeats + warm):
         began = time.perf_counter()
@@ -135,14 +135,16 @@ def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, 
 
 
 def gemm_rate(dtype: torch.dtype, device: torch.device, n: int | None = None) -> float:
-    """FLOP/s of a product of matrices of n rows and columns; None: as many as the device needs to be busy."""
+    """FLOP/s of a product of matrices of n rows and columns; None: as many as keep the device busy."""
     n = n or (8192 if device.type == "cuda" else 1024)
     a, b = (torch.randn(n, n, dtype=dtype, device=device) for _ in range(2))
     return 2 * n**3 / median_s(lambda: a @ b, device, 5)
 
 
 def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> float:
-    """Forward and backward of the matrix products: three times 2·weights per token read, the head on responses only."""
+    """Operations of the matrix products, forward and backward: 3 times 2·weights per token read; the head only on
+    response tokens.
+    """
     layers = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
     return 6 * (layers * num_read + model.lm_head.weight.numel() * int(batch.mask.sum()))
 
@@ -151,16 +153,16 @@ LAYOUTS: dict[str, dict[str, object]] = {"shared": {}, "packed": {"shared_prompt
 
 
 def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str) -> None:
-    """All layouts in turns, the matrix product before each, so that a busy machine slows all of them alike."""
-    made = {name: trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
-    read = {name: each.learn(batch)["tokens/train"] for name, each in made.items()}
+    """Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike."""
+    trainers = {name: make_trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
+    read = {name: trainer.learn(batch)["tokens/train"] for name, trainer in trainers.items()}
     work = int(batch.mask.sum()) + int(batch.prompt_mask.sum(1)[batch.group].sum())
     plain = maze_model()
     rates, seconds = ({name: list[float]() for name in LAYOUTS} for _ in range(2))
     for _ in range(repeats):
-        for name, each in made.items():
+        for name, trainer in trainers.items():
             rates[name].append(gemm_rate(getattr(torch, dtype), device))
-            seconds[name].append(median_s(lambda each=each: each.learn(batch), device, 1, warm=False))
+            seconds[name].append(median_s(lambda trainer=trainer: trainer.learn(batch), device, 1, warm=False))
     for name in LAYOUTS:
         floats = linear_flops(plain, batch, read[name])
         shares = [floats / s / rate for s, rate in zip(seconds[name], rates[name], strict=True)]
@@ -183,11 +185,11 @@ def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: 
 
 
 def overhead(device: torch.device, repeats: int) -> None:
-    """FSDP at one rank against the bare module: 16 groups of 8 responses, the quickstart's mini-batch."""
+    """FSDP at one rank against the module without it: 16 groups of 8 responses, the quickstart's mini-batch."""
     batch = rollouts(groups=16, samples=8, mixed=True)
     plain = Actor(maze_model(hidden=64, layers=2, heads=2).to(device), 1.0)
-    made = trainer(maze_model(hidden=64, layers=2, heads=2), device)
-    plain.model.set_attn_implementation(made.actor.model.config._attn_implementation)
+    trainer = make_trainer(maze_model(hidden=64, layers=2, heads=2), device)
+    plain.model.set_attn_implementation(trainer.actor.model.config._attn_implementation)
     optimiser = torch.optim.AdamW(plain.parameters(), lr=1e-5, fused=True)
 
     def bare() -> None:
@@ -201,8 +203,8 @@ def overhead(device: torch.device, repeats: int) -> None:
         optimiser.step()
         optimiser.zero_grad()
 
-    # In turns, so that both see the same machine.
-    pairs = [(median_s(bare, device, 1), median_s(lambda: made.learn(batch), device, 1)) for _ in range(3 * repeats)]
+    # The two alternate, so that both are measured under the same load.
+    pairs = [(median_s(bare, device, 1), median_s(lambda: trainer.learn(batch), device, 1)) for _ in range(3 * repeats)]
     bare_s, learn_s = (statistics.median(column) for column in zip(*pairs, strict=True))
     row = {"bench": "train_overhead", "device": device.type, "bare_s": round(bare_s, 4), "learn_s": round(learn_s, 4)}
     print(json.dumps({**row, "fsdp_over_plain": round(learn_s / bare_s, 3)}), flush=True)

@@ -26,7 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 def parity(completions: list[str], **_: Any) -> list[float]:
-    """1 if a response has an odd number of different words: costs nothing, and no group is all right."""
+    """1 for a response with an odd number of different words: a fast verifier, with right and wrong in each group."""
     return [float(len(set(text.split())) % 2) for text in completions]
 
 
@@ -51,11 +51,11 @@ class Clock(TrainerCallback):
         self.wait, self.start = wait, 0.0
         self.trainer: Timed | None = None
         self.out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # whatever a library prints goes to standard error and cannot break the protocol
+        os.dup2(2, 1)  # prints of libraries go to standard error and cannot break the protocol
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         if self.wait and not sys.stdin.readline():
-            sys.exit("standard input was closed: nobody waits for the next step")
+            sys.exit("standard input was closed: no further step is needed")
         self.start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:

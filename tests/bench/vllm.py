@@ -1,4 +1,4 @@
-"""Native engine beside vLLM on the CPU, as a run uses either: one model, the same prompts, with log-probabilities."""
+"""Native engine beside vLLM on the CPU, as runs use them: one model, the same prompts, with log-probabilities."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _native(dtype: Dtype) -> NativeEngine:
 
 
 def _vllm(dtype: Dtype) -> VllmEngine:
-    """It has read the model's directory when it is returned."""
+    """An engine that has loaded the model, whose directory is temporary."""
     with tempfile.TemporaryDirectory() as directory:
         rollout.make_model(getattr(torch, dtype)).save_pretrained(directory)
         engine = VllmEngine(
@@ -75,11 +75,11 @@ def _vllm(dtype: Dtype) -> VllmEngine:
 
 
 def _speeds(engines: Sequence[Engine], new_tokens: int, repeats: int) -> list[float]:
-    """Median of each, in turn; the first round warms up. Steps differ, and with them the samples."""
+    """Median new tokens per second of each engine. They alternate, after a warm-up; each round has other samples."""
     requests = [Request(prompt, rollout.SAMPLES, key) for key, prompt in enumerate(rollout.make_prompts())]
-    found: list[list[float]] = [[] for _ in engines]
+    speeds_of: list[list[float]] = [[] for _ in engines]
     for step in range(repeats + 1):
-        for engine, speeds in zip(engines, found, strict=True):
+        for engine, speeds in zip(engines, speeds_of, strict=True):
             began = time.perf_counter()
             groups = engine.generate(requests, Sampling(max_tokens=new_tokens, seed=0, step=step))
             seconds = time.perf_counter() - began
@@ -87,4 +87,4 @@ def _speeds(engines: Sequence[Engine], new_tokens: int, repeats: int) -> list[fl
             assert num_tokens == len(requests) * rollout.SAMPLES * new_tokens
             if step:
                 speeds.append(num_tokens / seconds)
-    return [statistics.median(speeds) for speeds in found]
+    return [statistics.median(speeds) for speeds in speeds_of]

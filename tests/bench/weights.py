@@ -1,4 +1,4 @@
-"""Weights on their way to another node: broadcast by gloo, beside pieces through Ray. Both over loopback."""
+"""Transfer of weights to another node: broadcast by gloo, beside pieces through Ray. Both over loopback."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ REPEATS = 3
 
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
-    """GB/s of each, the median over a few transfers after one that is not counted."""
+    """GB/s of each: the median over a few transfers after a warm-up."""
     tensors = 2 if quick else 32
     with _broadcast(tensors) as broadcast, _through_ray(tensors) as through_ray:
-        ours, theirs = list[float](), list[float]()
+        of_broadcast, of_ray = list[float](), list[float]()
         for repeat in range(1 + (1 if quick else REPEATS)):
-            for send, speeds in ((broadcast, ours), (through_ray, theirs)):
+            for send, speeds in ((broadcast, of_broadcast), (through_ray, of_ray)):
                 began = time.perf_counter()
                 send()
                 if repeat:
                     speeds.append(tensors * TENSOR_BYTES / 1e9 / (time.perf_counter() - began))
-    value, peer = statistics.median(ours), statistics.median(theirs)
+    value, peer = statistics.median(of_broadcast), statistics.median(of_ray)
     yield {
         "name": "weights to another node",
         "value": value,
@@ -48,20 +48,20 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _broadcast(tensors: int) -> Iterator[Callable[[], None]]:
-    """Sends to a process, and waits until that has all of them."""
-    store, where = open_store(LOOPBACK, TIMEOUT_S)
+    """Context with a function that sends tensors to a process and waits until it has received all."""
+    store, address = open_store(LOOPBACK, TIMEOUT_S)
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    receiver = context.Process(target=_receive, args=(where, tensors, theirs), daemon=True)
+    connection, of_receiver = context.Pipe()
+    receiver = context.Process(target=_receive, args=(address, tensors, of_receiver), daemon=True)
     receiver.start()
     group = Group(store, 0, 2, on=torch.device("cpu"), timeout_s=TIMEOUT_S)
     sent = torch.ones(TENSOR_BYTES, dtype=torch.uint8)
 
     def send() -> None:
-        ours.send("go")
+        connection.send("go")
         for _ in range(tensors):
             group.broadcast(sent)
-        assert ours.recv() == tensors
+        assert connection.recv() == tensors
 
     try:
         yield send
@@ -71,21 +71,21 @@ def _broadcast(tensors: int) -> Iterator[Callable[[], None]]:
         receiver.join()
 
 
-def _receive(where: str, tensors: int, said: Connection) -> None:
-    store, ip = meet(where, TIMEOUT_S)
+def _receive(address: str, tensors: int, connection: Connection) -> None:
+    store, ip = meet(address, TIMEOUT_S)
     group = Group(store, 1, 2, on=torch.device("cpu"), ip=ip, timeout_s=TIMEOUT_S)
-    while said.recv() == "go":
-        whole = 0
+    while connection.recv() == "go":
+        num_complete = 0
         for _ in range(tensors):
             received = torch.empty(TENSOR_BYTES, dtype=torch.uint8)  # as vLLM's process does
             group.broadcast(received)
-            whole += int(received[-1])
-        said.send(whole)
+            num_complete += int(received[-1])
+        connection.send(num_complete)
 
 
 @contextlib.contextmanager
 def _through_ray(tensors: int) -> Iterator[Callable[[], None]]:
-    """Sends a file to an actor on a second node of Ray, which is of this machine too."""
+    """Context with a function that sends a file to an actor on a second Ray node, on this machine too."""
     with contextlib.ExitStack() as until_sent:
         until_sent.enter_context(environment_with({**guarded(LOOPBACK), TOKEN: new_token()}))  # Ray reads it at once
         import ray
@@ -101,10 +101,10 @@ def _through_ray(tensors: int) -> Iterator[Callable[[], None]]:
             cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, include_dashboard=False)
         ray.init(cluster.address, log_to_driver=False, configure_logging=False)
         until_sent.callback(ray.shutdown)
-        here = ray.get_runtime_context().get_node_id()
-        (there,) = {node["NodeID"] for node in ray.nodes()} - {here}
-        where = NodeAffinitySchedulingStrategy(there, soft=False)
-        holder = ray.remote(WeightsActor).options(scheduling_strategy=where, num_cpus=0).remote()
+        this_node = ray.get_runtime_context().get_node_id()
+        (other_node,) = {node["NodeID"] for node in ray.nodes()} - {this_node}
+        on_other_node = NodeAffinitySchedulingStrategy(other_node, soft=False)
+        holder = ray.remote(WeightsActor).options(scheduling_strategy=on_other_node, num_cpus=0).remote()
         file = Path(until_sent.enter_context(tempfile.NamedTemporaryFile(dir="/dev/shm")).name)
         file.write_bytes(bytes(tensors * TENSOR_BYTES))
 

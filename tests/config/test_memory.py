@@ -184,7 +184,7 @@ def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypat
     held: list[float] = []
     for layers in (1, 2):
         model = AutoModelForCausalLM.from_config(config(num_hidden_layers=layers, **numbers))
-        trainer = tiny.trainer(model, dtype=dtype, shared_prompt="never")
+        trainer = tiny.make_trainer(model, dtype=dtype, shared_prompt="never")
         (few, num_few), (many, num_many) = (kept_bytes(trainer, length) for length in (20, 60))
         held.append((many - few) / (num_many - num_few))
     model = architecture({"model_type": kind, "num_hidden_layers": 1, **numbers})

@@ -1,4 +1,4 @@
-"""Measures of the stored samples of an evaluation, by hand; an embedding model made on the spot."""
+"""Measures of the stored samples of an evaluation, by hand; the embedding model is built by the test."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_embedder(path: Path) -> Path:
-    """Of a text the mean of its words' vectors, saved as sentence-transformers does."""
+    """A model that embeds a text as the mean of its words' vectors, saved in sentence-transformers' format."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -62,7 +62,7 @@ def make_embedder(path: Path) -> Path:
 
 
 def measured(home: Path, name: str = "base") -> dict[tuple[str, str], float]:
-    """By problem and measure."""
+    """Values by problem and measure."""
     rows = pd.read_parquet(layout.diversity(layout.run(home, f"id-{name}-s0")))
     return {(p, m): v for p, m, v in rows[["problem_id", "measure", "value"]].itertuples(index=False)}
 
@@ -79,28 +79,28 @@ def test_words_rules_cost_and_rating_are_counted(home: Path, tmp_path: Path) -> 
     (tmp_path / "contestants").write_text("1000\n1300\n1400\n2000\n")
     words = ["evaluation", "--set", "4", "--ratings", str(tmp_path / "ratings.csv")]
     assert main([*words, "--contestants", str(tmp_path / "contestants")]) == 0
-    found = measured(home)
-    assert found["maze7-0", "distinct-3 of 4"] == 3 / 4  # abc twice, abd, ccc
-    assert found["maze7-1", "distinct-3 of 4"] == 1 / 4
-    assert np.isnan(found["maze7-0", "distinct-4 of 4"])  # no response has four words
-    assert found["maze7-0", "rule of 4"] == 3  # x is half of the right ones, 8 of 16
+    measures = measured(home)
+    assert measures["maze7-0", "distinct-3 of 4"] == 3 / 4  # abc twice, abd, ccc
+    assert measures["maze7-1", "distinct-3 of 4"] == 1 / 4
+    assert np.isnan(measures["maze7-0", "distinct-4 of 4"])  # no response has four words
+    assert measures["maze7-0", "rule of 4"] == 3  # x is half of the right ones, 8 of 16
     assert "rule of 4" not in {measure for _, measure in measured(home, "lad@40")}  # whose task has one right answer
-    assert ("maze7-1", "rule of 4") not in found
-    assert found["", "tokens per right answer"] == 10 * 6 / 4
+    assert ("maze7-1", "rule of 4") not in measures
+    assert measures["", "tokens per right answer"] == 10 * 6 / 4
     # 0.4 of problems of 1500: 400 log10(2/3) = -70.44 below
-    assert found["", "rating"] == pytest.approx(1500 - 70.4365, abs=1e-3)
-    assert found["", "percentile"] == 0.75
+    assert measures["", "rating"] == pytest.approx(1500 - 70.4365, abs=1e-3)
+    assert measures["", "percentile"] == 0.75
 
 
 def test_a_rating_is_of_what_the_verifier_could_judge() -> None:
     """Right 4 of 4, 4 not judged; wrong 8 of 8; none judged: half of problems rated 1000 and 1500, so 1250."""
     outcomes = {"a": ["correct"] * 4 + ["error"] * 4, "b": ["wrong"] * 8, "c": ["error"] * 8}
-    problems = [AnsweredProblem("bench", name, pd.DataFrame({"outcome": each})) for name, each in outcomes.items()]
+    problems = [AnsweredProblem("bench", name, pd.DataFrame({"outcome": values})) for name, values in outcomes.items()]
     ratings = Ratings(Path("ratings.csv"), {"a": 1000, "b": 1500, "c": 3000}, None)
     assert [value for *_, value in rated(problems, ratings)] == [pytest.approx(1250)]
 
 
-def test_sets_larger_than_what_was_drawn_are_said_to_be_left_out(
+def test_measures_of_sets_larger_than_the_evaluation_are_left_out_with_a_message(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluation", "--set", "6"]) == 0
@@ -112,11 +112,11 @@ def test_embeddings_by_any_model_measures_stay_and_the_table_and_figure_show_the
     assert main(["evaluation", "--set", "4"]) == 0
     embedder = make_embedder(tmp_path / "embedder")
     assert main(["evaluation", "--set", "5", "--embedder", str(embedder)]) == 0
-    found = measured(home)
-    assert found["maze7-0", "distinct-3 of 4"] == 3 / 4  # of before
-    assert found["maze7-0", f"S_div of 5, {embedder}"] == pytest.approx(mean_distance(TEXTS[0]), abs=1e-6)
-    assert found["maze7-0", f"S_div, right of 5, {embedder}"] == pytest.approx(mean_distance(TEXTS[0][:4]), abs=1e-6)
-    assert found["maze7-1", f"S_div of 5, {embedder}"] == pytest.approx(0, abs=1e-6)
+    measures = measured(home)
+    assert measures["maze7-0", "distinct-3 of 4"] == 3 / 4  # of the first command
+    assert measures["maze7-0", f"S_div of 5, {embedder}"] == pytest.approx(mean_distance(TEXTS[0]), abs=1e-6)
+    assert measures["maze7-0", f"S_div, right of 5, {embedder}"] == pytest.approx(mean_distance(TEXTS[0][:4]), abs=1e-6)
+    assert measures["maze7-1", f"S_div of 5, {embedder}"] == pytest.approx(0, abs=1e-6)
     frames = load(home, study="evaluation")
     table = table_room.table(frames)
     assert table is not None
@@ -151,7 +151,7 @@ def test_the_plane_is_that_in_which_all_centred_answers_vary_most() -> None:
         (["--set", "4", "--contestants", "nosuch.txt"], "pass --ratings FILE too"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(
+def test_bad_input_is_one_line_and_measures_nothing(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["id-base-s0", *words]) == 2

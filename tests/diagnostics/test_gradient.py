@@ -1,4 +1,4 @@
-"""What a replay measures, against plain autograd over one sequence at a time and against numbers worked by hand."""
+"""A replay's measurements, against plain autograd over one sequence at a time and against numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def on_policy(seed: int = 0) -> Batch:
 
 
 def measured(loss: Loss, batch: Batch, **knobs: object) -> Effect:
-    return effect(tiny.trainer(loss=loss, **knobs), batch)
+    return effect(tiny.make_trainer(loss=loss, **knobs), batch)
 
 
-def found(gradient: Tensor) -> Effect:
+def effect_of_gradient(gradient: Tensor) -> Effect:
     nothing = np.zeros(1)
     return Effect({}, gradient, nothing, nothing, nothing)
 
@@ -41,7 +41,7 @@ def found(gradient: Tensor) -> Effect:
 def test_cosines_by_hand() -> None:
     # (3, 4)·(4, 3) = 24, lengths 5 and 5; (−3, −4) is opposite to (3, 4); a gradient of zero has no direction
     vectors = [torch.tensor(v) for v in ([3.0, 4.0], [4.0, 3.0], [-3.0, -4.0], [0.0, 0.0])]
-    matrix = cosines([found(v) for v in vectors])
+    matrix = cosines([effect_of_gradient(v) for v in vectors])
     assert np.allclose(matrix[:3, :3], [[1, 0.96, -1], [0.96, 1, -0.96], [-1, -0.96, 1]])
     assert np.isnan(matrix[3]).all()
     assert np.isnan(matrix[:, 3]).all()
@@ -74,16 +74,18 @@ def test_gradient_and_weights_equal_a_plain_loop(budget: int) -> None:
 
 
 def test_norms_of_prompts_alone_equal_a_plain_loop_and_move_nothing() -> None:
-    """REINFORCE on each of three prompts by itself; what is measured afterwards is as if they had not been."""
+    """REINFORCE on each of three prompts by itself. A measurement afterwards is as if there had been none before."""
     batch, model = on_policy(), tiny.qwen2()
     logp = tiny.plain_logp(model, batch)
-    alone, expected = list[Batch](), list[float]()
+    prompts, expected = list[Batch](), list[float]()
     for number in range(3):
         rows = (batch.group == number).nonzero().flatten()
-        own = {k: v[rows] if torch.is_tensor(v) and len(v) == len(batch.group) else v for k, v in vars(batch).items()}
+        fields = {
+            k: v[rows] if torch.is_tensor(v) and len(v) == len(batch.group) else v for k, v in vars(batch).items()
+        }
         only = slice(number, number + 1)
-        own |= {"group": rows * 0, "prompt": batch.prompt[only], "prompt_mask": batch.prompt_mask[only]}
-        alone.append(Batch(**own))
+        fields |= {"group": rows * 0, "prompt": batch.prompt[only], "prompt_mask": batch.prompt_mask[only]}
+        prompts.append(Batch(**fields))
         model.zero_grad()
         count = int(batch.mask[rows].sum())
         torch.stack([-batch.advantage[row] * logp[row].sum() / count for row in rows]).sum().backward(retain_graph=True)
@@ -91,18 +93,18 @@ def test_norms_of_prompts_alone_equal_a_plain_loop_and_move_nothing() -> None:
             sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
         )
     assert len({round(norm, 6) for norm in expected}) == 3
-    trainer = tiny.trainer(loss=reinforce)
-    assert norms(trainer, alone) == pytest.approx(expected, rel=1e-4)
+    trainer = tiny.make_trainer(loss=reinforce)
+    assert norms(trainer, prompts) == pytest.approx(expected, rel=1e-4)
     assert torch.equal(effect(trainer, batch).gradient, measured(reinforce, batch).gradient)
 
 
 def test_grpo_at_ratio_one_is_reinforce() -> None:
     batch = on_policy()
-    one, two = measured(GRPO, batch), measured(reinforce, batch)
-    assert cosines([one, two])[0, 1] == pytest.approx(1, abs=1e-6)
-    assert one.norm == pytest.approx(two.norm, rel=1e-5)
-    assert np.allclose(one.weight, two.weight, atol=1e-6)
-    assert one.metrics["policy/clip_fraction"] == 0
+    of_grpo, of_reinforce = measured(GRPO, batch), measured(reinforce, batch)
+    assert cosines([of_grpo, of_reinforce])[0, 1] == pytest.approx(1, abs=1e-6)
+    assert of_grpo.norm == pytest.approx(of_reinforce.norm, rel=1e-5)
+    assert np.allclose(of_grpo.weight, of_reinforce.weight, atol=1e-6)
+    assert of_grpo.metrics["policy/clip_fraction"] == 0
 
 
 def test_total_variation_weighs_by_the_sign_of_the_advantage() -> None:
@@ -113,8 +115,8 @@ def test_total_variation_weighs_by_the_sign_of_the_advantage() -> None:
     matrix = cosines([*effects, measured(GRPO, signs)])
     assert np.allclose(matrix, 1, atol=1e-5)
     n = batch.mask.sum(1) / batch.mask.sum()
-    for each in effects:
-        assert np.allclose(each.weight, (batch.advantage.sign() * n).numpy(), atol=1e-6)
+    for of_eta in effects:
+        assert np.allclose(of_eta.weight, (batch.advantage.sign() * n).numpy(), atol=1e-6)
 
 
 def test_large_eta_turns_lad_towards_the_policy_gradient() -> None:

@@ -29,7 +29,7 @@ CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("verdict", "expected"),
     [
         ("4", 4),
         ("Score: 3", 3),
@@ -43,15 +43,15 @@ CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
         ("Diversity: 4", 4),
     ],
 )
-def test_a_verdict_is_a_number_from_one_to_five(said: str, expected: int) -> None:
-    assert score(said) == expected
+def test_a_verdict_is_a_number_from_one_to_five(verdict: str, expected: int) -> None:
+    assert score(verdict) == expected
 
 
 @pytest.mark.parametrize(
-    "said", ["", "none", "6", "0", "3.5", "12", "45", "On a scale from 1 to 5, I would rate this 4."]
+    "verdict", ["", "none", "6", "0", "3.5", "12", "45", "On a scale from 1 to 5, I would rate this 4."]
 )
-def test_anything_else_is_no_verdict(said: str) -> None:
-    assert math.isnan(score(said))
+def test_anything_else_is_no_verdict(verdict: str) -> None:
+    assert math.isnan(score(verdict))
 
 
 def test_the_question_is_that_of_the_paper() -> None:
@@ -70,8 +70,8 @@ def test_its_scale_is_the_rules_at_any_number_of_responses(count: int) -> None:
     assert len(ranges) == 5
     for most in range(1, count + 1):
         fits = []
-        for score_, (said, above) in enumerate(ranges, start=1):
-            low, _, high = said.partition("-")
+        for score_, (range_, above) in enumerate(ranges, start=1):
+            low, _, high = range_.partition("-")
             bounds = (1, int(low)) if score_ == 5 else (int(low), count if above else int(high or low))
             fits += [score_] if bounds[0] <= most <= bounds[1] else []
         assert fits == [approach_score(["x"] * most + list(range(count - most)))]
@@ -84,7 +84,7 @@ def test_of_16_responses_it_is_the_papers() -> None:
 
 
 def make_model(path: Path) -> Path:
-    """It says 4 whatever it is asked: what it puts out does not depend on what it reads."""
+    """A model that writes 4 after any input: its output does not depend on what it reads."""
     words = [*"12345", "PAD", "END", *{w for m in messages("p", ["q"]) for w in m["content"].split()}]
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(words))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="PAD"))
@@ -133,35 +133,33 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_each_question_is_asked_once_and_what_was_said_is_kept(server: tuple[str, str], tmp_path: Path) -> None:
+def test_each_question_is_sent_once_and_its_verdict_kept(server: tuple[str, str], tmp_path: Path) -> None:
     url, model = server
     cache = tmp_path / "judgements.jsonl"
     first = Judge(url, model, cache)
     assert first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]) == [4.0, 4.0]
-    assert first.asked == 2
+    assert first.num_new == 2
     line = json.loads(cache.read_text().splitlines()[0])
     assert line["said"].split()[0] == "4"
     cache.write_text(cache.read_text() + '{"torn')
     again = Judge(url, model, cache)
     assert again.scores([("r", ["q"] * 4), ("s", ["q"] * 4), ("p", ["q"] * 4)]) == [4.0] * 3
-    assert again.asked == 1
+    assert again.num_new == 1
     assert Judge(url, model, cache).scores([("s", ["q"] * 4)]) == [4.0]
     assert len([line for line in cache.read_text().splitlines() if line.endswith("}")]) == 3
 
 
-def test_a_server_that_is_gone_is_named_and_what_it_said_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(RuntimeError, match="does not answer"):
-        Judge(f"http://127.0.0.1:{port}/v1", "m", tmp_path / "said").scores([("p", ["q"])])
+        Judge(f"http://127.0.0.1:{port}/v1", "m", tmp_path / "cache").scores([("p", ["q"])])
 
 
 class Misbehaving(BaseHTTPRequestHandler):
-    """A server, named a fake, that says what no real one can be made to say at will."""
+    """A fake server, for replies that a real one does not send on demand."""
 
     replies: ClassVar[list[tuple[int, bytes]]] = []
 
@@ -175,34 +173,34 @@ class Misbehaving(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def test_what_is_no_verdict_is_not_kept_and_what_fails_is_tried_again(
+def test_a_reply_without_a_verdict_is_not_kept_and_a_failed_request_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thoughts cut before a verdict, nothing, a question that is too long, a reply cut short, none, and a verdict."""
+    """No content, reasoning cut before a verdict, nothing, a question that is too long, two bad replies, a verdict."""
     monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
 
-    def said(content: str | None, reason: str = "stop") -> bytes:
+    def reply(content: str | None, reason: str = "stop") -> bytes:
         return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}]}).encode()
 
     Misbehaving.replies = [
-        (200, said(None)),
-        (200, said("<think> They all", "length")),
-        (200, said("")),
+        (200, reply(None)),
+        (200, reply("<think> They all", "length")),
+        (200, reply("")),
         (400, b"too long"),
         (200, b""),
         (200, b'{"choices": null}'),
-        (200, said("3")),
+        (200, reply("3")),
     ]
     server = HTTPServer(("127.0.0.1", 0), Misbehaving)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        judge = Judge(f"http://127.0.0.1:{server.server_port}/v1", "m", tmp_path / "said")
-        found = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
-        assert found == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
+        judge = Judge(f"http://127.0.0.1:{server.server_port}/v1", "m", tmp_path / "cache")
+        actual = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
+        assert actual == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
         assert judge.scores([("p", ["q"] * 4)]) == [3]
-        assert judge.asked == 1
-        moved = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "said")  # the same model elsewhere
-        assert moved.scores([("p", ["q"] * 4)]) == [3]
+        assert judge.num_new == 1
+        at_another_address = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "cache")
+        assert at_another_address.scores([("p", ["q"] * 4)]) == [3]
     finally:
         server.shutdown()
         server.server_close()

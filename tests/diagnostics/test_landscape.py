@@ -64,18 +64,18 @@ def test_expectations_are_under_the_old_policy() -> None:
 def test_slopes_are_those_of_the_landscape(form, name: str) -> None:
     """Central differences in float64."""
     loss, logits, h = form(name), POLICIES.log(), 1e-6
-    found = slope(loss, logits, A, UNIFORM)
+    actual = slope(loss, logits, A, UNIFORM)
     for k in range(3):
         step = h * torch.eye(3, dtype=torch.float64)[k]
         up, down = (expected(loss, logits + s * step, A, UNIFORM) for s in (1, -1))
-        assert torch.allclose(found[:, k], (up - down) / (2 * h), rtol=1e-6, atol=1e-9)
+        assert torch.allclose(actual[:, k], (up - down) / (2 * h), rtol=1e-6, atol=1e-9)
 
 
 def test_the_slope_of_grpo_is_the_policy_gradient() -> None:
     # d/dθ_k of −Σ π·A = −π_k (A_k − Σ π·A); at a ratio of 1 nothing is clipped
     mean = (POLICIES * A).sum(-1, keepdim=True)
-    found = slope(CLIPPED, POLICIES.log(), A, POLICIES.log())
-    assert torch.allclose(found, -POLICIES * (A - mean), rtol=1e-12)
+    actual = slope(CLIPPED, POLICIES.log(), A, POLICIES.log())
+    assert torch.allclose(actual, -POLICIES * (A - mean), rtol=1e-12)
 
 
 @pytest.mark.parametrize("form", [practical, theoretical])
@@ -105,10 +105,10 @@ def test_the_slope_of_the_penalty_is_that_of_the_divergence() -> None:
         total = sum(map(math.exp, row))
         return sum(math.exp(x) / total * math.log(3 * math.exp(x) / total) for x in row)
 
-    for row, found in zip(logits.tolist(), penalty_slope(logits).tolist(), strict=True):
+    for row, actual in zip(logits.tolist(), penalty_slope(logits).tolist(), strict=True):
         for k in range(3):
             up, down = ([x + sign * h * (j == k) for j, x in enumerate(row)] for sign in (1, -1))
-            assert found[k] == pytest.approx((plain(up) - plain(down)) / (2 * h), abs=1e-8)
+            assert actual[k] == pytest.approx((plain(up) - plain(down)) / (2 * h), abs=1e-8)
 
 
 def test_under_hd_both_forms_of_lad_go_the_same_way() -> None:
@@ -153,7 +153,7 @@ def test_the_command_draws_what_it_writes(tmp_path: Path, monkeypatch, capsys) -
     ("arguments", "message"),
     [
         (["task.arms=4", "task.centres=[0]", "task.widths=[1]", "task.heights=[1]"], "task.arms=3"),
-        (["advantage=differential_smoothing"], "rewards alone"),
+        (["advantage=differential_smoothing"], "depend on rewards only"),
         (["eta=1,2"], "only divergence takes several values"),
         (["lr=1"], "lr=1 is not understood"),
     ],

@@ -1,4 +1,4 @@
-"""The command: which objectives a line means, what it refuses, and that its report repeats itself."""
+"""The command: the objectives of its arguments, its errors, and that a repeated report is the same."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BANDIT = [
 
 
 def test_a_knob_reaches_the_losses_that_read_it() -> None:
-    found = arms(["loss=grpo,lad", "eta=0.25,1", "divergence=js,tv", "advantage=rloo"], None)
+    objectives = arms(["loss=grpo,lad", "eta=0.25,1", "divergence=js,tv", "advantage=rloo"], None)
     names = ["grpo", *(f"lad-{d} eta={e}" for e in ("0.25", "1") for d in ("js", "tv"))]
-    assert [a.name for a in found] == names
-    assert {a.config.advantage["_target_"] for a in found} == {"rlvr.objective.advantage.rloo"}
-    assert [a.config.loss.get("eta") for a in found] == [None, 0.25, 0.25, 1, 1]
+    assert [a.name for a in objectives] == names
+    assert {a.config.advantage["_target_"] for a in objectives} == {"rlvr.objective.advantage.rloo"}
+    assert [a.config.loss.get("eta") for a in objectives] == [None, 0.25, 0.25, 1, 1]
 
 
-# What a loss asks of the run, as in a run.
+# Overrides that a loss requires of any run.
 COMPANIONS = {"lad_theoretical": BANDIT, "cross_entropy": ["rollout.dynamic_sampling=none"]}
 
 
@@ -45,18 +45,18 @@ def test_every_loss_of_conf_is_usable_by_name(loss: str) -> None:
     assert arm.config.trainer.clip_norm == 0
 
 
-def test_what_is_not_said_is_as_in_the_run() -> None:
+def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
     (run,) = arms(["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"], None)
     run.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny"}
     truncated = ["rollout.top_p=0.9", "rollout.truncation=ignored"]
-    found = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run.config)[0].config
-    assert found.task.size == 9
-    assert found.advantage["_target_"] == "rlvr.objective.advantage.rloo"
-    assert (found.rollout.temperature, found.rollout.top_p) == (0.7, 0.9)
-    assert (found.trainer.kl, found.trainer.aggregation) == (0.1, "seq-mean-token-mean")
+    config = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run.config)[0].config
+    assert config.task.size == 9
+    assert config.advantage["_target_"] == "rlvr.objective.advantage.rloo"
+    assert (config.rollout.temperature, config.rollout.top_p) == (0.7, 0.9)
+    assert (config.trainer.kl, config.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
     assert arms(["loss=maxrl"], run.config)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
-    # A run whose loss reads none leaves others theirs.
+    # If the run's loss reads no advantage, other losses keep their defaults.
     (silent,) = arms(["loss=pacs"], None)
     silent.config.choices = {"task": "maze", "advantage": "none", "model": "maze_tiny", "loss": "pacs"}
     (other,) = arms(["loss=grpo"], silent.config)
@@ -66,7 +66,7 @@ def test_what_is_not_said_is_as_in_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
         (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
@@ -78,10 +78,12 @@ def test_what_is_not_said_is_as_in_the_run() -> None:
         (["lad"], "lad is not understood"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -99,7 +101,7 @@ def test_stored_rollouts_give_the_report_of_fresh_ones(
     objectives = ["loss=grpo,reinforce,lad", "advantage=grpo", "divergence=tv", "eta=0.5,2"]
     assert main([*objectives, *BANDIT, f"out={tmp_path / 'one'}"]) == 0
     stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
-    # Nothing is said of the task: it is the one that the rollouts come from.
+    # No override names the task: it is that of the rollouts' run.
     assert main([*objectives, f"rollouts={stored}", f"out={tmp_path / 'two'}"]) == 0
     for name in ("objectives.csv", "cosines.csv", "weights.csv", "prompts.csv", "replay.png"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
@@ -108,7 +110,9 @@ def test_stored_rollouts_give_the_report_of_fresh_ones(
 
 
 def _check(folder: Path) -> None:
-    """By hand: on a uniform softmax over six arms the logit of arm j has gradient −Σ_i A_i([i = j] − 1/6)/32."""
+    """Against the gradient by hand: for a uniform softmax over six arms the logit of arm j has gradient
+    −Σ_i A_i([i = j] − 1/6)/32.
+    """
     weights = pd.read_csv(folder / "weights.csv")
     rows = pd.read_csv(folder / "objectives.csv").set_index("objective")
     angles = pd.read_csv(folder / "cosines.csv").set_index("objective")
@@ -129,8 +133,8 @@ def _check(folder: Path) -> None:
     for name, gradient in of.items():
         assert rows.loc[name, "gradient_norm"] == pytest.approx(np.linalg.norm(gradient) / 32, rel=1e-4)
     # One prompt: the batch is that prompt.
-    alone = pd.read_csv(folder / "prompts.csv").set_index("objective")["gradient_norm"]
-    assert list(alone) == pytest.approx(list(rows["gradient_norm"]), rel=1e-6)
+    of_prompts = pd.read_csv(folder / "prompts.csv").set_index("objective")["gradient_norm"]
+    assert list(of_prompts) == pytest.approx(list(rows["gradient_norm"]), rel=1e-6)
     one, two = of.values()
     assert angles.loc["grpo", "lad eta=0.5"] == pytest.approx(
         one @ two / np.linalg.norm(one) / np.linalg.norm(two), abs=1e-4

@@ -26,7 +26,7 @@ MAXRL = partial(advantage.maxrl, order=None)
 
 
 def by_enumeration(score, G: int, p: float) -> tuple[float, float]:
-    """(w, E|gradient|) by walking through all 2^G sequences of rewards; `score`: rewards -> advantages."""
+    """(w, E|gradient|) by a sum over all 2^G sequences of rewards. score: rewards -> advantages."""
     expected = size = 0.0
     for rewards in product((0, 1), repeat=G):
         chance = math.prod(p if r else 1 - p for r in rewards)
@@ -103,7 +103,7 @@ def test_outcomes_are_binomial() -> None:
     assert weights.outcomes(256, np.array([1e-4, 0.5])).sum(1) == pytest.approx([1, 1])
 
 
-def test_what_a_coin_lacks_is_named() -> None:
+def test_inputs_that_a_coin_lacks_are_named() -> None:
     @needs("reference", "entropy")
     def loss(policy: Policy, batch: Batch) -> Terms:
         raise AssertionError
@@ -130,7 +130,7 @@ PUSH = {
 
 @pytest.mark.parametrize("name", PUSH)
 @pytest.mark.parametrize("eta", [0.5, 2.0])
-def test_lads_divergences_weigh_as_their_pushes_say(name: str, eta: float) -> None:
+def test_lads_divergences_weigh_by_their_derivatives(name: str, eta: float) -> None:
     ours = partial(lad, divergence=getattr(divergence, name), eta=eta, ratio="token")
     rates = np.array([0.02, 0.3, 0.9])
     weight, _ = weights.measure(ours, GRPO, 5, rates)

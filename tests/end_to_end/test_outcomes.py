@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 
-from rlvr.job.process import _guarded
+from rlvr.job.process import _with_cause
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from tests.end_to_end.test_sweep import deterministic, python, runs
@@ -156,12 +156,12 @@ def test_what_a_component_raises_names_the_cause_and_stands_in_the_first_line_of
 ) -> None:
     target = "tests.end_to_end.test_outcomes.raising"
     with StopFlag() as stop:
-        cause, message = _guarded(lambda: instantiate({"_target_": target, "kind": kind}), stop)
+        cause, message = _with_cause(lambda: instantiate({"_target_": target, "kind": kind}), stop)
     assert cause is expected
     assert message.splitlines()[0] == f"Error in call to target '{target}': {kind}: no room"
 
 
 def test_a_call_without_its_arguments_says_which() -> None:
     with StopFlag() as stop:
-        _, message = _guarded(lambda: instantiate({"_target_": "rlvr.objective.advantage.rloo"}), stop)
+        _, message = _with_cause(lambda: instantiate({"_target_": "rlvr.objective.advantage.rloo"}), stop)
     assert message.startswith("Error in call to target 'rlvr.objective.advantage.rloo': TypeError: rloo() missing 2")

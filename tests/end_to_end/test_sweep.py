@@ -176,7 +176,7 @@ def test_a_checkpoint_becomes_a_model_that_transformers_loads(undisturbed: Path,
     again = python(*command, home=undisturbed)
     out, _ = again.communicate(timeout=100)
     assert again.returncode == 2
-    assert "is there already and holds something" in out
+    assert "exists already and is not empty" in out
 
 
 def test_one_failed_run_does_not_stop_the_others(undisturbed: Path, tmp_path: Path) -> None:

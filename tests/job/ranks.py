@@ -1,5 +1,6 @@
-"""What every rank of tests/job/test_ranks.py does, started by rlvr.job.ranks: `ranks.py JSON`, a list of directories
-and overrides."""
+"""The program of each rank of tests/job/test_ranks.py, started by rlvr.job.ranks: `ranks.py JSON`, a list of
+directories and overrides.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def train(directory: Path, overrides: list[str], *, first: bool) -> None:
 
 
 if __name__ == "__main__":
-    with fresh_memory_is_nan():  # what nobody has written cannot pass for a weight
+    with fresh_memory_is_nan():  # so that memory that was never written to is not mistaken for a weight
         for place, *words in json.loads(sys.argv[1]):
             train(Path(place), words, first=os.environ["RANK"] == "0")
     distributed.end_process(0)

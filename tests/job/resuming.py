@@ -1,6 +1,6 @@
-"""What every rank of tests/job/test_checkpoints.py does, started by rlvr.job.ranks: `resuming.py FIRST OTHER SHOWS_S
-PATIENCE_S`. Each goes on from a directory of its own, as if it were one that a network file system shows differently:
-the newest checkpoint of FIRST shows in OTHER after SHOWS_S seconds, if not 0.
+"""The program of each rank of tests/job/test_checkpoints.py, started by rlvr.job.ranks: `resuming.py FIRST OTHER
+SHOWS_S PATIENCE_S`. Each rank resumes from a directory of its own, as if a network file system showed one directory
+differently to both: the newest checkpoint of FIRST appears in OTHER after SHOWS_S seconds, or never if SHOWS_S is 0.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from tests.job.test_checkpoints import make_checkpoints, weights
 def main(first: Path, other: Path, shows_s: float, patience_s: float) -> None:
     rank, _, _ = distributed.join_group()
     distributed.VISIBLE_S = patience_s
-    kept = make_checkpoints(other if rank else first, keep=2, keep_best=False)
+    checkpoints = make_checkpoints(other if rank else first, keep=2, keep_best=False)
     newest = "step-00000004"
     if rank and shows_s:
         threading.Timer(shows_s, (other / newest).symlink_to, [first / newest]).start()
     try:
-        extra = kept.resume()
+        extra = checkpoints.resume()
     except RuntimeError as error:
-        tell([rank, str(error)])
+        report([rank, str(error)])
     assert extra is not None
-    (weight, *_) = (float(each.flatten()[0]) for each in weights(kept).values())
+    weight = float(next(iter(weights(checkpoints).values())).flatten()[0])
     if rank and shows_s:
         (other / newest).unlink()
-    kept.save(extra["step"], 40, {})
-    tell([rank, extra["step"], weight, "saved already"])
+    checkpoints.save(extra["step"], 40, {})
+    report([rank, extra["step"], weight, "saved already"])
 
 
-def tell(said: list[object]) -> None:
-    os.write(1, f"{json.dumps(said)}\n".encode())
+def report(result: list[object]) -> None:
+    """Print the result of this rank, and end its process."""
+    os.write(1, f"{json.dumps(result)}\n".encode())
     distributed.barrier()
     distributed.end_process(0)
 

@@ -1,4 +1,4 @@
-"""The canary: trainer and engine are asked about the same tokens after every sync."""
+"""The canary: trainer and engine are compared on the same tokens after every sync."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvr.records import Problem, Tolerance
 from rlvr.rollout.native import NativeEngine
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer.knobs import Place
-from tests.trainer.tiny import plain_logp, qwen2, trainer
+from tests.trainer.tiny import make_trainer, plain_logp, qwen2
 
 PROBLEMS = [Problem(f"p{i}", f"{i} 3 5") for i in range(3)]
 
@@ -28,24 +28,24 @@ def sampler(engine: NativeEngine) -> Sampler:
 
 
 def engine(tolerance: float | None) -> NativeEngine:
-    made = NativeEngine(qwen2(), eos_token_ids=[-1], pad_token_id=0)
-    made.canary = None if tolerance is None else Tolerance.exact(tolerance)
-    return made
+    engine = NativeEngine(qwen2(), eos_token_ids=[-1], pad_token_id=0)
+    engine.canary = None if tolerance is None else Tolerance.exact(tolerance)
+    return engine
 
 
 PLACE = Place(torch.device("cpu"), rank=0, world=1, pad_token_id=0, max_tokens=6)
 
 
 def test_an_engine_with_the_trainers_weights_passes_and_one_without_stops_the_run() -> None:
-    learner, own = trainer(temperature=0.8), engine(1e-4)
-    canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)  # both start from the same weights
+    learner, sampling_engine = make_trainer(temperature=0.8), engine(1e-4)
+    canary.compare(sampler(sampling_engine), learner.logp, PROBLEMS, PLACE, 0.8)  # both start from the same weights
     with torch.no_grad():
         for parameter in learner.actor.model.parameters():
-            parameter.mul_(1.01)  # trained on, and the engine not told
+            parameter.mul_(1.01)  # as after training, without a sync
     with pytest.raises(canary.EngineDisagrees, match=r"differ by up to 0\.\d+ nats .*canary=0.0001.*answer to p[01], "):
-        canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)
-    own.sync(learner.weights())
-    canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)
+        canary.compare(sampler(sampling_engine), learner.logp, PROBLEMS, PLACE, 0.8)
+    sampling_engine.sync(learner.weights())
+    canary.compare(sampler(sampling_engine), learner.logp, PROBLEMS, PLACE, 0.8)
 
 
 def test_the_worst_token_is_named() -> None:
@@ -62,28 +62,28 @@ def test_the_worst_token_is_named() -> None:
     canary.compare(sampler(engine(0.3)), off, PROBLEMS, PLACE, 0.8)
 
 
-def test_not_a_number_is_no_agreement() -> None:
+def test_nan_counts_as_a_disagreement() -> None:
     nothing = lambda batch: torch.full(batch.tokens.shape, torch.nan)  # noqa: E731
     with pytest.raises(canary.EngineDisagrees):
         canary.compare(sampler(engine(1e9)), nothing, PROBLEMS, PLACE, 0.8)
 
 
-def test_the_same_code_is_not_asked() -> None:
+def test_an_engine_without_a_tolerance_is_not_compared() -> None:
     def never(batch: object) -> torch.Tensor:
         raise AssertionError
 
     canary.compare(sampler(engine(None)), never, PROBLEMS, PLACE, 0.8)
 
 
-def test_every_rank_asks_its_own_engine_and_hears_of_all() -> None:
-    """Two ranks by hand: what the other one sampled comes through `gather`, and a fault there is heard here."""
+def test_every_rank_samples_from_its_own_engine_and_compares_all() -> None:
+    """Two ranks, simulated: the other one's samples come through `gather`, and its fault is raised here too."""
     seen = list[int]()
 
     def gather(mine: list) -> list[list]:
         seen.append(len(mine))
         return [mine, mine]
 
-    one = replace(sampler(engine(1e-4)), rank=0, world=2, gather=gather)
+    first_rank = replace(sampler(engine(1e-4)), rank=0, world=2, gather=gather)
     model = qwen2()
 
     def logp(batch: object) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_every_rank_asks_its_own_engine_and_hears_of_all() -> None:
         return rows
 
     with pytest.raises(canary.EngineDisagrees, match=r"token 1 of an answer to p1, rank 1"):
-        canary.compare(one, logp, PROBLEMS, PLACE, 0.8)
+        canary.compare(first_rank, logp, PROBLEMS, PLACE, 0.8)
     assert seen == [canary.PROMPTS]
 
 

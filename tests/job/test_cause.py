@@ -1,4 +1,4 @@
-"""Exceptions of torch and Python cannot carry a cause: they are looked up."""
+"""Exceptions of torch and Python cannot carry a cause: it is derived from their class or message."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
         pass
 
     raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
-    found = [cause_of(error).value for error in raised]
-    assert found == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
+    actual = [cause_of(error).value for error in raised]
+    assert actual == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
 
 
-def test_a_class_that_is_only_called_like_torchs_is_none() -> None:
+def test_a_class_with_only_the_name_of_torchs_is_not_torchs() -> None:
     class OutOfMemoryError(RuntimeError):
         pass
 

@@ -1,4 +1,4 @@
-"""Which checkpoints a run writes and keeps, and where it goes on."""
+"""Which checkpoints a run writes and keeps, and from which one it resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.digests import files_of, seal
-from tests.trainer.tiny import trainer
+from tests.trainer.tiny import make_trainer
 
 # avg@n by step: the best so far at 1, 3 and 5, a tie at 6.
 ACCURACY = {1: 0.2, 2: 0.1, 3: 0.5, 4: 0.4, 5: 0.6, 6: 0.6, 7: 0.3}
@@ -26,18 +26,18 @@ ACCURACY = {1: 0.2, 2: 0.1, 3: 0.5, 4: 0.4, 5: 0.6, 6: 0.6, 7: 0.3}
 
 def make_checkpoints(directory: Path, **knobs: object) -> Checkpoints:
     config = OmegaConf.create({"every": 2, "keep": 1, "keep_best": True, "background": False, **knobs})
-    return Checkpoints(trainer(), directory, config, steps=9)
+    return Checkpoints(make_trainer(), directory, config, steps=9)
 
 
-def finish(kept: Checkpoints, *steps: int) -> list[str]:
-    """What is there after each step."""
+def finish(checkpoints: Checkpoints, *steps: int) -> list[str]:
+    """The checkpoints that exist after each step."""
     seen = list[str]()
     for step in steps:
         metrics = {"evaluation/maze/avg_at_8": ACCURACY[step], "reward/accuracy": 1.0} if step in ACCURACY else {}
-        if kept.due(step, metrics):
-            kept.save(step, 10 * step, metrics)
-            kept.trainer.writer.wait()
-        seen.append(" ".join(p.name.removeprefix("step-0000000") for p in sorted(kept.directory.glob("step-*"))))
+        if checkpoints.due(step, metrics):
+            checkpoints.save(step, 10 * step, metrics)
+            checkpoints.trainer.writer.wait()
+        seen.append(" ".join(p.name.removeprefix("step-0000000") for p in sorted(checkpoints.directory.glob("step-*"))))
     return seen
 
 
@@ -74,12 +74,12 @@ def test_without_keep_best_the_newest_alone_are_kept(tmp_path: Path) -> None:
 
 def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     finish(make_checkpoints(tmp_path), 1, 2, 3, 4)
-    again = make_checkpoints(tmp_path)
-    extra = again.resume()
+    resumed = make_checkpoints(tmp_path)
+    extra = resumed.resume()
     assert extra is not None
-    assert (extra["step"], extra["position"], again.best) == (4, 40, 0.5)
-    assert not again.due(5, {"evaluation/maze/avg_at_8": 0.45})
-    assert finish(again, 5) == ["5"]
+    assert (extra["step"], extra["position"], resumed.best) == (4, 40, 0.5)
+    assert not resumed.due(5, {"evaluation/maze/avg_at_8": 0.45})
+    assert finish(resumed, 5) == ["5"]
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None
 
 
 def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_path: Path) -> None:
-    kept = make_checkpoints(tmp_path, every=100)
-    assert kept.due(1, {"evaluation/bandit/expected_reward": 0.0})
-    assert not kept.due(1, {"evaluation/maze/avg_at_8": float("nan")})
-    assert not kept.due(1, {"evaluation/maze/error": 1.0})
+    checkpoints = make_checkpoints(tmp_path, every=100)
+    assert checkpoints.due(1, {"evaluation/bandit/expected_reward": 0.0})
+    assert not checkpoints.due(1, {"evaluation/maze/avg_at_8": float("nan")})
+    assert not checkpoints.due(1, {"evaluation/maze/error": 1.0})
 
 
-def weights(kept: Checkpoints) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in kept.trainer.weights()}
+def weights(checkpoints: Checkpoints) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in checkpoints.trainer.weights()}
 
 
 def flip(path: Path) -> None:
@@ -105,14 +105,14 @@ def flip(path: Path) -> None:
 
 
 def saved(directory: Path) -> list[str]:
-    """Checkpoints at steps 2 and 4 with other weights each; the files of the newer one."""
-    kept = make_checkpoints(directory, keep=2, keep_best=False)
+    """Write checkpoints at steps 2 and 4, with different weights. Returns the names of the newer one's files."""
+    checkpoints = make_checkpoints(directory, keep=2, keep_best=False)
     for step in (2, 4):
         with torch.no_grad():
-            for _, weight in kept.trainer.weights():
+            for _, weight in checkpoints.trainer.weights():
                 weight.fill_(step)
-        kept.save(step, 10 * step, {})
-        kept.trainer.writer.wait()
+        checkpoints.save(step, 10 * step, {})
+        checkpoints.trainer.writer.wait()
     return [*files_of(directory / "step-00000004"), "digests.json"]
 
 
@@ -124,17 +124,17 @@ def test_one_wrong_bit_in_the_newest_checkpoint_is_noticed_and_the_one_before_go
     files = saved(tmp_path)
     assert len(files) == 3
     flip(tmp_path / "step-00000004" / files[which])
-    again = make_checkpoints(tmp_path, keep=2, keep_best=False)
-    extra = again.resume()
+    resumed = make_checkpoints(tmp_path, keep=2, keep_best=False)
+    extra = resumed.resume()
     assert extra is not None
     assert (extra["step"], extra["position"]) == (2, 20)
-    assert all(bool((weight == 2).all()) for weight in weights(again).values())
+    assert all(bool((weight == 2).all()) for weight in weights(resumed).values())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged-step-00000004", "step-00000002"]
     assert "checkpoint step-00000004 is damaged: " in caplog.text
 
 
 def test_a_checkpoint_of_pickles_is_set_aside_unread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As version 0.1 wrote them: sealed and sound, and code of whoever wrote them."""
+    """As version 0.1 wrote them: sealed and undamaged, but loading them would run the code of their author."""
     saved(tmp_path)
     newest, trap = tmp_path / "step-00000004", tmp_path / "trap"
     next(newest.glob("shard-*")).rename(newest / "__0_0.distcp")
@@ -160,12 +160,12 @@ def test_without_a_sound_checkpoint_a_run_begins_anew(tmp_path: Path) -> None:
     before = weights(make_checkpoints(tmp_path))
     for step in (2, 4):
         flip(tmp_path / f"step-0000000{step}" / first)
-    again = make_checkpoints(tmp_path)
-    assert again.resume() is None
-    assert all(torch.equal(weight, before[name]) for name, weight in weights(again).items())
+    resumed = make_checkpoints(tmp_path)
+    assert resumed.resume() is None
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(resumed).items())
 
 
-def test_a_checkpoint_that_is_ahead_of_the_record_is_left_out(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_ahead_of_the_journal_is_not_used(tmp_path: Path) -> None:
     saved(tmp_path)
     for recorded, step in ((4, 4), (3, 2), (2, 2), (None, 4)):
         extra = make_checkpoints(tmp_path).resume(recorded)
@@ -176,15 +176,15 @@ def test_a_checkpoint_that_is_ahead_of_the_record_is_left_out(tmp_path: Path) ->
 
 
 def resumed_by_two(first: Path, other: Path, *, shows_s: float = 0.0, patience_s: float = 100.0) -> list[Any]:
-    """What each of two ranks says that resumes from a directory of its own. See tests/job/resuming.py."""
+    """The results of two ranks that each resume from a directory of their own. See tests/job/resuming.py."""
     words = [str(Path(__file__).with_name("resuming.py")), str(first), str(other), str(shows_s), str(patience_s)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "rlvr.job.ranks", "2", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    said = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert [rank for rank, *_ in said] == [0, 1], done.stderr[-4000:]
-    return [rest for _, *rest in said]
+    outputs = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert [rank for rank, *_ in outputs] == [0, 1], done.stderr[-4000:]
+    return [result for _, *result in outputs]
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def two_views(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 def test_ranks_go_on_from_the_newest_checkpoint_that_the_first_one_sees(two_views: tuple[Path, Path]) -> None:
-    """The other lacks it for a second, and sees one that the first does not. What is saved is saved for both."""
+    """The other rank sees it a second later, and sees one that the first does not. Both treat step 4 as saved."""
     first, other = two_views
     (other / "step-00000006").symlink_to(first / "step-00000002")
     assert resumed_by_two(first, other, shows_s=1.0) == [[4, 4.0, "saved already"]] * 2
@@ -211,9 +211,9 @@ def test_a_rank_that_does_not_see_the_newest_checkpoint_ends_the_run_and_harms_n
     two_views: tuple[Path, Path],
 ) -> None:
     first, other = two_views
-    for (said,) in resumed_by_two(first, other, patience_s=1.0):
-        assert said.startswith(f"rank 1 does not see {other}/step-00000004/")
-        assert "which is there, within 1 s: runs/ must be on a file system that all nodes of a run see." in said
+    for (message,) in resumed_by_two(first, other, patience_s=1.0):
+        assert message.startswith(f"rank 1 does not see {other}/step-00000004/")
+        assert "which exists, within 1 s: runs/ must be on a file system that all nodes of a run see." in message
     assert sorted(p.name for p in first.iterdir()) == ["step-00000002", "step-00000004"]
 
 
@@ -226,7 +226,7 @@ def test_ranks_set_the_same_damaged_checkpoint_aside(tmp_path: Path) -> None:
 
 
 def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:
-    """Every step takes more than no time at all; none takes an hour."""
+    """With a limit of nearly 0 minutes each step is saved; with one of 60 minutes none is."""
     assert finish(make_checkpoints(tmp_path / "a", keep_best=False, minutes=1e-9), 1, 3) == ["1", "3"]
     assert finish(make_checkpoints(tmp_path / "b", keep_best=False, minutes=60), 1, 3) == ["", ""]
 
@@ -234,9 +234,10 @@ def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:
 def test_a_step_that_may_outlast_the_allocation_is_preceded_by_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An hour, in steps of 10 minutes but for the second, of 20: a fifth more than the longest is 24. At 30 minutes
-    there is time for the next one, at 40 and 50 there may be none; at 70 the limit was raised, and nobody knows the
-    end. Without an end there always is time."""
+    """An allocation of an hour, steps of 10 minutes, the second of 20: 1.2 times the longest step is 24 minutes. After
+    30 minutes there is time for another step, after 40 and 50 there may not be; after 70 the limit must have been
+    raised, and the end is unknown. Without a limit there is always time.
+    """
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: now[0] + 1e9)
@@ -244,9 +245,9 @@ def test_a_step_that_may_outlast_the_allocation_is_preceded_by_a_checkpoint(
     for end in (str(1e9 + 1000 + 3600), ""):
         monkeypatch.setenv(ENDS_AT, end)
         now[0] = 1000.0
-        kept = make_checkpoints(tmp_path, every=100, keep_best=False)
+        checkpoints = make_checkpoints(tmp_path, every=100, keep_best=False)
         seen[end] = []
         for step, minutes in enumerate((0, 10, 20, 10, 10, 20)):
             now[0] += 60 * minutes
-            seen[end].append(kept.due(step, {}))
+            seen[end].append(checkpoints.due(step, {}))
     assert list(seen.values()) == [[False, False, False, True, True, False], [False] * 6]

@@ -1,4 +1,4 @@
-"""A bandit's policy is read off exactly: every arm's probability, reward and advantage."""
+"""A bandit's policy is computed exactly: probability, reward and advantage of every arm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.objective.advantage import dr_grpo
 from rlvr.task.bandit import Bandit
-from tests.trainer.tiny import trainer
+from tests.trainer.tiny import make_trainer
 
 
 def test_probabilities_are_those_of_the_table_and_advantages_those_of_the_rewards() -> None:
@@ -24,7 +24,7 @@ def test_probabilities_are_those_of_the_table_and_advantages_those_of_the_reward
     table.allow({int(prompt[-1]): arms})
     with torch.no_grad():
         table.model.table.weight[prompt[-1], arms] = torch.tensor(logits)
-    columns = exact_policy(task, tokenizer, prompt, trainer(table), dr_grpo)
+    columns = exact_policy(task, tokenizer, prompt, make_trainer(table), dr_grpo)
     expected = np.exp(logits) / np.exp(logits).sum()
     assert columns["probability"].tolist() == pytest.approx(expected.tolist(), rel=1e-6)
     assert columns["reward"].tolist() == pytest.approx(task.rewards().tolist(), rel=1e-6)

@@ -1,4 +1,4 @@
-"""A run's loop: the policy that samples is always the one that was trained last, and is handed over once."""
+"""A run's loop: the newest policy samples, its weights are copied to the engine once, and lost steps are repeated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdr
 
 
 def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> Run:
-    """A run in `tmp_path`, fresh or where its checkpoints left it. journal: it records its metrics."""
+    """A run in `tmp_path`, new or resumed from its checkpoints. journal: whether it records its metrics."""
     with composing():
         config = OmegaConf.create(frozen(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
@@ -57,7 +57,7 @@ def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, 
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
-    """Responses of one token where one is allowed: rewards lose the whole penalty. Each group's first was not cut."""
+    """Responses of one token, the limit: rewards lose the whole penalty. The first of each group counts as not cut."""
     run = make_run(
         tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true"
     )
@@ -94,18 +94,19 @@ def test_entropies_are_computed_for_an_advantage_that_reads_them_alone(tmp_path:
 def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path: Path) -> None:
     """4 steps of 2 updates, evaluations before the first, after the second and the fourth: 7 times of sampling.
 
-    The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
+    Steps after an evaluation sample from the evaluated policy: 5 policies, after 0, 2, 4, 6 and 8 updates.
+    """
     run = make_run(tmp_path)
     sync, generate = run.parts.engine.sync, run.parts.engine.generate_until
-    handed, sampled = list[int](), list[int]()
+    synced, sampled = list[int](), list[int]()
 
     def watched_sync(weights: Iterable[tuple[str, Any]]) -> None:
-        handed.append(run.trainer.num_updates)
+        synced.append(run.trainer.num_updates)
         sync(weights)
 
     def watched_generate(*arguments: Any) -> None:
-        own = dict(run.parts.engine.model.named_parameters())
-        assert all(torch.equal(own[name], weight) for name, weight in run.trainer.weights())
+        of_engine = dict(run.parts.engine.model.named_parameters())
+        assert all(torch.equal(of_engine[name], weight) for name, weight in run.trainer.weights())
         sampled.append(run.trainer.num_updates)
         generate(*arguments)
 
@@ -114,7 +115,7 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
         assert run.train(StopFlag()) is Cause.OK
     finally:
         run.close()
-    assert handed == [0, 2, 4, 6, 8]
+    assert synced == [0, 2, 4, 6, 8]
     assert sampled == [0, 0, 2, 4, 4, 6, 8]
 
 
@@ -142,7 +143,7 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
 
 
 def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Path) -> None:
-    """The metrics of the first attempt to reach it stand, so its samples must."""
+    """The metrics of the first attempt that reached the step are kept, and so must be its samples."""
     for is_first in (True, False):
         run = make_run(tmp_path, "checkpoint.every=2", "checkpoint.keep=2", journal=True)
         assert run.journal is not None
@@ -157,7 +158,7 @@ def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Pa
 
 
 def test_rollouts_are_not_written_once_a_newer_attempt_owns_the_run(tmp_path: Path) -> None:
-    """As after a file server gave the lock of an unreachable node to another one, between two steps."""
+    """As if a file server had given the lock of an unreachable node to another one between two steps."""
     run = make_run(tmp_path, "keep_rollouts=2")
     run.dir.mkdir(parents=True, exist_ok=True)
     run.attempt = Attempt.open(run.dir)
@@ -174,12 +175,12 @@ def test_rollouts_are_not_written_once_a_newer_attempt_owns_the_run(tmp_path: Pa
 
 
 @pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])
-def test_steps_that_the_record_lost_are_taken_again(draws: tuple[str, ...], tmp_path: Path) -> None:
-    """Lines of steps 3 and 4 are gone after checkpoints of both: the run goes on after step 2, and ends the same."""
-    every = ["checkpoint.every=1", "checkpoint.keep=9", *draws]
+def test_steps_that_the_journal_lost_are_repeated(draws: tuple[str, ...], tmp_path: Path) -> None:
+    """Lines of steps 3 and 4 are lost after checkpoints of both: the run resumes after step 2, and ends the same."""
+    checkpointing = ["checkpoint.every=1", "checkpoint.keep=9"]
 
-    def trained(folder: str, *more: str) -> list[tuple[int, dict[str, float]]]:
-        run = make_run(tmp_path / folder, *every, *more, journal=True)
+    def trained(folder: str, steps: str) -> list[tuple[int, dict[str, float]]]:
+        run = make_run(tmp_path / folder, *checkpointing, *draws, steps, journal=True)
         assert run.journal is not None
         with contextlib.closing(run.journal), contextlib.closing(run):
             assert run.train(StopFlag()) is Cause.OK

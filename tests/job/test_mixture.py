@@ -1,4 +1,4 @@
-"""Two streams of problems: which problem belongs where, and how they become one batch."""
+"""Two streams of problems: to which of them a problem belongs, and how both become one batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlvr.objective.batch import Batch
 from rlvr.records import Completion, Request, Sampling
 from tests.rollout.test_presample import TASK, Scripted, encode, opened
 from tests.support.factories import make_batch
-from tests.trainer.tiny import qwen2, trainer
+from tests.trainer.tiny import make_trainer, qwen2
 
 
 def make_mixture(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
@@ -25,29 +25,29 @@ def make_mixture(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int
 
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:
-    streams = make_mixture(tmp_path)
-    assert sorted(streams.kept) == ["echo-train-0", "echo-train-3", "echo-train-5"]
-    assert streams.explored.indices.tolist() == [1, 2, 4, 6, 7]
-    assert [streams.explored.problem("train", i).id for i in (0, 1)] == ["echo-train-1", "echo-train-2"]
+    mixture = make_mixture(tmp_path)
+    assert sorted(mixture.stored) == ["echo-train-0", "echo-train-3", "echo-train-5"]
+    assert mixture.explored.indices.tolist() == [1, 2, 4, 6, 7]
+    assert [mixture.explored.problem("train", i).id for i in (0, 1)] == ["echo-train-1", "echo-train-2"]
     assert make_mixture(tmp_path, drop_unsolved=True).explored.indices.tolist() == [2, 4, 6]
-    assert sorted(make_mixture(tmp_path, threshold=3).kept) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
+    assert sorted(make_mixture(tmp_path, threshold=3).stored) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
 
 
 def test_the_first_correct_response_is_kept_with_its_log_probabilities(tmp_path: Path) -> None:
-    (kept,) = make_mixture(tmp_path, threshold=3).kept["echo-train-2"].completions
-    assert kept.tokens.tolist() == [*encode([TASK.problem("train", 2)])[0][:2], 7]
-    assert kept.logp.tolist() == [-0.5, -0.25, -0.25]  # 3 of 4 are right: the second sample is the first of them
+    (completion,) = make_mixture(tmp_path, threshold=3).stored["echo-train-2"].completions
+    assert completion.tokens.tolist() == [*encode([TASK.problem("train", 2)])[0][:2], 7]
+    assert completion.logp.tolist() == [-0.5, -0.25, -0.25]  # 3 of 4 are right: the second sample is the first of them
 
 
 def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Path) -> None:
-    streams = make_mixture(tmp_path)
+    mixture = make_mixture(tmp_path)
     explore = make_batch(num_groups=8, num_samples=4)
-    batch = streams.add(explore, step=1)
+    batch = mixture.add(explore, step=1)
     rows = batch.kind == 1
     assert int(rows.sum()) == 4  # 32 explored rows, 8:1
     assert batch.advantage[rows].abs().sum() == 0
     for tokens, logp, mask in zip(batch.tokens[rows], batch.logp_old[rows], batch.mask[rows], strict=True):
-        stored = [(k.completions[0].tokens.tolist(), k.completions[0].logp.tolist()) for k in streams.kept.values()]
+        stored = [(k.completions[0].tokens.tolist(), k.completions[0].logp.tolist()) for k in mixture.stored.values()]
         assert (tokens[mask].tolist(), logp[mask].tolist()) in stored
     prompts = [batch.prompt[g][batch.prompt_mask[g]].tolist() for g in batch.group[rows].tolist()]
     answers = [t[m].tolist() for t, m in zip(batch.tokens[rows], batch.mask[rows], strict=True)]
@@ -55,7 +55,7 @@ def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Pat
 
 
 class Truncating(Scripted):
-    """Knows the truncated policy alone, as vLLM with top_p < 1 does."""
+    """Returns no log-probabilities of the policy without truncation, as vLLM with top_p < 1."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         groups = super().generate(requests, sampling)
@@ -68,45 +68,47 @@ def test_responses_of_a_truncated_policy_get_their_log_probabilities_from_the_ba
     """Against a loop over tokens in float64, of the softmax over all words."""
     monkeypatch.setattr("rlvr.job.mixture.AT_ONCE", 2)
     samples = opened(tmp_path, Truncating(), top_p=0.9)
-    streams = split_streams(samples, seed=0, rows=32, updates=2, pad_token_id=0)
-    assert bool(streams.add(make_batch(num_groups=8, num_samples=4), step=1).logp_old.isnan().any())
-    made, exact = trainer(qwen2()), qwen2().double()
-    kept = streams.with_logp(made.policy_of).kept
-    assert list(kept) == list(streams.kept)
-    for group in kept.values():
+    mixture = split_streams(samples, seed=0, rows=32, updates=2, pad_token_id=0)
+    assert bool(mixture.add(make_batch(num_groups=8, num_samples=4), step=1).logp_old.isnan().any())
+    trainer, exact = make_trainer(qwen2()), qwen2().double()
+    stored = mixture.with_logp(trainer.policy_of).stored
+    assert list(stored) == list(mixture.stored)
+    for group in stored.values():
         (completion,) = group.completions
-        said = list(group.prompt)
+        tokens = list(group.prompt)
         for token, logp in zip(completion.tokens.tolist(), completion.logp.tolist(), strict=True):
-            scores = [math.exp(z) for z in exact(input_ids=torch.tensor([said])).logits[0, -1].tolist()]
+            scores = [math.exp(z) for z in exact(input_ids=torch.tensor([tokens])).logits[0, -1].tolist()]
             assert logp == pytest.approx(math.log(scores[token] / sum(scores)), abs=1e-5)
-            said.append(token)
+            tokens.append(token)
 
 
 def test_with_own_log_probabilities_the_base_policy_has_ratio_1_on_every_stored_response(tmp_path: Path) -> None:
-    """As on explored ones: the scripted engine's are another policy's."""
-    made = trainer(qwen2())
-    streams = make_mixture(tmp_path)
-    own = streams.with_logp(made.policy_of, own=True).add(make_batch(num_groups=8, num_samples=4), step=1)
-    stored = own.kind == 1
-    ratio = (made.policy_of(own).logp - own.logp_old)[stored][own.mask[stored]]
+    """As explored responses have. The scripted engine's log-probabilities are those of another policy."""
+    trainer = make_trainer(qwen2())
+    mixture = make_mixture(tmp_path)
+    with_own = mixture.with_logp(trainer.policy_of, own=True).add(make_batch(num_groups=8, num_samples=4), step=1)
+    stored = with_own.kind == 1
+    ratio = (trainer.policy_of(with_own).logp - with_own.logp_old)[stored][with_own.mask[stored]]
     assert ratio.abs().max() < 1e-6
-    engines = streams.with_logp(made.policy_of).add(make_batch(num_groups=8, num_samples=4), step=1)
-    assert (made.policy_of(engines).logp - engines.logp_old)[stored][own.mask[stored]].abs().max() > 0.1
+    with_engines = mixture.with_logp(trainer.policy_of).add(make_batch(num_groups=8, num_samples=4), step=1)
+    assert (trainer.policy_of(with_engines).logp - with_engines.logp_old)[stored][
+        with_own.mask[stored]
+    ].abs().max() > 0.1
 
 
 def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:
-    streams, again, other = make_mixture(tmp_path), make_mixture(tmp_path), make_mixture(tmp_path, run_seed=1)
+    mixture, again, other_seed = make_mixture(tmp_path), make_mixture(tmp_path), make_mixture(tmp_path, run_seed=1)
     explore = make_batch(num_groups=8, num_samples=4)
 
     def rehearsed(from_: Mixture, step: int) -> list[list[int]]:
         batch = from_.add(explore, step)
         return [t.tolist() for t in batch.tokens[batch.kind == 1]]
 
-    assert rehearsed(again, 3) == rehearsed(streams, 3)  # without steps 1 and 2 before it
-    rows = [row for step in (1, 2, 3) for row in rehearsed(streams, step)]
-    each = {tuple(row): rows.count(row) for row in rows}
-    assert sorted(each.values()) == [4, 4, 4]  # 12 rows over 3 responses: epochs are whole
-    assert any(rehearsed(other, step) != rehearsed(streams, step) for step in (1, 2, 3))
+    assert rehearsed(again, 3) == rehearsed(mixture, 3)  # without steps 1 and 2 before it
+    rows = [row for step in (1, 2, 3) for row in rehearsed(mixture, step)]
+    num_rehearsals = {tuple(row): rows.count(row) for row in rows}
+    assert sorted(num_rehearsals.values()) == [4, 4, 4]  # 12 rows over 3 responses: epochs are whole
+    assert any(rehearsed(other_seed, step) != rehearsed(mixture, step) for step in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("P", "R", "updates"), [(8, 4, 2), (8, 4, 4), (32, 32, 2), (5, 3, 1), (4, 12, 4)])
@@ -131,12 +133,12 @@ def test_mixing_moves_rows_and_changes_none() -> None:
 
 def _rows(batch: Batch, kind: int | None) -> list[tuple[Any, ...]]:
     """Each row's prompt, tokens, log-probabilities and advantage, without padding."""
-    found = []
+    rows = []
     for b in range(len(batch.tokens)):
         if kind is None or (batch.kind is not None and int(batch.kind[b]) == kind):
             g, mask = int(batch.group[b]), batch.mask[b]
             prompt = batch.prompt[g][batch.prompt_mask[g]].tolist()
-            found.append(
+            rows.append(
                 (
                     prompt,
                     batch.tokens[b][mask].tolist(),
@@ -145,7 +147,7 @@ def _rows(batch: Batch, kind: int | None) -> list[tuple[Any, ...]]:
                     float(batch.reward[b]),
                 )
             )
-    return found
+    return rows
 
 
 def test_an_advantage_per_token_stays_per_token() -> None:

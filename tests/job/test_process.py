@@ -1,4 +1,4 @@
-"""What the ranks of a run do alike, whatever each of them reads: real processes, two of them."""
+"""Two real ranks act alike even if they see different files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ end_process(cause.code, alone=cause.code != 0)
 
 
 def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tuple[Path, Path]:
-    """A run, and another directory that shows of its runs/ what is shared, not its attempts."""
+    """A run's directory, and another one that shows its shared files, but not its attempts."""
     with composing():
         config = OmegaConf.create(frozen(compose("run", list(words)), {}))
     first, other = tmp_path / "runs" / "x", tmp_path / "other" / "runs" / "x"
@@ -55,7 +55,7 @@ def started(first: Path, other: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_see_how_attempts_ended_has_the_token_budget_of_the_first(tmp_path: Path) -> None:
-    """Half of 16, after one that lacked memory: rank 1 takes no more than 8 responses of a token at once."""
+    """Half of 16, after an attempt that ran out of memory: rank 1 fails with more than 8 responses of one token."""
     words = [*BANDIT, *HUNGRY, "trainer.token_budget=16", "+loss.rank=1", "+loss.rows=8"]
     first, other = two_views(tmp_path, words, shared=["stages"])
     (first / "attempts" / "1").mkdir()

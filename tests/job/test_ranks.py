@@ -1,4 +1,4 @@
-"""A run on two ranks is the run on one, heads beside the model included, up to the order of sums."""
+"""Two ranks train as one does, up to the order of sums; how ranks are started, found, stopped and waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 KNOBS = ["task.classes=4", "lr=0.1", "steps=4", "rollout.samples=4", "trainer.base_kl=true"]
 
 LOSSES = [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]]
-# Solved on the way: some steps have nothing to learn from.
+# Solved before the end, so that some steps have nothing to learn from.
 LOSSES += [["loss=reinforce", "task.classes=2", "lr=3", "rollout.dynamic_sampling=drop", "rollout.ahead=1"]]
 
 
@@ -33,13 +33,13 @@ def started(count: int, code: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_who_starts_the_ranks_imports_no_torch() -> None:
-    """Nor Ray: it waits for them beside their models."""
+def test_the_process_that_starts_the_ranks_imports_neither_torch_nor_ray() -> None:
+    """It runs beside the ranks and their models, which need the memory."""
     code = "import sys, rlvr.job.ranks; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_ranks_are_numbered_and_meet_where_nobody_else_can_go() -> None:
+def test_ranks_are_numbered_and_meet_in_a_private_directory() -> None:
     code = """
 import os, stat
 folder = os.path.dirname(os.environ["RLVR_STORE"])
@@ -54,9 +54,9 @@ os.write(1, line.encode() + b"\\n")  # in one piece, beside those of others
     assert not Path(folder).exists()
 
 
-def test_ranks_of_another_node_go_on_counting_and_meet_at_a_port() -> None:
-    said = "{RANK} {WORLD_SIZE} {MASTER_ADDR} {GLOO_SOCKET_IFNAME}"
-    code = f"import os; os.write(1, '{said}\\n'.format(**os.environ).encode())"
+def test_ranks_of_further_nodes_have_the_next_numbers_and_meet_at_a_port() -> None:
+    template = "{RANK} {WORLD_SIZE} {MASTER_ADDR} {GLOO_SOCKET_IFNAME}"
+    code = f"import os; os.write(1, '{template}\\n'.format(**os.environ).encode())"
     lines = started(2, code, "--nodes=3", "--node=1", "--meet=127.0.0.1:77").communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["2 6 127.0.0.1 lo", "3 6 127.0.0.1 lo"]
 
@@ -83,25 +83,25 @@ def test_several_nodes_that_sample_with_ray_need_a_port_and_a_token(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fails", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 6)", -6)]
 )
-def test_one_that_fails_asks_the_others_to_end_and_is_what_is_reported(fails: str, status: int) -> None:
+def test_a_failing_rank_ends_the_others_and_its_status_is_reported(fails: str, status: int) -> None:
     code = f"""
 import os, signal, sys, time
 if os.environ["RANK"] == "1":
     {fails}
-signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(3)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"stopping\\n"), sys.exit(3)))
 while True:
     time.sleep(0.1)
 """
     process = started(2, code)
-    # Rank 0 may be told before it listens: then it is killed, which is no less an end.
-    assert process.communicate(timeout=60)[0].strip() in ("told", "")
+    # The signal may come before rank 0 has its handler: then it is killed and prints nothing.
+    assert process.communicate(timeout=60)[0].strip() in ("stopping", "")
     assert process.returncode == status
 
 
 DEAF = """
 import os, signal, sys, time
 folder, status = sys.argv[1:]
-if os.environ["RANK"] == "0":  # as a rank that waits for its GPU: it hears SIGTERM when it is done
+if os.environ["RANK"] == "0":  # as a rank that waits for its GPU: it handles SIGTERM only afterwards
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     open(folder + "/deaf", "w").close()
     time.sleep(5)
@@ -118,7 +118,7 @@ os._exit(int(status))
 @pytest.mark.parametrize(
     ("status", "output"), [(1, ""), (5, ""), (4, ""), (-9, ""), (75, "saved\n"), (3, "saved\n")], ids=str
 )
-def test_who_hears_no_signal_is_waited_for_if_the_other_has_saved_and_else_ended(
+def test_a_rank_that_blocks_signals_is_waited_for_if_the_other_has_saved_and_else_killed(
     status: int, output: str, tmp_path: Path
 ) -> None:
     """With a second's patience; 75 and 3 are the codes of preempted and of pruned runs."""
@@ -128,8 +128,8 @@ def test_who_hears_no_signal_is_waited_for_if_the_other_has_saved_and_else_ended
     assert (done.stdout, done.stderr) == (f"{output}{status}\n", "")
 
 
-def test_a_failure_ends_the_patience_with_one_that_was_to_save(tmp_path: Path) -> None:
-    """One is preempted, then another fails: the third, which hears no signal, has nothing to wait for."""
+def test_after_a_failure_a_rank_that_was_to_save_is_no_longer_waited_for(tmp_path: Path) -> None:
+    """One is preempted, then another fails: the third, which blocks signals, is killed soon."""
     rank = f"""
 import os, signal, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -146,8 +146,8 @@ os._exit(status)
     assert (done.stdout, done.stderr) == ("75\n", "")
 
 
-def test_ranks_that_end_at_once_are_all_heard(tmp_path: Path) -> None:
-    """All have ended when the first of them is asked for: the others are told to stop nevertheless."""
+def test_signals_to_ranks_that_have_ended_already_are_harmless(tmp_path: Path) -> None:
+    """All have ended when the first one is waited for; the others are then sent a signal nevertheless."""
     code = f"""
 import os, time
 from pathlib import Path
@@ -172,16 +172,16 @@ os._exit(75)
 def test_a_signal_to_stop_reaches_every_rank() -> None:
     code = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"stopping\\n"), sys.exit(0)))
 os.write(1, b"ready\\n")
 while True:
-    time.sleep(0.1)  # a signal between two of them is heard
+    time.sleep(0.1)  # the signal is handled between two of them
 """
     process = started(2, code)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
     process.terminate()
-    assert (process.communicate(timeout=60)[0].splitlines(), process.returncode) == (["told"] * 2, 0)
+    assert (process.communicate(timeout=60)[0].splitlines(), process.returncode) == (["stopping"] * 2, 0)
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,10 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     seen, errors = set[str](), directory / "errors.txt"
     with errors.open("w") as out, subprocess.Popen(command, env=environment, stderr=out) as process:
         while process.poll() is None:
-            above = psutil.Process(process.pid)
-            for each in (above, *above.children(recursive=True)):
+            parent = psutil.Process(process.pid)
+            for child in (parent, *parent.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    listening = [c for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+                    listening = [c for c in child.net_connections("inet") if c.status == psutil.CONN_LISTEN]
                     seen |= {connection.laddr[0] for connection in listening}
             time.sleep(0.02)
     assert process.returncode == 0, errors.read_text()[-4000:]
@@ -213,7 +213,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 @pytest.mark.slow
 def test_ranks_of_one_node_listen_on_the_loopback_device_alone(two_ranks: Ended) -> None:
-    assert two_ranks.addresses == {"127.0.0.1"}  # of gloo: it was looked at while they listened
+    assert two_ranks.addresses == {"127.0.0.1"}  # gloo's; not empty, so that they were looked at while they listened
 
 
 def recorded(directory: Path) -> dict[int, dict[str, float]]:

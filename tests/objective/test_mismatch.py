@@ -91,13 +91,13 @@ def test_rehearsed_rows_are_nobodys_mismatch_and_weigh_one() -> None:
 def test_a_weight_weighs_the_gradient_of_its_token() -> None:
     """Weights all 3 give thrice the gradient; weights of rows that of advantages scaled so: the loss is linear."""
     data = tiny.batch(logp_ref=None)
-    plain, thrice = tiny.trainer(), tiny.trainer()
+    plain, thrice = tiny.make_trainer(), tiny.make_trainer()
     plain.learn(data)
     thrice.learn(replace(data, weight=torch.full_like(data.logp_old, 3.0)))
     expected = {name: 3 * value for name, value in tiny.gradients(plain).items()}
     assert tiny.worst(tiny.gradients(thrice), expected) < 1e-6
     rows = torch.arange(len(data.tokens)) / len(data.tokens)
-    weighed, alone = tiny.trainer(token_budget=1), tiny.trainer()
+    weighed, alone = tiny.make_trainer(token_budget=1), tiny.make_trainer()
     weighed.learn(replace(data, weight=rows[:, None].expand_as(data.logp_old)))
     alone.learn(replace(data, advantage=data.advantage * rows))
     assert tiny.worst(tiny.gradients(weighed), tiny.gradients(alone)) < 1e-6
@@ -106,7 +106,7 @@ def test_a_weight_weighs_the_gradient_of_its_token() -> None:
 def test_the_trainers_own_log_probabilities_stand_beside_the_engines() -> None:
     group = rollout("a", [1], ([1, 2], 1.0), ([1], 0.0))
     engine = collate([group], lambda r, g: r, pad_token_id=0)
-    policy = tiny.trainer().policy_of
+    policy = tiny.make_trainer().policy_of
     own = collate([group], lambda r, g: r, pad_token_id=0, policy_of=policy, own_logp=True)
     torch.testing.assert_close(own.logp_engine, engine.logp_old)
     torch.testing.assert_close(own.logp_old, policy(engine).logp.cpu())

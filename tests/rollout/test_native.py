@@ -20,7 +20,7 @@ from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.native import NativeEngine
 from rlvr.trainer.collate import collate
-from tests.trainer.tiny import trainer
+from tests.trainer.tiny import make_trainer
 
 V = 12
 TINY = {
@@ -398,7 +398,7 @@ def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_h
     none = Problem("p", ""), ("", ""), (Reward(0.0, "wrong"),) * 2
     rollouts = [Rollout(none[0], r.prompt, group, *none[1:]) for r, group in zip(requests, groups, strict=True)]
     batch = collate(rollouts, lambda reward, group: reward, pad_token_id=0)
-    trained = trainer(copy.deepcopy(model), max_tokens=5).logp(batch)
+    trained = make_trainer(copy.deepcopy(model), max_tokens=5).logp(batch)
     exact, row, below = copy.deepcopy(model).double(), 0, 0
     for request, group in zip(requests, groups, strict=True):
         for completion in group:

@@ -16,7 +16,7 @@ REGISTRY = Registry()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
-    """(config, chosen options)."""
+    """(config, option of each group)."""
     config = compose("run", list(overrides), return_hydra_config=True)
     choices = OmegaConf.to_container(config.hydra.runtime.choices)
     assert isinstance(choices, dict)
@@ -26,12 +26,12 @@ def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
 
 
 def check(*overrides: str) -> None:
-    """Everything that can be known without building the task."""
+    """All checks that do not build the task."""
     Checker(REGISTRY).check(*composed(*overrides))
 
 
 def check_with_task(*overrides: str) -> None:
-    """Everything that is checked before a launch."""
+    """All checks before a launch."""
     checker, run = Checker(REGISTRY), composed(*overrides)
     checker.check(*run)
     checker.check_task(*run)

@@ -1,4 +1,4 @@
-"""Small, valid, seeded objects for tests: say what matters to the claim, the rest is filled in."""
+"""Small, valid, seeded objects for tests: a test passes the fields that matter to it, the others are filled in."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def make_batch(
     dtype: torch.dtype = torch.float32,
     **fields: Any,
 ) -> Batch:
-    """B = num_groups · num_samples random responses; any field of `Batch` can be given instead.
+    """B = num_groups · num_samples random responses; `fields` replaces any field of `Batch`.
 
     lengths: tokens of each response (default: drawn from 1 .. num_tokens, the first row full).
-    padding: value of every per-token float beyond a response's end. NaN there shows what leaks through a mask.
+    padding: value of every per-token float beyond a response's end. NaN shows whether padding leaks through a mask.
     """
     generator = torch.Generator().manual_seed(seed)
     B, T = num_groups * num_samples, num_tokens

@@ -1,4 +1,4 @@
-"""A loss that waits for ever on a lock that nobody releases, once."""
+"""A loss that hangs once: it waits for ever for a lock that is never released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ calls = 0
 
 
 def hanging(policy: Policy, batch: Batch) -> Terms:
-    """REINFORCE. The first process that comes to its eighth call leaves $HANGING_ONCE and hangs there."""
+    """REINFORCE. The first process that reaches its eighth call creates the file $HANGING_ONCE and hangs."""
     global calls
     calls += 1
     once = Path(os.environ["HANGING_ONCE"])

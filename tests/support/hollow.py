@@ -1,4 +1,4 @@
-"""Models of any size that take no room: the right names and shapes, in files that are holes."""
+"""Models of any size that take no disk space: sparse files with the right names and shapes of tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlvr.task.maze import VOCABULARY
 
 
 def write_hollow_model(directory: Path, config: Mapping[str, Any]) -> None:
-    """A directory in Hugging Face format of a Llama-like, tied model. config: that of config.json."""
+    """Write a Llama-like model with tied embeddings in Hugging Face format. config: content of config.json."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     layer = {
-        **{f"self_attn.{one}_proj": [hidden, hidden] for one in "qo"},
-        **{f"self_attn.{one}_proj": [keys, hidden] for one in "kv"},
-        **{f"mlp.{one}_proj": [inner, hidden] for one in ("gate", "up")},
+        **{f"self_attn.{name}_proj": [hidden, hidden] for name in "qo"},
+        **{f"self_attn.{name}_proj": [keys, hidden] for name in "kv"},
+        **{f"mlp.{name}_proj": [inner, hidden] for name in ("gate", "up")},
         "mlp.down_proj": [hidden, inner],
     }
     shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}

@@ -1,4 +1,4 @@
-"""A cache of the Hugging Face hub as its client lays it out, with a model that was never on the hub."""
+"""A cache in the format of the Hugging Face hub's client, with a model that is not on the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers as the Hugging Face hub does, on loopback: a fake, because no hub can be reached in tests."""
+"""A fake of the Hugging Face hub on loopback, because tests cannot reach the real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer:
 
 @contextmanager
 def serving(folders: Mapping[str, Path]) -> Iterator[str]:
-    """The address of a hub that has these and no others: {"datasets/OWNER/DATA" or "models/OWNER/MODEL": its files}."""
+    """The address of a hub with these repositories: {"datasets/OWNER/DATA" or "models/OWNER/MODEL": its folder}."""
     repositories = {
         name: {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         for name, folder in folders.items()
@@ -32,13 +32,13 @@ def serving(folders: Mapping[str, Path]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = _answer(repositories, self.path.partition("?")[0])
-            self.send_response(found.status)
-            for name, value in {"Content-Length": str(len(found.content)), **found.headers}.items():
+            answer = _answer(repositories, self.path.partition("?")[0])
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(answer.content)), **answer.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(found.content)
+                self.wfile.write(answer.content)
 
         do_HEAD = do_GET
 
@@ -55,15 +55,15 @@ def serving(folders: Mapping[str, Path]) -> Iterator[str]:
 
 def _answer(repositories: Mapping[str, Mapping[str, bytes]], path: str) -> Answer:
     for name, files in repositories.items():
-        about, inside = f"/api/{name}", f"/{name.removeprefix('models/')}/resolve/"
-        if path.startswith(f"{about}/tree/"):
-            folder = path.removeprefix(f"{about}/tree/").partition("/")[2]
+        api, content_path = f"/api/{name}", f"/{name.removeprefix('models/')}/resolve/"
+        if path.startswith(f"{api}/tree/"):
+            folder = path.removeprefix(f"{api}/tree/").partition("/")[2]
             return _json([_entry(file, files[file]) for file in files if file.startswith(folder)])
-        if path == about or path.startswith(f"{about}/revision/"):
+        if path == api or path.startswith(f"{api}/revision/"):
             listed = [{"rfilename": file} for file in files]
             return _json({"id": name.partition("/")[2], "sha": COMMIT, "siblings": listed, "tags": []})
-        if path.startswith(inside):
-            content = files.get(path.removeprefix(inside).partition("/")[2])
+        if path.startswith(content_path):
+            content = files.get(path.removeprefix(content_path).partition("/")[2])
             if content is None:
                 return _error("EntryNotFound")
             etag = f'"{hashlib.sha256(content).hexdigest()}"'

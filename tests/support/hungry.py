@@ -1,4 +1,4 @@
-"""A loss that takes as much GPU memory as it has rows: the out-of-memory error of a GPU, without one."""
+"""A loss that raises a GPU's out-of-memory error for micro-batches of too many rows, without a GPU."""
 
 from __future__ import annotations
 

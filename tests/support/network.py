@@ -1,4 +1,4 @@
-"""Nodes on this machine: each has a network of its own and sees its own processes alone. Needs root."""
+"""Simulated nodes on this machine: each has a network of its own and sees only its own processes. Needs root."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 
-# What it has of other nodes' memory is nothing: /proc shows none of their processes.
+# /proc shows no processes of other nodes, so that their memory cannot be reached.
 OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 class Node:
-    """One of them. It has no way out to any other network."""
+    """A simulated node, without access to other networks."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.ip = name, f"10.77.0.{number + 1}"
-        self.interface = f"eth{number}"  # beside its own loopback device; another name on each, as on real nodes
+        self.interface = f"eth{number}"  # beside its loopback device; names differ between nodes, as on real ones
 
     def command(self, words: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.name, *OWN_PROCESSES, *words]
@@ -36,22 +36,22 @@ def can_be() -> bool:
 
 @contextlib.contextmanager
 def nodes(count: int) -> Iterator[list[Node]]:
-    """Nodes that reach one another over a switch, which lives in the first."""
-    every = [Node(f"rlvr-{os.getpid()}-{number}", number) for number in range(count)]
-    first = every[0].name
+    """Context with nodes that reach one another over a switch in the first node's network."""
+    all_nodes = [Node(f"rlvr-{os.getpid()}-{number}", number) for number in range(count)]
+    first = all_nodes[0].name
     try:
-        for node in every:
+        for node in all_nodes:
             _ip("netns", "add", node.name)
         _ip("-n", first, "link", "add", "switch", "type", "bridge")
         _ip("-n", first, "link", "set", "switch", "up")
-        for number, node in enumerate(every):
+        for number, node in enumerate(all_nodes):
             port = f"port{number}"
             _ip("-n", first, "link", "add", port, "type", "veth", "peer", "name", node.interface, "netns", node.name)
             _ip("-n", first, "link", "set", port, "master", "switch", "up")
             _ip("-n", node.name, "address", "add", f"{node.ip}/24", "dev", node.interface)
             for link in ("lo", node.interface):
                 _ip("-n", node.name, "link", "set", link, "up")
-        yield every
+        yield all_nodes
     finally:
-        for node in every:
+        for node in all_nodes:
             subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, check=False)

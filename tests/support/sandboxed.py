@@ -1,4 +1,4 @@
-"""Whether what a model writes can run here; installs bubblewrap where that is possible."""
+"""Whether the sandbox for programs of models works on this machine; installs bubblewrap if possible."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import pytest
 import rlvr.task.verify
 from rlvr.task.verify.sandbox import Sandbox
 
-REQUIRED = "RLVR_TEST_SANDBOX"  # set (in .ci/run): a machine without a sandbox fails instead of skipping
+REQUIRED = "RLVR_TEST_SANDBOX"  # if set (as in .ci/run), tests fail instead of being skipped on a machine without one
 
 
 @functools.cache
 def obstacle() -> str:
-    """Why the sandbox cannot start on this machine; "" if it can."""
+    """The reason why the sandbox cannot start on this machine; "" if it can."""
     if sys.platform == "linux" and shutil.which("bwrap") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "bubblewrap"]):
             # Other tests may be installing packages at this moment.
-            asked = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command]
-            subprocess.run(asked, env=quiet, capture_output=True, check=False)
+            apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command]
+            subprocess.run(apt, env=quiet, capture_output=True, check=False)
     try:
         Sandbox().check()
     except ValueError as error:
@@ -47,20 +47,20 @@ NOBODY = 65534
 ASK = """
 import json, sys
 from rlvr.task.verify.pool import Pool
-asked = json.load(sys.stdin)
-with Pool("rlvr.task.verify.program", **asked["limits"]) as pool:
-    print(json.dumps([reply["outcome"] for reply in pool.ask(asked["requests"])]))
+work = json.load(sys.stdin)
+with Pool("rlvr.task.verify.program", **work["limits"]) as pool:
+    print(json.dumps([reply["outcome"] for reply in pool.ask(work["requests"])]))
 """
 
 
 def judged_by_nobody(requests: Sequence[dict[str, Any]], **limits: float) -> list[str]:
-    """Outcomes of programs where the whole pool runs as a user without any right, in the system's Python.
+    """Outcomes of programs judged by a pool that runs as a user without any rights, with the system's Python.
 
-    Root's own Python may lie where nobody else may look.
+    Other users may be unable to read root's own Python.
     """
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if os.geteuid() != 0 or system is None:
-        pytest.skip("only root can try as somebody else, with a Python outside its home")
+        pytest.skip("only root can run a program as another user, with a Python outside its home")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         copy_package(Path(folder))
@@ -81,7 +81,7 @@ def judged_by_nobody(requests: Sequence[dict[str, Any]], **limits: float) -> lis
 
 
 def copy_package(folder: Path) -> None:
-    """What is needed to judge programs, where everybody can read it."""
+    """Copy the package that judges programs to a folder that every user can read."""
     package = Path(rlvr.task.verify.__file__).parent
     shutil.copytree(package, folder / "rlvr" / "task" / "verify", ignore=shutil.ignore_patterns("__pycache__"))
     for place in ("rlvr", "rlvr/task"):

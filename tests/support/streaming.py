@@ -1,4 +1,4 @@
-"""An engine that takes new weights while it samples, without vLLM: between two groups."""
+"""An engine that takes new weights while it samples, between two groups; without vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvr.rollout.native import NativeEngine
 
 
 class StreamingNative(NativeEngine):
-    """The native engine, for one thread at a time; others get their turn after every group."""
+    """The native engine, used by one thread at a time; another thread may get its turn after each group."""
 
     def __init__(self, *arguments: Any, **knobs: Any) -> None:
         super().__init__(*arguments, **knobs)

@@ -1,4 +1,4 @@
-"""Tasks with the knobs of their YAML files, as a run has them."""
+"""Tasks built with the knobs of their YAML files, as in a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
-DATA = Path(__file__).parents[3] / "shared" / "data"  # real benchmarks, where there are any
+DATA = Path(__file__).parents[3] / "shared" / "data"  # real benchmarks; may be missing
 
 
 def make_task(name: str, **knobs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Command lines that tests put together."""
+"""Helps tests to put command lines together."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rlvr.config.overrides import key_of
 
 
 def newest(words: Sequence[str]) -> list[str]:
-    """Of every key its last word: what a test types in the place of what it shares with others."""
+    """The last word of each key: a test appends words that replace those it shares with other tests."""
     return list({key_of(word): word for word in words}.values())

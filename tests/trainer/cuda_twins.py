@@ -1,6 +1,6 @@
-"""What tests/trainer/test_cuda.py runs on the fake CUDA, on one rank or two: `cuda_twins FILE`.
+"""The process that tests/trainer/test_cuda.py starts on the fake CUDA, with one or two ranks: `cuda_twins FILE`.
 
-Configurations of the trainer learn on the GPU that is not there and, beside it, on the CPU.
+Configurations of the trainer learn on the fake GPU and on the CPU, and the differences are written to FILE as JSON.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rlvr.trainer.layout import Varlen
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
-from tests.trainer.tiny import batch, frozen_gathered, gradients, qwen2, surrogate, trainer, worst
+from tests.trainer.tiny import batch, frozen_gathered, gradients, make_trainer, qwen2, surrogate, worst
 
-WIDE = 32  # of hidden states: heads of 8, which the kernel for sequences of any lengths takes
-OF_CASES = (
+WIDE = 32  # hidden size: heads have size 8, which the kernel for sequences of any lengths supports
+ON_ONE_RANK = (
     "padded",
     "clipped, to the base policy",
     "first pass",
@@ -48,7 +48,7 @@ MORE: dict[str, dict[str, Any]] = {
     "frozen copies in main memory": {"kl": 0.3, "reference_offload": True},
     "untied": {"tied": False, "dtype": "bfloat16"},
 }
-# Their losses look at what others do not.
+# Cases for the number of times the host waits: their losses read tensors that other losses do not.
 WAITING: dict[str, dict[str, Any]] = {
     "pacs": {"loss": CASES["pacs"]["loss"]},
     "log Z": {"loss": FLOWRL},
@@ -59,7 +59,7 @@ WAITING: dict[str, dict[str, Any]] = {
     },
 }
 SHARDED: dict[str, dict[str, Any]] = {"log Z": {"loss": FLOWRL, "kl": 0.1}}
-EPS = 1e-4  # of Adam: a gradient of 1e-7 of the largest is rounding alone, and must not move its weight by a whole step
+EPS = 1e-4  # of Adam: a gradient of 1e-7 of the largest is only rounding, and must not move its weight by a full step
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
@@ -78,28 +78,30 @@ class Outcome:
 
 
 def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | None = None) -> Outcome:
-    """base: a directory whose weights every rank reads for itself; None: the whole model is at hand."""
-    rest = {name: value for name, value in knobs.items() if name != "tied"}
+    """Train on `device` and on the CPU, and compare. base: a directory from which each rank reads its part of the
+    weights; None: every rank has the whole model.
+    """
+    options = {name: value for name, value in knobs.items() if name != "tied"}
     rows = data()
     if knobs.get("loss") is STREAMS:
         rows = replace(rows, kind=(rows.group == 1).long())
 
-    def learned(device: torch.device, rest: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
+    def learned(device: torch.device, options: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
         model = load_for_shards(base) if base else qwen2(tied=knobs.get("tied", True), hidden=WIDE)
-        made = trainer(model, device=device, eps=EPS, **rest)
-        record.kernels.clear()  # it has compared padded rows with packed ones
-        metrics, gradient = made.learn(rows), {name: g.cpu() for name, g in gradients(made).items()}
-        assert all(bool(weight.isfinite().all()) for _, weight in made.weights())
-        return metrics, made.logp(data()).cpu(), gradient
+        trainer = make_trainer(model, device=device, eps=EPS, **options)
+        record.kernels.clear()  # of the comparison between packed and padded rows
+        metrics, gradient = trainer.learn(rows), {name: g.cpu() for name, g in gradients(trainer).items()}
+        assert all(bool(weight.isfinite().all()) for _, weight in trainer.weights())
+        return metrics, trainer.logp(data()).cpu(), gradient
 
-    mine = learned(device, rest)
+    on_gpu = learned(device, options)
     kernels = sorted({f"{k.name} {k.dtype}" for k in record.kernels})
-    theirs = learned(CPU, {name: value for name, value in rest.items() if name != "reference_offload"})
-    assert mine[0].keys() == theirs[0].keys()
+    on_cpu = learned(CPU, {name: value for name, value in options.items() if name != "reference_offload"})
+    assert on_gpu[0].keys() == on_cpu[0].keys()
     return Outcome(
-        max(abs(mine[0][name] - value) / max(1.0, abs(value)) for name, value in theirs[0].items()),
-        float((mine[1] - theirs[1]).abs().max()),
-        worst(mine[2], theirs[2]),
+        max(abs(on_gpu[0][name] - value) / max(1.0, abs(value)) for name, value in on_cpu[0].items()),
+        float((on_gpu[1] - on_cpu[1]).abs().max()),
+        worst(on_gpu[2], on_cpu[2]),
         kernels,
     )
 
@@ -107,54 +109,54 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
 def waits_of(
     micro_batches: int, device: torch.device, lengths: tuple[int, int] = (4, 3), **knobs: Any
 ) -> dict[str, int]:
-    """Times that one optimiser step of so many micro-batches has the host wait, by operation and line."""
-    made = trainer(qwen2(hidden=WIDE), device=device, **{"token_budget": 10, **knobs})
+    """Number of times that the host waits in an optimiser step with `micro_batches`, by operation and line."""
+    trainer = make_trainer(qwen2(hidden=WIDE), device=device, **{"token_budget": 10, **knobs})
     rows = batch(num_groups=micro_batches, num_samples=2, lengths=[*lengths] * micro_batches, logp_ref=None)
-    made.learn(rows)
+    trainer.learn(rows)
     record.waits.clear()
-    made.learn(rows)
+    trainer.learn(rows)
     return {f"{w.where} {w.operation}": count for w, count in record.waits.most_common()}
 
 
 def held_of_a_copy_in_main_memory(device: torch.device) -> dict[str, list[int]]:
-    """Bytes of full weights of a frozen copy on the GPU, at each micro-batch's loss and once all is learned."""
-    held = list[int]()
+    """Bytes of full weights of a frozen copy on the GPU, at the loss of each micro-batch and after the step."""
+    held_bytes = list[int]()
 
     def looks(policy: Policy, batch: Batch) -> Terms:
-        held.append(frozen_gathered(made))
+        held_bytes.append(frozen_gathered(trainer))
         return surrogate(policy, batch)
 
-    made = trainer(qwen2(), looks, device=device, kl=0.3, reference_offload=True, token_budget=1)
-    made.learn(data())
-    return {"learning": held, "after": [frozen_gathered(made)]}
+    trainer = make_trainer(qwen2(), looks, device=device, kl=0.3, reference_offload=True, token_budget=1)
+    trainer.learn(data())
+    return {"learning": held_bytes, "after": [frozen_gathered(trainer)]}
 
 
 def refuses_graded_rewards(device: torch.device) -> bool:
-    """Whether a loss of right and wrong is told so of rewards that it takes for neither."""
-    made = trainer(loss=WAITING["pacs"]["loss"], device=device)
+    """Whether a loss that takes rewards 0 and 1 only rejects other rewards."""
+    trainer = make_trainer(loss=WAITING["pacs"]["loss"], device=device)
     try:
-        made.learn(replace(data(), reward=torch.full_like(data().reward, 0.5)))
+        trainer.learn(replace(data(), reward=torch.full_like(data().reward, 0.5)))
     except ValueError as error:
         return "reward 0.5" in str(error)
     return False
 
 
 def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
-    """Whether sequences are packed although the kernel for them gives each token its neighbour's result."""
+    """Whether sequences are packed although the attention kernel returns each token's neighbour's result."""
     right = attention.varlen_attn
     try:
-        attention.varlen_attn = lambda *given, **named: right(*given, **named).roll(1, 0)  # type: ignore[assignment]
-        return trainer(qwen2(hidden=WIDE), device=device, dtype="bfloat16").packer.packing
+        attention.varlen_attn = lambda *inputs, **named: right(*inputs, **named).roll(1, 0)  # type: ignore[assignment]
+        return make_trainer(qwen2(hidden=WIDE), device=device, dtype="bfloat16").packer.packing
     finally:
         attention.varlen_attn = right
 
 
 def error_of_shared_keys(device: torch.device) -> list[float]:
-    """Of the gradients of the keys and values of a prompt with 64 responses, as a fraction; bfloat16 beside float64."""
+    """Relative error of the gradients of keys and values of a prompt with 64 responses: bfloat16 against float64."""
     prompt, responses, width = 4, 64, 32
     generator = torch.Generator().manual_seed(0)
-    own = range(prompt, prompt + responses)
-    key = [*range(prompt), *(place for response in own for place in (*range(prompt), response))]
+    responses_places = range(prompt, prompt + responses)
+    key = [*range(prompt), *(place for response in responses_places for place in (*range(prompt), response))]
     ends = torch.arange(responses + 1, dtype=torch.int32)
     shared = Varlen(
         query_ends=torch.cat([ends[:1], prompt + ends]),
@@ -164,20 +166,20 @@ def error_of_shared_keys(device: torch.device) -> list[float]:
         key=torch.tensor(key),
     )
     draw = [torch.rand(1, 1, prompt + responses, width, generator=generator).bfloat16() for _ in range(3)]
-    given = [x.to(device).requires_grad_() for x in draw]
-    attention.attend(torch.nn.Identity(), *given, attention_mask=None, packed=shared.to(device))[0].sum().backward()
+    inputs = [x.to(device).requires_grad_() for x in draw]
+    attention.attend(torch.nn.Identity(), *inputs, attention_mask=None, packed=shared.to(device))[0].sum().backward()
     exact = [x.double().requires_grad_() for x in draw]
     query, keys, values = (x[0].transpose(0, 1) for x in exact)
     attention.by_sequence(query, keys[shared.key], values[shared.key], shared, None).sum().backward()
     return [
-        float((mine.grad.cpu().double() - right.grad)[..., :prompt, :].norm() / right.grad[..., :prompt, :].norm())
-        for mine, right in zip(given[1:], exact[1:], strict=True)
-        if mine.grad is not None and right.grad is not None
+        float((on_gpu.grad.cpu().double() - right.grad)[..., :prompt, :].norm() / right.grad[..., :prompt, :].norm())
+        for on_gpu, right in zip(inputs[1:], exact[1:], strict=True)
+        if on_gpu.grad is not None and right.grad is not None
     ]
 
 
 def settings() -> dict[str, bool | str]:
-    """Of torch, for all that this process computes."""
+    """Settings of torch in this process."""
     products = torch.backends.cuda.matmul
     return {
         "cudnn attention": torch.backends.cuda.cudnn_sdp_enabled(),
@@ -195,8 +197,10 @@ def main(file: Path) -> None:
         if rank == 0:
             qwen2(hidden=WIDE).save_pretrained(directory)
         base = Path(distributed.gather([directory])[0][0])
-        chosen = OF_CASES if world == 1 else ON_TWO_RANKS
-        for name, knobs in {**{each: CASES[each] for each in chosen}, **(MORE if world == 1 else {})}.items():
+        cases = {name: CASES[name] for name in (ON_ONE_RANK if world == 1 else ON_TWO_RANKS)}
+        if world == 1:
+            cases |= MORE
+        for name, knobs in cases.items():
             result["twins"][name] = asdict(beside_its_twin(knobs, device))
         for name, knobs in SHARDED.items():
             result["twins"][f"{name}, read by rank"] = asdict(beside_its_twin(knobs, device, base))

@@ -1,4 +1,4 @@
-"""Losses that read what the trainer gives on request, for its tests."""
+"""Losses that read optional outputs of the trainer (noise, entropy, values, log Z), for its tests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def ranks_of_tokens(policy: Policy, batch: Batch, *, share: float) -> Tensor:
 @first_pass(ranks_of_tokens)
 @needs("reference")
 def selective(policy: Policy, batch: Batch, *, share: float, weight: float) -> Terms:
-    """The surrogate on chosen tokens: a wrong choice shows in the gradient."""
+    """The surrogate on the tokens of the first pass: a wrong choice of tokens changes the gradient."""
     assert batch.extra is not None
     assert batch.logp_ref is not None
     assert policy.entropy is None or policy.entropy.requires_grad
-    chosen = surrogate(policy, batch)
-    far = weight * (policy.logp - batch.logp_ref).square()
-    return Terms(chosen.loss * batch.extra + far, {"chosen": batch.extra})
+    of_all_tokens = surrogate(policy, batch)
+    distance = weight * (policy.logp - batch.logp_ref).square()
+    return Terms(of_all_tokens.loss * batch.extra + distance, {"chosen": batch.extra})
 
 
 def sums(policy: Policy, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every rank of tests/trainer/test_ranks.py does, started by rlvr.job.ranks: `ranks.py DIRECTORY`."""
+"""The program of each rank of tests/trainer/test_ranks.py, started by rlvr.job.ranks: `ranks.py DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, frozen_gathered, gradients, surrogate, trainer, weights
+from tests.trainer.tiny import batch, frozen_gathered, gradients, make_trainer, surrogate, weights
 
 # Rows of two kinds, each averaged over its own tokens, and a reference policy that runs along.
 STREAMS = partial(dph.js_definition, clip_low=0.2, clip_high=0.2, coef=0.5)
@@ -40,12 +40,12 @@ FLOWRL = partial(flowrl, **CLIP, beta=15.0, weight="clip")
 
 
 def lopsided(policy: Policy, batch: Batch) -> Terms:
-    """One row, that begins with word 7, counts 2^10 times: one rank overflows."""
+    """A row that begins with word 7 is weighted by 2^10, so that one rank overflows."""
     terms = surrogate(policy, batch)
     return replace(terms, loss=terms.loss * torch.where(batch.tokens[:, :1] == 7, 2.0**10, 1.0))
 
 
-# One update, then its gradient. Small micro-batches and single groups leave a rank without work now and then.
+# One update, then its gradient. With small micro-batches and single groups a rank is sometimes without work.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "small micro-batches": {"token_budget": 1},
@@ -83,13 +83,13 @@ SHARDED: dict[str, dict[str, Any]] = {
 
 
 def data() -> Batch:
-    made = batch(logp_ref=None)
-    return replace(made, value_old=made.logp_old / 9, returns=made.mask * made.reward[:, None])
+    rows = batch(logp_ref=None)
+    return replace(rows, value_old=rows.logp_old / 9, returns=rows.mask * rows.reward[:, None])
 
 
 @contextlib.contextmanager
 def fresh_memory_is_nan() -> Iterator[None]:
-    """Inside, what nobody has written reads as not-a-number."""
+    """Context in which memory that has not been written to reads as NaN."""
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.utils.deterministic.fill_uninitialized_memory
@@ -99,21 +99,21 @@ def fresh_memory_is_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def learn_three_times(made: Trainer) -> dict[str, Any]:
-    metrics = [made.learn(data()) for _ in range(3)]
+def learn_three_times(trainer: Trainer) -> dict[str, Any]:
+    metrics = [trainer.learn(data()) for _ in range(3)]
     named = {
-        f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in made.actor.heads.named_parameters()
+        f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in trainer.actor.heads.named_parameters()
     }
-    return {"metrics": metrics, "weights": weights(made) | named}
+    return {"metrics": metrics, "weights": weights(trainer) | named}
 
 
 def learn(knobs: dict[str, Any]) -> dict[str, Any]:
-    made = trainer(**knobs)
+    trainer = make_trainer(**knobs)
     rows = data()
-    metrics = made.learn(replace(rows, kind=(rows.group == 1).long()) if knobs.get("loss") is STREAMS else rows)
-    result = {"gradients": gradients(made), "metrics": metrics, "gathered": [frozen_gathered(made)]}
-    result["logp"] = made.logp(data())
-    result["gathered"].append(frozen_gathered(made))
+    metrics = trainer.learn(replace(rows, kind=(rows.group == 1).long()) if knobs.get("loss") is STREAMS else rows)
+    result = {"gradients": gradients(trainer), "metrics": metrics, "gathered": [frozen_gathered(trainer)]}
+    result["logp"] = trainer.logp(data())
+    result["gathered"].append(frozen_gathered(trainer))
     return result
 
 
@@ -123,22 +123,22 @@ TRAINING: dict[str, Any] = {"updates": 2, "lr": 0.01, "betas": (0.9, 0.99), "cli
 
 def read(directory: Path, rank: int) -> None:
     """Go on from the checkpoint of two ranks with any number of them."""
-    made = trainer(**TRAINING)
-    made.load(directory / "step-2")
-    kept = weights(made)
-    metrics = made.learn(batch(seed=2))
+    trainer = make_trainer(**TRAINING)
+    trainer.load(directory / "step-2")
+    kept = weights(trainer)
+    metrics = trainer.learn(batch(seed=2))
     torch.save({"weights": kept, "metrics": metrics}, directory / f"resumed-{rank}.pt")
 
 
 def curve(**knobs: Any) -> dict[str, list[float]]:
     """Loss, entropy and gradient norm over five rollouts of two updates each."""
-    made = trainer(**{**TRAINING, **knobs})
-    steps = [made.learn(batch(seed=seed)) for seed in range(5)]
+    trainer = make_trainer(**{**TRAINING, **knobs})
+    steps = [trainer.learn(batch(seed=seed)) for seed in range(5)]
     return {name: [step[name] for step in steps] for name in ("loss/total", "policy/entropy", "optim/grad_norm")}
 
 
 def _refuse_pickles(*_: object) -> None:
-    raise AssertionError("something that came from another rank is unpickled")
+    raise AssertionError("data from another rank was unpickled")
 
 
 def main(directory: Path) -> None:
@@ -149,32 +149,32 @@ def main(directory: Path) -> None:
         read(directory, rank)
         distributed.end_process(0)
     results = {name: learn(knobs) for name, knobs in CASES.items()}
-    made = trainer(**TRAINING)
+    trainer = make_trainer(**TRAINING)
     for seed in range(2):
-        made.learn(batch(seed=seed))
-    made.save(directory / f"step-{world}", {"seen": 2}, background=True)
-    made.logp(batch())  # collectives of its own, while the checkpoint is written
-    made.writer.wait()
-    kept = weights(made)
+        trainer.learn(batch(seed=seed))
+    trainer.save(directory / f"step-{world}", {"seen": 2}, background=True)
+    trainer.logp(batch())  # collectives of its own, while the checkpoint is written
+    trainer.writer.wait()
+    kept = weights(trainer)
     if (directory / "step-1").exists() and world > 1:
-        made.load(directory / "step-1")
-        results["loaded"] = {"weights": weights(made), "averages": gradients(made)}
+        trainer.load(directory / "step-1")
+        results["loaded"] = {"weights": weights(trainer), "averages": gradients(trainer)}
     if (directory / "base").exists():
-        empty = trainer(load_for_shards(directory / "base"), kl=0.1, base_kl=True, lr=0.01)
+        empty = make_trainer(load_for_shards(directory / "base"), kl=0.1, base_kl=True, lr=0.01)
         local = {name: cast(DTensor, p).to_local().shape[0] for name, p in empty.actor.model.named_parameters()}
         results["sharded load"] = {"weights": weights(empty), "metrics": empty.learn(data()), "rows": local}
         results["sharded load"]["after"] = weights(empty)
-        adapted = trainer(load_for_shards(directory / "base"), lora_rank=2, kl=0.1, base_kl=True)
+        adapted = make_trainer(load_for_shards(directory / "base"), lora_rank=2, kl=0.1, base_kl=True)
         with fresh_memory_is_nan():
             for name, knobs in SHARDED.items():
-                sharded = trainer(load_for_shards(directory / "base"), base_kl=True, **knobs)
+                sharded = make_trainer(load_for_shards(directory / "base"), base_kl=True, **knobs)
                 results[f"sharded load, {name}"] = learn_three_times(sharded)
         results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
     board = distributed.new_board()
     other = distributed.new_board()
     assert board is not None
     assert other is not None
-    nothing = board.read(f"of {1 - rank}") if rank == 0 else None  # who is not there yet has said nothing
+    nothing = board.read(f"of {1 - rank}") if rank == 0 else None  # rank 1 has not posted yet
     distributed.barrier()
     board.post(f"of {rank}", str(rank))
     distributed.barrier()

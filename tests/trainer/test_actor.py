@@ -1,4 +1,4 @@
-"""Which models an actor can stand for: those whose logits are their head's."""
+"""An actor takes only models whose logits are the output of their head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from rlvr.trainer.actor import Actor, check_head
-from tests.trainer.tiny import trainer
+from tests.trainer.tiny import make_trainer
 
 TINY: dict[str, Any] = {
     "vocab_size": 16,
@@ -25,7 +25,7 @@ def test_soft_capped_logits_are_refused() -> None:
     torch.manual_seed(0)
     model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=30.0))
     with pytest.raises(ValueError, match="changes its logits after the output embeddings"):
-        trainer(model)
+        make_trainer(model)
 
 
 def test_scaled_logits_are_refused() -> None:

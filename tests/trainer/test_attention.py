@@ -1,4 +1,4 @@
-"""Packed attention against a loop over what each token sees."""
+"""Packed attention against a loop over the tokens that each token attends to."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.trainer.tiny import batch, qwen2
 
 
 def test_half_precision_attention_rounds_once_on_a_cpu() -> None:
-    """Against a float64 loop over what each token sees: results and gradients to half a unit in the last place."""
+    """Results and gradients agree with a float64 loop to half a unit in the last place."""
     packed, H, N, D = pack.pack(small(), shared=True).packed, 2, 6, 8
     assert isinstance(packed, Packed)
     generator = torch.Generator().manual_seed(0)
     draw = [torch.randn(1, heads, N, D, generator=generator).bfloat16() for heads in (H, 1, 1)]
-    given = [x.clone().requires_grad_() for x in draw]
-    found, _ = attend(torch.nn.Identity(), *given, attention_mask=None, packed=packed)
+    inputs = [x.clone().requires_grad_() for x in draw]
+    actual, _ = attend(torch.nn.Identity(), *inputs, attention_mask=None, packed=packed)
     q, k, v = exact = [x.double().requires_grad_() for x in draw]
     rows = []
     for n, seen in enumerate(map(sorted, visible(packed, N))):
         weights = (torch.einsum("hd,sd->hs", q[0, :, n], k[0, 0, seen]) / D**0.5).softmax(-1)
         rows.append(weights @ v[0, 0, seen])
     expected = torch.stack(rows)[None]
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-6)
-    found.float().square().sum().backward()
-    (2 * found.detach().double() * expected).sum().backward()  # the same gradient of the result
-    for half, whole in zip(given, exact, strict=True):
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.double(), expected, rtol=2**-8, atol=1e-6)
+    actual.float().square().sum().backward()
+    (2 * actual.detach().double() * expected).sum().backward()  # the same gradient of the result
+    for half, exact_input in zip(inputs, exact, strict=True):
         assert half.grad is not None
-        torch.testing.assert_close(half.grad.double(), whole.grad, rtol=2**-8, atol=1e-5)
+        torch.testing.assert_close(half.grad.double(), exact_input.grad, rtol=2**-8, atol=1e-5)
 
 
 def layouts(data: Batch) -> dict[str, Layout]:
@@ -60,8 +60,8 @@ def test_packed_attention_is_that_of_padded_rows_forward_and_backward() -> None:
         results[name] = [predicting[order].detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
     expected = results.pop("padded rows")
     for name, tensors in results.items():
-        for found, right in zip(tensors, expected, strict=True):
-            assert float((found - right).abs().max() / right.abs().max()) < 1e-6, name
+        for actual, right in zip(tensors, expected, strict=True):
+            assert float((actual - right).abs().max() / right.abs().max()) < 1e-6, name
 
 
 def test_sequences_of_one_call_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Random numbers of an optimiser step are named by content: by nothing that a micro-batch or a rank changes."""
+"""Random numbers of an optimiser step depend on the content of rows, not on micro-batches or ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlvr.trainer import batch_noise
 from tests.support.factories import make_batch
 
 
-def test_noise_is_uniform_and_named_by_content() -> None:
+def test_noise_is_uniform_and_a_function_of_content() -> None:
     data = make_batch(num_groups=40, num_samples=10, num_tokens=20)
     drawn = batch_noise.per_token(data, seed=3, update=5)
     assert 0 < float(drawn.min()) < float(drawn.max()) < 1
@@ -24,7 +24,7 @@ def test_noise_is_uniform_and_named_by_content() -> None:
     assert len(set(batch_noise.per_token(twins, seed=0, update=0)[:10, 0].tolist())) == 10  # equal responses, own noise
 
 
-def test_dropout_leaves_nine_units_of_ten_and_is_named_by_the_prompt() -> None:
+def test_dropout_keeps_nine_units_of_ten_and_is_a_function_of_the_prompt() -> None:
     data = make_batch(num_groups=50, num_samples=1)
     kept = batch_noise.units_kept(data, 16, seed=0, update=0)
     assert kept.shape == (50, 2, 16)

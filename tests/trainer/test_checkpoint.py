@@ -1,4 +1,4 @@
-"""A run continued from a checkpoint is the run that was never stopped; a checkpoint is whole or not there."""
+"""A run continued from a checkpoint equals one that was never stopped; a checkpoint is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
-from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
+from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, weights
 
 KNOBS = {
     "updates": 2,
@@ -39,68 +39,68 @@ KNOBS = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dtype: str) -> None:
     data = [batch(seed=s, logp_ref=None) for s in range(5)]
-    whole = trainer(dtype=dtype, **KNOBS)
-    expected = [whole.learn(each) for each in data]
-    first = trainer(dtype=dtype, **KNOBS)
-    found = [first.learn(each) for each in data[:2]]
+    uninterrupted = make_trainer(dtype=dtype, **KNOBS)
+    expected = [uninterrupted.learn(rollouts) for rollouts in data]
+    first = make_trainer(dtype=dtype, **KNOBS)
+    actual = [first.learn(rollouts) for rollouts in data[:2]]
     first.save(tmp_path / "step-00000002", {"position": 17})
     torch.manual_seed(99)
-    second = trainer(dtype=dtype, **KNOBS)
+    second = make_trainer(dtype=dtype, **KNOBS)
     second.logp(data[0])
     assert second.load(tmp_path / "step-00000002") == {"position": 17}
-    found += [second.learn(each) for each in data[2:]]
-    assert found == expected
-    assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
-    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
+    actual += [second.learn(rollouts) for rollouts in data[2:]]
+    assert actual == expected
+    assert all(torch.equal(weights(second)[name], w) for name, w in weights(uninterrupted).items())
+    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(uninterrupted).items())
 
 
 def test_checkpoint_keeps_torchs_random_state(tmp_path: Path) -> None:
-    made = trainer()
-    made.save(tmp_path / "a", {})
+    trainer = make_trainer()
+    trainer.save(tmp_path / "a", {})
     expected = torch.rand(3)
     torch.rand(5)
-    made.load(tmp_path / "a")
+    trainer.load(tmp_path / "a")
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_save_over_an_older_one_replaces_it(tmp_path: Path) -> None:
-    made = trainer()
+    trainer = make_trainer()
     for step in (1, 2):
-        made.learn(batch())
-        made.save(tmp_path / "a", {"step": step})
-    assert trainer().load(tmp_path / "a") == {"step": 2}
+        trainer.learn(batch())
+        trainer.save(tmp_path / "a", {"step": step})
+    assert make_trainer().load(tmp_path / "a") == {"step": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not a checkpoint of this trainer: it has no trainer\.json"):
-        trainer().load(tmp_path)
+        make_trainer().load(tmp_path)
 
 
-def test_what_a_thread_writes_is_the_state_of_when_it_was_told_to(
+def test_a_save_in_the_background_writes_the_state_at_the_time_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training goes on while the disk holds a save back."""
-    made = trainer(**KNOBS)
-    made.learn(batch(logp_ref=None))
-    expected, ready, fsync = weights(made), threading.Event(), os.fsync
+    """Training goes on while a slow disk delays the save."""
+    trainer = make_trainer(**KNOBS)
+    trainer.learn(batch(logp_ref=None))
+    expected, disk_is_ready, fsync = weights(trainer), threading.Event(), os.fsync
 
     def slow(descriptor: int) -> None:
-        assert ready.wait(60)
+        assert disk_is_ready.wait(60)
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slow)
-    made.save(tmp_path / "a", {"step": 1}, background=True, when_visible=lambda: (tmp_path / "said").touch())
-    made.learn(batch(seed=1, logp_ref=None))
-    made.writer.wait(block=False)
-    assert not {"a", "said"} & {p.name for p in tmp_path.iterdir()}
-    ready.set()
-    made.writer.wait()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "said"]
-    other = trainer(qwen2(seed=5), **KNOBS)
+    trainer.save(tmp_path / "a", {"step": 1}, background=True, when_visible=lambda: (tmp_path / "visible").touch())
+    trainer.learn(batch(seed=1, logp_ref=None))
+    trainer.writer.wait(block=False)
+    assert not {"a", "visible"} & {p.name for p in tmp_path.iterdir()}
+    disk_is_ready.set()
+    trainer.writer.wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "visible"]
+    other = make_trainer(qwen2(seed=5), **KNOBS)
     assert other.load(tmp_path / "a") == {"step": 1}
     assert all(torch.equal(w, expected[name]) for name, w in weights(other).items())
-    assert any(not torch.equal(w, expected[name]) for name, w in weights(made).items())
+    assert any(not torch.equal(w, expected[name]) for name, w in weights(trainer).items())
 
 
 SEALING = """
@@ -109,21 +109,21 @@ from pathlib import Path
 from rlvr.trainer import checkpoint, distributed
 
 rank, world, _ = distributed.join_group()
-mine, theirs = Path(sys.argv[1 + rank]), Path(sys.argv[2 - rank])
-(mine / f"shard-{rank}").write_text(str(rank))
+view, other_view = Path(sys.argv[1 + rank]), Path(sys.argv[2 - rank])
+(view / f"shard-{rank}").write_text(str(rank))
 distributed.barrier()
-shows = threading.Timer(0.5, (mine / f"shard-{1 - rank}").symlink_to, [theirs / f"shard-{1 - rank}"])
-shows.start()
-found = checkpoint.digests_of_all(mine, rank, world)
-os.write(1, f"{json.dumps(found)}\\n".encode())
-shows.join()
+link = threading.Timer(0.5, (view / f"shard-{1 - rank}").symlink_to, [other_view / f"shard-{1 - rank}"])
+link.start()
+digests = checkpoint.digests_of_all(view, rank, world)
+os.write(1, f"{json.dumps(digests)}\\n".encode())
+link.join()
 distributed.barrier()
 distributed.end_process(0)
 """
 
 
 def test_a_file_that_a_rank_has_just_written_is_sealed_though_no_other_sees_it_yet(tmp_path: Path) -> None:
-    """Each of two ranks sees its own at once, and the other's after half a second. SHA-256 of "0" and of "1"."""
+    """Each of two ranks sees its own file at once, and the other's after half a second. SHA-256 of "0" and of "1"."""
     views = [tmp_path / "first", tmp_path / "other"]
     for view in views:
         view.mkdir()
@@ -138,55 +138,56 @@ def test_a_file_that_a_rank_has_just_written_is_sealed_though_no_other_sees_it_y
 
 
 @pytest.mark.parametrize("block", [True, False])
-def test_what_goes_wrong_in_the_thread_is_raised(tmp_path: Path, block: bool) -> None:
-    made = trainer()
+def test_an_error_in_the_thread_is_raised(tmp_path: Path, block: bool) -> None:
+    trainer = make_trainer()
     (tmp_path / "file").touch()
-    made.save(tmp_path / "file" / "a", {}, background=True)
+    trainer.save(tmp_path / "file" / "a", {}, background=True)
 
-    def heard() -> None:
-        made.writer.wait(block=block)
-        while not block:  # it comes back at once; what fails is raised by the first call after it has
+    def wait() -> None:
+        trainer.writer.wait(block=block)
+        while not block:  # returns at once; the first call after the failure raises its error
             time.sleep(0.01)
-            made.writer.wait(block=False)
+            trainer.writer.wait(block=False)
 
     with pytest.raises(NotADirectoryError):
-        heard()
-    made.writer.wait()  # once
+        wait()
+    trainer.writer.wait()  # the error is raised only once
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: Path, background: bool) -> None:
     """A process is killed with SIGKILL at its first, second, … fsync of a save, until a save survives.
 
-    In a process of its own: forked beside other tests' threads, a child may wait for ever for a lock that one held.
+    In a process of its own: if the tests' process were forked, the child could wait for ever for a lock that another
+    thread held.
     """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-        assert alone.submit(_saves_killed, tmp_path, background).result() >= 4  # tensors, metadata, state, directory
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(_saves_killed, tmp_path, background).result() >= 4  # tensors, metadata, state, directory
 
 
 def _saves_killed(tmp_path: Path, background: bool) -> int:
-    """The number of fsyncs at which a save was killed. AssertionError where what that left is wrong."""
+    """The number of fsyncs at which a save was killed. Asserts that each left a complete checkpoint or none."""
     distributed.join_group()
-    made = trainer()
-    expected = weights(made)
+    trainer = make_trainer()
+    expected = weights(trainer)
     killed = 0
     for number in range(1, 30):
         path = tmp_path / str(number) / "step-00000001"
-        if not _dies_saving(made, path, number, background):
+        if not _dies_saving(trainer, path, number, background):
             break
         killed += 1
         visible = [p for p in path.parent.iterdir() if not p.name.startswith(".")]
         if visible:
             assert visible == [path]
-            other = trainer(qwen2(seed=5))
+            other = make_trainer(qwen2(seed=5))
             assert other.load(path) == {"step": 1}
             assert all(torch.equal(w, expected[name]) for name, w in weights(other).items())
-        made.save(path, {"step": 1})  # what the killed process left is no obstacle
+        trainer.save(path, {"step": 1})  # files of the killed process do not prevent it
         assert [p.name for p in path.parent.iterdir()] == ["step-00000001"]
     return killed
 
 
-def _dies_saving(made: Trainer, path: Path, number: int, background: bool) -> bool:
+def _dies_saving(trainer: Trainer, path: Path, number: int, background: bool) -> bool:
     """Save in a child process that kills itself at fsync `number`. True if it did."""
     distributed.leave_group()  # a group does not survive a fork
     with warnings.catch_warnings():
@@ -204,8 +205,8 @@ def _dies_saving(made: Trainer, path: Path, number: int, background: bool) -> bo
 
         os.fsync = deadly
         try:
-            made.save(path, {"step": 1}, background=background)
-            made.writer.wait()
+            trainer.save(path, {"step": 1}, background=background)
+            trainer.writer.wait()
             os._exit(0)
         finally:
             os._exit(1)
@@ -219,35 +220,35 @@ def _dies_saving(made: Trainer, path: Path, number: int, background: bool) -> bo
 def test_export_is_a_model_with_the_same_log_probabilities(tmp_path: Path, tied: bool) -> None:
     qwen2(tied=tied).save_pretrained(tmp_path / "base")
     word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
-    made = trainer(qwen2(tied=tied), lr=0.01)
-    made.learn(batch())
-    made.save(tmp_path / "step-00000001", {})
+    trainer = make_trainer(qwen2(tied=tied), lr=0.01)
+    trainer.learn(batch())
+    trainer.save(tmp_path / "step-00000001", {})
     checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
     assert type(model).__name__ == "Qwen2ForCausalLM"
     assert model.config._attn_implementation == "sdpa"
     assert AutoTokenizer.from_pretrained(tmp_path / "policy").eos_token == "end"
-    assert {name: p.shape for name, p in model.named_parameters()} == {n: w.shape for n, w in weights(made).items()}
-    assert all(torch.equal(p, weights(made)[name]) for name, p in model.named_parameters())
-    found = made.logp(batch())[batch().mask]
-    assert torch.allclose(found, torch.cat(plain_logp(model, batch())), atol=2e-6)
+    assert {name: p.shape for name, p in model.named_parameters()} == {n: w.shape for n, w in weights(trainer).items()}
+    assert all(torch.equal(p, weights(trainer)[name]) for name, p in model.named_parameters())
+    actual = trainer.logp(batch())[batch().mask]
+    assert torch.allclose(actual, torch.cat(plain_logp(model, batch())), atol=2e-6)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["base", "policy", "step-00000001"]
 
 
 def test_export_in_bfloat16_says_so(tmp_path: Path) -> None:
     qwen2().save_pretrained(tmp_path / "base")
     word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
-    made = trainer()
-    made.save(tmp_path / "step-00000001", {})
+    trainer = make_trainer()
+    trainer.save(tmp_path / "step-00000001", {})
     checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
     assert model.config.dtype == torch.bfloat16
-    assert all(torch.equal(p, weights(made)[name].bfloat16()) for name, p in model.named_parameters())
+    assert all(torch.equal(p, weights(trainer)[name].bfloat16()) for name, p in model.named_parameters())
 
 
 def test_weights_have_hugging_face_names_tied_ones_once() -> None:
     for tied in (True, False):
         expected = dict(qwen2(tied=tied).named_parameters())
-        found = weights(trainer(qwen2(tied=tied)))
-        assert list(found) == list(expected)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        actual = weights(make_trainer(qwen2(tied=tied)))
+        assert list(actual) == list(expected)
+        assert all(torch.equal(actual[name], expected[name]) for name in expected)

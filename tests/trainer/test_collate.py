@@ -1,4 +1,4 @@
-"""Rollouts become a batch: text to tensors, by hand."""
+"""Rollouts to batches, text to tensors, with numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
 
 def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> None:
     wants = needs("value")(lambda reward, group, value: reward)
-    with pytest.raises(ValueError, match="the advantage needs value, which nothing gives: a value head comes with"):
+    message = "the advantage needs value, which this run does not compute: a value head comes with"
+    with pytest.raises(ValueError, match=message):
         collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, policy_of=lambda b: Policy(b.logp_old))
 
 
@@ -90,16 +91,16 @@ def test_known_answers_take_the_place_of_samples() -> None:
     words = tokenizer.get_vocab()
     assert group.completions[0].tokens.tolist() == [words["a"], words["b"], words["."]]
     assert list(group.rewards) == task.reward([(problem, group.texts[0])])
-    said = torch.tensor([[-1.0, -2.0, -3.0]])
-    asked: list[Batch] = []
+    policy_logp = torch.tensor([[-1.0, -2.0, -3.0]])
+    batches: list[Batch] = []
 
     def policy_of(batch: Batch) -> Policy:
-        asked.append(batch)
-        return Policy(said)
+        batches.append(batch)
+        return Policy(policy_logp)
 
     batch = collate([group], dr_grpo, pad_token_id=0, policy_of=policy_of)
-    assert batch.logp_old.tolist() == said.tolist()  # the policy's own: it did not sample them
-    assert batch.tokens.tolist() == asked[0].tokens.tolist()
+    assert batch.logp_old.tolist() == policy_logp.tolist()  # the policy's own: it did not sample them
+    assert batch.tokens.tolist() == batches[0].tokens.tolist()
     with pytest.raises(ValueError, match=r"has 3 tokens and responses have 2 at most: pass rollout.max_tokens=3"):
         known_answers(groups, task, tokenizer, max_tokens=2)
 

@@ -1,4 +1,4 @@
-"""The trainer on a CUDA that is not there (tests/support/fake_cuda) computes what it computes on a CPU."""
+"""The trainer on a fake CUDA device (tests/support/fake_cuda) computes the same as on a CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import fake_cuda
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not fake_cuda.can_build(), reason="needs g++")]
 
-# Waits in an optimiser step are those for its metrics and the gradient's norm, however many micro-batches it has.
+# In an optimiser step the host waits for the metrics and for the gradient's norm, whatever the number of micro-batches.
 WAITS_PER_MICRO_BATCH, WAITS_PER_STEP = 0, 2
 
 
@@ -25,14 +25,14 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def alone(seen: dict[str, Any]) -> dict[str, Any]:
-    """What one rank has seen, and two are not asked for."""
+    """Results that only the process with one rank computes."""
     if seen["ranks"] > 1:
-        pytest.skip("of one rank alone")
+        pytest.skip("computed with one rank only")
     return seen
 
 
 def test_every_configuration_learns_as_its_twin_on_the_cpu(seen: dict[str, Any]) -> None:
-    """No operation mixed devices, or it would have failed. Half precision rounds other sums: 8 bits of mantissa."""
+    """Operations that mix devices would fail. Sums in half precision differ by rounding: 8 bits of mantissa."""
     assert len(seen["twins"]) > 3
     for name, outcome in seen["twins"].items():
         half = any("float16" in kernel for kernel in outcome["kernels"])
@@ -48,7 +48,7 @@ def test_no_attention_in_half_precision_keeps_its_scores(seen: dict[str, Any]) -
 
 
 def test_grouped_queries_in_float32_keep_no_scores_in_packed_sequences(alone: dict[str, Any]) -> None:
-    """CUDA's kernels for float32 take none: keys are repeated. A micro-batch without tokens is one, not packed."""
+    """CUDA's kernels for float32 do not support them: keys are repeated. A micro-batch without tokens is not packed."""
     assert alone["twins"]["clipped, to the base policy"]["kernels"] == ["efficient torch.float32"]
 
 
@@ -57,7 +57,7 @@ def test_rewards_that_a_loss_does_not_take_are_refused(alone: dict[str, Any]) ->
 
 
 def test_gradients_of_a_shared_prompt_are_rounded_once(alone: dict[str, Any]) -> None:
-    """And not with each of its 64 responses: bfloat16 has 8 bits, so that half a unit in the last place is 0.2 %."""
+    """Not once for each of its 64 responses: bfloat16 has 8 bits, so that half a unit in the last place is 0.2 %."""
     key, value = alone["error of shared keys"]
     assert max(key, value) < 0.002
 
@@ -73,8 +73,8 @@ def test_a_frozen_copy_in_main_memory_leaves_the_gpu_after_each_micro_batch(seen
 
 
 def test_a_gpu_is_set_up_for_sequences_of_all_lengths(seen: dict[str, Any]) -> None:
-    """Attention plans nothing anew for each shape, products in half precision are summed in float32, and the allocator
-    can let blocks grow.
+    """cuDNN's attention, which plans for each shape, is off; products in half precision are summed in float32; the
+    allocator's blocks can grow.
     """
     assert seen["settings"] == {
         "cudnn attention": False,

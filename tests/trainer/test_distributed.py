@@ -1,4 +1,4 @@
-"""What ranks tell one another arrives, and is never unpickled."""
+"""Values that ranks exchange arrive unchanged and are never unpickled; the start of a group; the allocator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
 pickle.load = pickle.loads = pickle.Unpickler = refuse
 lists = gather([["ä", rank], {"x": [0.1 + rank, None, float("inf")]}] if rank else [])
 sent = gather_bytes(bytes(range(rank * 100)))
-print(json.dumps([lists, [list(each) for each in sent]]), flush=True)
+print(json.dumps([lists, [list(data) for data in sent]]), flush=True)
 dist.barrier()
 os._exit(0)
 """
@@ -49,20 +49,20 @@ print(torch._C._accelerator_getAllocatorSettings())
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("user_settings", "expected"),
     [
         ({}, "expandable_segments:True"),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, "max_split_size_mb:512"),
         ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}, "max_split_size_mb:512"),
     ],
 )
-def test_blocks_of_the_allocator_grow_unless_a_user_has_set_it(own: dict[str, str], expected: str) -> None:
+def test_blocks_of_the_allocator_grow_unless_a_user_has_set_it(user_settings: dict[str, str], expected: str) -> None:
     command = [sys.executable, "-c", BLOCKS]
-    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=os.environ | user_settings, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected
 
 
-def test_a_rank_that_waits_for_others_hears_a_signal(tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_others_handles_a_signal(tmp_path: Path) -> None:
     environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "RLVR_STORE": str(tmp_path / "store")}
     with subprocess.Popen([sys.executable, "-c", ALONE], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -72,11 +72,11 @@ def test_a_rank_that_waits_for_others_hears_a_signal(tmp_path: Path) -> None:
         assert process.wait(30) == 3
 
 
-def test_every_rank_has_what_each_of_them_said(tmp_path: Path) -> None:
+def test_every_rank_gets_the_values_of_all_ranks(tmp_path: Path) -> None:
     started = [
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for rank in range(3)
     ]
-    said = [process.communicate(timeout=100)[0].strip() for process in started]
+    outputs = [process.communicate(timeout=100)[0].strip() for process in started]
     lists = '[[], [["\\u00e4", 1], {"x": [1.1, null, Infinity]}], [["\\u00e4", 2], {"x": [2.1, null, Infinity]}]]'
-    assert said == [f"[{lists}, [[], {list(range(100))}, {list(range(200))}]]"] * 3
+    assert outputs == [f"[{lists}, [[], {list(range(100))}, {list(range(200))}]]"] * 3

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needed, needs
 from tests.support.factories import make_batch
 from tests.trainer.losses import SELECTIVE, centred, with_log_z
-from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, surrogate, worst
 
 CLOSE = 2e-6
 
@@ -33,7 +33,7 @@ def in_order(data: Batch, rows: Tensor, groups: Tensor) -> Batch:
 @pytest.mark.parametrize("knobs", [{"token_budget": 1}, {"packing": False}, {"shared_prompt": "always"}])
 def test_micro_batches_and_layouts_do_not_change_it(loss: Any, knobs: dict[str, Any]) -> None:
     data = batch(logp_ref=None)
-    whole, cut = trainer(loss=loss), trainer(loss=loss, **knobs)
+    whole, cut = make_trainer(loss=loss), make_trainer(loss=loss, **knobs)
     one, other = whole.learn(data), cut.learn(data)
     assert worst(gradients(cut), gradients(whole)) < CLOSE
     assert {k: v for k, v in one.items() if k != "tokens/train"} == pytest.approx(
@@ -46,7 +46,7 @@ def test_order_of_rows_and_groups_does_not_change_it(loss: Any) -> None:
     data = batch(logp_ref=None)
     moved = in_order(data, torch.tensor([8, 6, 7, 1, 0, 2, 3, 5, 4]), torch.tensor([2, 0, 1]))
     assert moved.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    straight, turned = trainer(loss=loss), trainer(loss=loss)
+    straight, turned = make_trainer(loss=loss), make_trainer(loss=loss)
     straight.learn(data)
     turned.learn(moved)
     assert worst(gradients(turned), gradients(straight)) < CLOSE
@@ -62,9 +62,9 @@ def test_it_is_computed_from_the_policy_of_each_update() -> None:
 
     loss = first_pass(keep)(surrogate_copy())
     data = batch()
-    made = trainer(loss=loss, epochs=2, lr=0.05, token_budget=1)
+    trainer = make_trainer(loss=loss, epochs=2, lr=0.05, token_budget=1)
     expected = torch.cat(plain_logp(qwen2().eval(), data))
-    made.learn(data)
+    trainer.learn(data)
     assert torch.allclose(seen[0][data.mask], expected, atol=2e-6)
     assert not torch.allclose(seen[1], seen[0], atol=1e-3)
     assert len(seen) == 2
@@ -79,7 +79,7 @@ def surrogate_copy() -> Any:
     return loss
 
 
-def test_it_takes_the_knobs_that_it_names_and_its_needs_count() -> None:
+def test_a_first_pass_gets_the_knobs_that_it_names_and_its_needs_count() -> None:
     @needs("noise")
     def before(policy: Policy, batch: Batch, *, b: int) -> Tensor:
         return torch.full((len(batch.tokens),), float(b))
@@ -91,8 +91,8 @@ def test_it_takes_the_knobs_that_it_names_and_its_needs_count() -> None:
 
     bound = functools.partial(functools.partial(loss, a=1, b=2), b=3)
     assert needed(bound) == {"noise", "entropy"}
-    found = first_pass_of(bound)
-    assert found is not None
+    pass_function = first_pass_of(bound)
+    assert pass_function is not None
     data = make_batch()
-    assert found(Policy(data.logp_old), data).tolist() == [3.0] * 6
+    assert pass_function(Policy(data.logp_old), data).tolist() == [3.0] * 6
     assert first_pass_of(surrogate) is None

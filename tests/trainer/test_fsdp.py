@@ -11,7 +11,7 @@ import torch
 
 from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, one_token_responses
 from rlvr.trainer.diverged import Diverged
-from tests.trainer.tiny import batch, plain_logp, qwen2, surrogate, trainer, weights
+from tests.trainer.tiny import batch, make_trainer, plain_logp, qwen2, surrogate, weights
 
 
 def test_mini_batches_are_whole_groups_in_order_as_even_as_can_be() -> None:
@@ -22,18 +22,18 @@ def test_mini_batches_are_whole_groups_in_order_as_even_as_can_be() -> None:
         return surrogate(policy, batch)
 
     data = batch(num_groups=5, reward=torch.arange(5.0).repeat_interleave(3), lengths=[2] * 15)
-    trainer(loss=looks, updates=2, epochs=2).learn(data)
+    make_trainer(loss=looks, updates=2, epochs=2).learn(data)
     assert seen == [(3, 0.0), (2, 3.0)] * 2
     seen.clear()
-    trainer(loss=looks, updates=8).learn(data)  # dynamic sampling left fewer groups than updates
+    make_trainer(loss=looks, updates=8).learn(data)  # dynamic sampling left fewer groups than updates
     assert seen == [(1, float(g)) for g in range(5)]
 
 
 def test_metrics_by_hand() -> None:
     """Means over the tokens of all micro-batches, from the model's own log-probabilities."""
     data = batch()
-    made = trainer(token_budget=1, base_kl=True)
-    found = made.learn(data)
+    trainer = make_trainer(token_budget=1, base_kl=True)
+    metrics = trainer.learn(data)
     model = qwen2().eval()
     logp = torch.cat(plain_logp(model, data)).double().detach()
     ratio = logp - data.logp_old[data.mask].double()
@@ -51,60 +51,60 @@ def test_metrics_by_hand() -> None:
         "tokens/used": data.mask.sum(),
     }
     for name, value in expected.items():
-        assert found[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
-    assert set(found) == {*expected, "policy/entropy", "optim/grad_norm", "tokens/train"}
-    assert 0 < found["policy/entropy"] < math.log(16)
+        assert metrics[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
+    assert set(metrics) == {*expected, "policy/entropy", "optim/grad_norm", "tokens/train"}
+    assert 0 < metrics["policy/entropy"] < math.log(16)
 
 
 def test_metrics_are_means_over_updates_and_tokens_are_sums() -> None:
     data = batch(num_groups=2, lengths=[3, 2, 1, 6, 6, 6])
-    halves = [trainer().learn(data.select(torch.tensor([g]))) for g in (0, 1)]
-    both = trainer(updates=2, lr=1e-30).learn(data)  # so small that the second update sees the first one's policy
+    halves = [make_trainer().learn(data.select(torch.tensor([g]))) for g in (0, 1)]
+    both = make_trainer(updates=2, lr=1e-30).learn(data)  # so small that the second update sees the first one's policy
     assert both["tokens/used"] == 24
     assert both["loss/total"] == pytest.approx((halves[0]["loss/total"] + halves[1]["loss/total"]) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_base_policy_has_no_distance_to_itself_and_then_some(dtype: str) -> None:
-    made = trainer(base_kl=True, lr=0.02, dtype=dtype)
-    assert made.learn(batch())["policy/kl_base"] == 0
-    assert made.learn(batch())["policy/kl_base"] > 1e-3
+def test_the_distance_to_the_base_policy_is_zero_before_the_first_update_and_positive_after(dtype: str) -> None:
+    trainer = make_trainer(base_kl=True, lr=0.02, dtype=dtype)
+    assert trainer.learn(batch())["policy/kl_base"] == 0
+    assert trainer.learn(batch())["policy/kl_base"] > 1e-3
 
 
 def test_logp_between_updates_is_that_of_the_current_weights() -> None:
     data = batch()
-    made = trainer(lr=0.05)
-    made.logp(data)
-    made.learn(data)
+    trainer = make_trainer(lr=0.05)
+    trainer.logp(data)
+    trainer.learn(data)
     current = qwen2()
-    current.load_state_dict({**weights(made), "lm_head.weight": weights(made)["model.embed_tokens.weight"]})
-    fresh = trainer(current)
-    assert torch.equal(made.logp(data), fresh.logp(data))
+    current.load_state_dict({**weights(trainer), "lm_head.weight": weights(trainer)["model.embed_tokens.weight"]})
+    fresh = make_trainer(current)
+    assert torch.equal(trainer.logp(data), fresh.logp(data))
 
 
 def test_the_same_run_twice_is_bitwise_the_same() -> None:
     runs = []
     for _ in range(2):
-        made = trainer(updates=3, epochs=2, lr=0.01, token_budget=10)
-        metrics = [made.learn(batch()) for _ in range(3)]
-        runs.append((metrics, weights(made)))
+        trainer = make_trainer(updates=3, epochs=2, lr=0.01, token_budget=10)
+        metrics = [trainer.learn(batch()) for _ in range(3)]
+        runs.append((metrics, weights(trainer)))
     assert runs[0][0] == runs[1][0]
     assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite_raise_before_the_step(value: float) -> None:
-    made = trainer()
-    made.learn(batch())
-    spoilt = dict(made.actor.named_parameters())["model.model.layers.0.mlp.down_proj.weight"]
+    trainer = make_trainer()
+    trainer.learn(batch())
+    spoilt = dict(trainer.actor.named_parameters())["model.model.layers.0.mlp.down_proj.weight"]
     with torch.no_grad():
         spoilt.fill_(value)
-    before = weights(made)
+    before = weights(trainer)
     with pytest.raises(Diverged, match="the loss is nan at step 2, optimiser update 2"):
-        made.learn(batch())
-    after = weights(made)
+        trainer.learn(batch())
+    after = weights(trainer)
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
-    assert made.num_updates == 1
+    assert trainer.num_updates == 1
 
 
 def test_infinite_gradient_of_a_finite_loss_raises() -> None:
@@ -112,36 +112,36 @@ def test_infinite_gradient_of_a_finite_loss_raises() -> None:
         return Terms((policy.logp - policy.logp.detach()).clamp(min=0).sqrt())  # value 0, slope infinite
 
     with pytest.raises(Diverged, match="the gradient norm is"):
-        trainer(loss=steep).learn(batch())
+        make_trainer(loss=steep).learn(batch())
 
 
 def test_a_loss_that_needs_what_is_not_computed_is_refused() -> None:
     wants = needs("stars")(lambda policy, batch, *, knob: surrogate(policy, batch))
     with pytest.raises(ValueError, match="the loss needs stars, which this trainer does not compute"):
-        trainer(loss=functools.partial(wants, knob=1))
+        make_trainer(loss=functools.partial(wants, knob=1))
 
 
 def test_a_batch_that_the_loss_cannot_take_is_refused_before_an_update() -> None:
     takes_binary = binary_rewards(lambda policy, batch: surrogate(policy, batch))
     data = batch(reward=torch.tensor([1.0, 0, 1, 0, 1, 0, 1, 0, 0.25]))
-    made = trainer(loss=takes_binary, updates=3)
+    trainer = make_trainer(loss=takes_binary, updates=3)
     with pytest.raises(ValueError, match=r"got the reward 0.25. It takes rewards 0 and 1 only"):
-        made.learn(data)
-    assert made.num_updates == 0
-    assert made.learn(replace(data, reward=data.reward.round()))["tokens/used"] == 28
+        trainer.learn(data)
+    assert trainer.num_updates == 0
+    assert trainer.learn(replace(data, reward=data.reward.round()))["tokens/used"] == 28
 
-    made = trainer(loss=one_token_responses(lambda policy, batch: surrogate(policy, batch)))
+    trainer = make_trainer(loss=one_token_responses(lambda policy, batch: surrogate(policy, batch)))
     with pytest.raises(ValueError, match="got a response of 3 tokens"):
-        made.learn(batch(lengths=[1, 1, 0, 1, 3, 1, 2, 1, 1]))
-    assert made.learn(batch(lengths=[1, 1, 0, 1, 1, 1, 1, 1, 1]))["tokens/used"] == 8
+        trainer.learn(batch(lengths=[1, 1, 0, 1, 3, 1, 2, 1, 1]))
+    assert trainer.learn(batch(lengths=[1, 1, 0, 1, 1, 1, 1, 1, 1]))["tokens/used"] == 8
 
 
-def test_entropy_is_not_given_unasked() -> None:
+def test_a_loss_that_does_not_need_the_entropy_does_not_get_it() -> None:
     def looks(policy: Policy, batch: Batch) -> Terms:
         assert policy.entropy is None
         return surrogate(policy, batch)
 
-    trainer(loss=looks).learn(batch())
+    make_trainer(loss=looks).learn(batch())
 
 
 def test_terms_per_sequence_are_averaged_over_sequences() -> None:
@@ -149,23 +149,23 @@ def test_terms_per_sequence_are_averaged_over_sequences() -> None:
         return Terms(-batch.advantage * policy.logp.sum(1), {"number": batch.reward})
 
     data = batch(reward=torch.arange(9.0))  # row 3 is empty and counts for nothing
-    assert trainer(loss=looks, token_budget=1).learn(data)["loss/number"] == pytest.approx((36 - 3) / 8)
+    assert make_trainer(loss=looks, token_budget=1).learn(data)["loss/number"] == pytest.approx((36 - 3) / 8)
 
 
 def test_batch_without_tokens_is_an_error() -> None:
     data = batch()
     with pytest.raises(ValueError, match="nothing to learn from"):
-        trainer().learn(Batch(**{**vars(data), "mask": torch.zeros_like(data.mask)}))
+        make_trainer().learn(Batch(**{**vars(data), "mask": torch.zeros_like(data.mask)}))
 
 
 def test_mini_batch_without_tokens_is_no_update() -> None:
-    made = trainer(updates=3)
-    made.learn(batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1]))
-    assert made.num_updates == 2
+    trainer = make_trainer(updates=3)
+    trainer.learn(batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1]))
+    assert trainer.num_updates == 2
 
 
 def test_groups_and_micro_batches_without_tokens_are_harmless() -> None:
     data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
-    found = trainer(token_budget=1).learn(data)
-    assert found["tokens/used"] == 7
-    assert all(math.isfinite(v) for v in found.values())
+    metrics = make_trainer(token_budget=1).learn(data)
+    assert metrics["tokens/used"] == 7
+    assert all(math.isfinite(v) for v in metrics.values())

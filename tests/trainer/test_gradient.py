@@ -1,4 +1,4 @@
-"""The gradient is that of the formula, however the batch is cut, packed or computed."""
+"""The gradient equals that of the formula, for every division into micro-batches, layout and way to compute it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.objective.batch import Batch, Policy, Terms, needs, whole_groups
-from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, weights, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, surrogate, weights, worst
 
 # Float32 rounding; the largest seen is 4e-7 of the largest gradient.
 CLOSE = 2e-6
@@ -50,24 +50,24 @@ def by_hand(model: PreTrainedModel, data: Batch, *, temperature: float = 1.0) ->
 def test_gradient_is_that_of_a_float64_loop_over_sequences(tied: bool, knobs: dict[str, Any]) -> None:
     model = qwen2(tied=tied)
     expected = by_hand(model, batch(), temperature=knobs.get("temperature", 1.0))
-    made = trainer(model, **knobs)
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(model, **knobs)
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 @pytest.mark.slow
 def test_compiled_layers_have_the_same_gradient() -> None:
     expected = by_hand(qwen2(), batch())
-    made = trainer(compile=True, activation_checkpointing=True)
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(compile=True, activation_checkpointing=True)
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 @pytest.mark.slow
 def test_one_compiled_graph_serves_packed_micro_batches_of_every_shape() -> None:
-    """Bit by bit as good as eager against float64, over batches of other lengths; the decoder compiles no more then."""
+    """As near to float64 as without compilation, for batches of other lengths; no further graph is compiled then."""
     torch._dynamo.reset()
-    compiled, eager = (trainer(compile=c, token_budget=20, shared_prompt="always", lr=0.0) for c in (True, False))
+    compiled, eager = (make_trainer(compile=c, token_budget=20, shared_prompt="always", lr=0.0) for c in (True, False))
     graphs = list[int]()
     for seed, lengths in enumerate(
         ([6, 1, 3, 0, 2, 5, 4, 6, 1], [2, 2, 6, 5, 1, 1, 3, 3, 4], [1, 6, 6, 6, 2, 4, 5, 0, 3])
@@ -81,13 +81,13 @@ def test_one_compiled_graph_serves_packed_micro_batches_of_every_shape() -> None
     assert graphs[1] == graphs[2]
 
 
-def test_a_reference_cannot_leave_the_memory_of_a_gpu_that_is_not_there() -> None:
+def test_offloading_a_reference_needs_a_gpu() -> None:
     with pytest.raises(ValueError, match="this machine has no GPU. Drop it"):
-        trainer(base_kl=True, reference_offload=True)
+        make_trainer(base_kl=True, reference_offload=True)
 
 
 def test_layouts_and_micro_batches_are_really_different() -> None:
-    shared, apart = (trainer(shared_prompt=s).learn(batch())["tokens/train"] for s in ("always", "never"))
+    shared, apart = (make_trainer(shared_prompt=s).learn(batch())["tokens/train"] for s in ("always", "never"))
     # Responses of 6 1 3 | 0 2 5 | 4 6 1 tokens, of which the last is not read, to prompts of 5, 4 and 3 tokens.
     read = (5 + 0 + 2) + (0 + 1 + 4) + (3 + 5 + 0)
     assert (shared, apart) == (read + 12, read + 3 * 12)
@@ -95,11 +95,11 @@ def test_layouts_and_micro_batches_are_really_different() -> None:
 
 def tokens_per_pass(**knobs: Any) -> list[int]:
     """Tokens that the model reads in each forward pass of one update."""
-    made, read = trainer(**knobs), list[int]()
-    hook = made.actor.model.get_input_embeddings().register_forward_hook(
+    trainer, read = make_trainer(**knobs), list[int]()
+    hook = trainer.actor.model.get_input_embeddings().register_forward_hook(
         lambda _m, args, _out: read.append(args[0].numel())
     )
-    made.learn(batch())
+    trainer.learn(batch())
     hook.remove()
     return read
 
@@ -128,13 +128,13 @@ def test_a_loss_over_groups_that_does_not_say_so_is_refused_where_they_are_cut()
     def undeclared(policy: Policy, batch: Batch) -> Terms:
         return surrogate(policy, replace(batch, advantage=batch.advantage * batch.group))
 
-    trainer(loss=undeclared).learn(batch())
+    make_trainer(loss=undeclared).learn(batch())
     with pytest.raises(ValueError, match="declare the loss with @whole_groups"):
-        trainer(loss=undeclared, token_budget=1).learn(batch())
+        make_trainer(loss=undeclared, token_budget=1).learn(batch())
 
 
 class Shift(nn.Module):
-    """Adds the token before, as some recurrent layers do: packing cannot know where a sequence begins."""
+    """Adds the previous token, as some recurrent layers do, across the boundaries of packed sequences."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ def shifting() -> PreTrainedModel:
 def test_model_that_mixes_neighbours_falls_back_to_padded_rows_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     expected = by_hand(shifting(), batch())
     with caplog.at_level(logging.WARNING):
-        made = trainer(shifting())
+        trainer = make_trainer(shifting())
     assert "padded, not packed" in caplog.text
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
     with pytest.raises(ValueError, match="shared_prompt=always is impossible"):
-        trainer(shifting(), shared_prompt="always")
+        make_trainer(shifting(), shared_prompt="always")
 
 
 def test_sliding_window_attention_is_kept() -> None:
@@ -175,21 +175,21 @@ def test_sliding_window_attention_is_kept() -> None:
     )
     model = MistralForCausalLM(config)
     expected = by_hand(model, batch())
-    made = trainer(model)
-    assert not made.packer.packing
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(model)
+    assert not trainer.packer.packing
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 def test_table_policy_learns_with_the_exact_gradient() -> None:
     table = TablePolicy(TableConfig(vocab_size=16))
     data = batch(advantage=torch.ones(9))
     expected = by_hand(table, data)
-    made = trainer(table, lr=0.1)
-    before = made.logp(data)
-    made.learn(data)
-    assert worst(gradients(made), expected) < CLOSE
-    assert float(made.logp(data).sum()) > float(before.sum())  # every response was good
+    trainer = make_trainer(table, lr=0.1)
+    before = trainer.logp(data)
+    trainer.learn(data)
+    assert worst(gradients(trainer), expected) < CLOSE
+    assert float(trainer.logp(data).sum()) > float(before.sum())  # every response was good
 
 
 def kl_and_entropy_by_hand(model: PreTrainedModel, data: Batch) -> dict[str, Tensor]:
@@ -225,10 +225,10 @@ def reinforce_with_entropy(policy: Policy, batch: Batch, *, weight: float) -> Te
 def test_kl_penalty_and_entropy_bonus_have_the_gradient_of_their_formulas() -> None:
     model = qwen2()
     expected = kl_and_entropy_by_hand(model, batch())
-    made = trainer(qwen2(), loss=reinforce, kl=0.5, entropy=0.1, token_budget=1)
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
-    inside = trainer(qwen2(), loss=functools.partial(reinforce_with_entropy, weight=0.1), kl=0.5)
+    trainer = make_trainer(qwen2(), loss=reinforce, kl=0.5, entropy=0.1, token_budget=1)
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
+    inside = make_trainer(qwen2(), loss=functools.partial(reinforce_with_entropy, weight=0.1), kl=0.5)
     inside.learn(batch())
     assert worst(gradients(inside), expected) < CLOSE
 
@@ -243,30 +243,30 @@ def test_reference_is_the_policy_at_the_start_and_stays_so() -> None:
         return Terms(-batch.advantage[:, None] * policy.logp)
 
     data = batch(logp_ref=None)
-    made = trainer(loss=looks, lr=0.1)
-    start = made.logp(data)
-    made.learn(data)
-    made.learn(data)
+    trainer = make_trainer(loss=looks, lr=0.1)
+    start = trainer.logp(data)
+    trainer.learn(data)
+    trainer.learn(data)
     assert torch.equal(seen[0], start)
     assert torch.equal(seen[1], start)
-    assert not torch.equal(made.logp(data), start)
+    assert not torch.equal(trainer.logp(data), start)
 
 
 @pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_micro_batches_do_not_change_any_aggregation(aggregation: str) -> None:
-    whole, cut = (trainer(aggregation=aggregation, token_budget=b, loss=of_groups) for b in (10_000, 1))
-    one, other = whole.learn(batch()), cut.learn(batch())
+    whole, cut = (make_trainer(aggregation=aggregation, token_budget=b, loss=of_groups) for b in (10_000, 1))
+    metrics, of_cut = whole.learn(batch()), cut.learn(batch())
     assert worst(gradients(cut), gradients(whole)) < CLOSE
-    assert one == pytest.approx(other, rel=1e-5, abs=1e-7)
-    of_rows = trainer(aggregation=aggregation, token_budget=1)
+    assert metrics == pytest.approx(of_cut, rel=1e-5, abs=1e-7)
+    of_rows = make_trainer(aggregation=aggregation, token_budget=1)
     rows = of_rows.learn(batch())
     assert worst(gradients(of_rows), gradients(whole)) < CLOSE
-    assert rows.pop("tokens/train") > one.pop("tokens/train")  # every row reads its prompt
-    assert one == pytest.approx(rows, rel=1e-5, abs=1e-7)
+    assert rows.pop("tokens/train") > metrics.pop("tokens/train")  # every row reads its prompt
+    assert metrics == pytest.approx(rows, rel=1e-5, abs=1e-7)
 
 
 def test_bfloat16_gradient_is_near_and_weights_stay_float32() -> None:
-    exact, coarse = trainer(), trainer(dtype="bfloat16", token_budget=1)
+    exact, coarse = make_trainer(), make_trainer(dtype="bfloat16", token_budget=1)
     exact.learn(batch())
     coarse.learn(batch())
     assert worst(gradients(coarse), gradients(exact)) < 0.05  # 8 bits of mantissa; seen: 0.02
@@ -274,7 +274,7 @@ def test_bfloat16_gradient_is_near_and_weights_stay_float32() -> None:
 
 
 def test_clipping_scales_the_gradient_to_the_norm() -> None:
-    free, clipped = trainer(), trainer(clip_norm=0.01)
+    free, clipped = make_trainer(), make_trainer(clip_norm=0.01)
     norm = free.learn(batch())["optim/grad_norm"]
     assert clipped.learn(batch())["optim/grad_norm"] == norm  # the metric is from before clipping
     squares = sum(float(g.double().square().sum()) for g in gradients(free).values())
@@ -288,7 +288,7 @@ def test_loss_sees_zero_at_padding() -> None:
         assert torch.equal(policy.logp[~batch.mask], torch.zeros(int((~batch.mask).sum())))
         return surrogate(policy, batch)
 
-    trainer(loss=looks).learn(batch(padding=float("nan")))
+    make_trainer(loss=looks).learn(batch(padding=float("nan")))
 
 
 @pytest.mark.gpu
@@ -296,7 +296,7 @@ def test_loss_sees_zero_at_padding() -> None:
 @pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 1}])
 def test_gradient_on_a_gpu_is_that_of_the_loop(knobs: dict[str, Any]) -> None:
     expected = by_hand(qwen2(), batch())
-    made = trainer(device=torch.device("cuda"), base_kl=True, **knobs)
-    metrics = made.learn(batch())
-    assert worst({name: g.cpu() for name, g in gradients(made).items()}, expected) < 1e-4
+    trainer = make_trainer(device=torch.device("cuda"), base_kl=True, **knobs)
+    metrics = trainer.learn(batch())
+    assert worst({name: g.cpu() for name, g in gradients(trainer).items()}, expected) < 1e-4
     assert metrics["policy/kl_base"] == pytest.approx(0, abs=1e-6)

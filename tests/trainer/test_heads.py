@@ -1,4 +1,4 @@
-"""The value head and log Z: their gradient, their learning rate, their checkpoints, however the batch is cut."""
+"""The value head and log Z: gradients in every layout, learning rate, checkpoints."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rlvr.objective.batch import Batch
 from rlvr.trainer import batch_noise
 from rlvr.trainer.heads import LogZ, Value
 from tests.trainer.losses import with_log_z, with_value
-from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, weights, worst
 
 CLOSE = 2e-6
 LAYOUTS = [{}, {"token_budget": 1}, {"packing": False}, {"shared_prompt": "always"}, {"shared_prompt": "never"}]
 
 
-def fill(made: Any, seed: int = 0) -> dict[str, Tensor]:
-    """Heads start at 0, where some gradients vanish: give them weights, and return these."""
+def fill(trainer: Any, seed: int = 0) -> dict[str, Tensor]:
+    """Set random weights of the heads, which start at 0, where some gradients vanish; return the weights."""
     generator = torch.Generator().manual_seed(seed)
     values = {}
     with torch.no_grad():
-        for name, p in made.actor.heads.named_parameters():
+        for name, p in trainer.actor.heads.named_parameters():
             if "decoder" in name:  # of a critic: it has weights
                 continue
             values[name] = 0.3 * torch.randn(p.shape, generator=generator)
@@ -74,95 +74,101 @@ def by_hand(
             z = head.out(x)[0]
             total = total + (z + logp.sum() - data.advantage[b] - 3).square() / data.mask.any(1).sum()
     total.backward()
-    found = {k: p.grad for k, p in model.named_parameters()}
-    return {**found, **{f"heads.{name}.{k}": p.grad for k, p in head.named_parameters()}}  # type: ignore[dict-item]
+    actual = {k: p.grad for k, p in model.named_parameters()}
+    return {**actual, **{f"heads.{name}.{k}": p.grad for k, p in head.named_parameters()}}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS)
 def test_value_gradient_is_that_of_a_float64_loop(knobs: dict[str, Any]) -> None:
-    made = trainer(loss=with_value, **knobs)
-    expected = by_hand(Value(16), "value", fill(made), batch(), None)
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(loss=with_value, **knobs)
+    expected = by_hand(Value(16), "value", fill(trainer), batch(), None)
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS)
 def test_a_critic_learns_the_value_and_the_policy_the_surrogate_alone(knobs: dict[str, Any]) -> None:
-    made = trainer(loss=with_value, critic="own", **knobs)
-    given = {name.removeprefix("value."): value for name, value in fill(made).items()}
-    policys, critics = (by_hand(Value(16), "value", given, batch(), None, only=only) for only in ("surrogate", "value"))
+    trainer = make_trainer(loss=with_value, critic="own", **knobs)
+    head_weights = {name.removeprefix("value."): value for name, value in fill(trainer).items()}
+    policys, critics = (
+        by_hand(Value(16), "value", head_weights, batch(), None, only=only) for only in ("surrogate", "value")
+    )
     expected = {name: gradient for name, gradient in policys.items() if name.startswith("model.")}
     expected |= {f"heads.value.decoder.{n.removeprefix('model.')}": critics[n] for n in expected}
     expected |= {f"heads.value.value.out.{n}": critics[f"heads.value.out.{n}"] for n in ("weight", "bias")}
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 def test_a_critic_starts_as_the_policys_decoder_and_its_gradient_is_clipped_apart() -> None:
-    made = trainer(loss=with_value, critic="own", clip_norm=1e-3)
-    own, policys = (dict(m.named_parameters()) for m in (made.actor.critic.decoder, made.actor.model.get_decoder()))  # type: ignore[union-attr]
-    assert own.keys() == policys.keys()
-    assert all(torch.equal(p.full_tensor(), policys[name].full_tensor()) for name, p in own.items())
-    fill(made)
-    metrics = made.learn(batch())
-    found = gradients(made)
+    trainer = make_trainer(loss=with_value, critic="own", clip_norm=1e-3)
+    assert trainer.actor.critic is not None
+    critics = dict(trainer.actor.critic.decoder.named_parameters())
+    policys = dict(trainer.actor.model.get_decoder().named_parameters())
+    assert critics.keys() == policys.keys()
+    assert all(torch.equal(p.full_tensor(), policys[name].full_tensor()) for name, p in critics.items())  # type: ignore[attr-defined]
+    fill(trainer)
+    metrics = trainer.learn(batch())
+    actual = gradients(trainer)
     for name, is_critics in (("optim/grad_norm", False), ("optim/critic_grad_norm", True)):
         assert metrics[name] > 1e-3
-        parts = [g for n, g in found.items() if n.startswith("heads.") is is_critics]
+        parts = [g for n, g in actual.items() if n.startswith("heads.") is is_critics]
         assert float(torch.cat([g.flatten() for g in parts]).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS)
 def test_log_z_gradient_is_that_of_a_float64_loop_with_the_same_units_dropped(knobs: dict[str, Any]) -> None:
-    made = trainer(loss=with_log_z, **knobs)
+    trainer = make_trainer(loss=with_log_z, **knobs)
     keep = batch_noise.units_kept(batch(), 16, seed=0, update=0)
     assert not keep.all()
-    expected = by_hand(LogZ(16), "log_z", fill(made), batch(), keep)
-    made.learn(batch())
-    assert worst(gradients(made), expected) < CLOSE
+    expected = by_hand(LogZ(16), "log_z", fill(trainer), batch(), keep)
+    trainer.learn(batch())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
-def test_what_the_policy_says_of_a_batch_has_every_row_in_its_place() -> None:
-    value, log_z = trainer(loss=with_value, token_budget=1), trainer(loss=with_log_z, token_budget=1)
-    given = fill(value)
+def test_the_outputs_for_a_batch_have_every_row_in_its_place() -> None:
+    value, log_z = make_trainer(loss=with_value, token_budget=1), make_trainer(loss=with_log_z, token_budget=1)
+    head_weights = fill(value)
     fill(log_z)
     data = batch()
-    seen, other = value.policy_of(data), log_z.policy_of(data)
-    assert seen.value is not None
-    assert other.log_z is not None
+    with_values, with_log_zs = value.policy_of(data), log_z.policy_of(data)
+    assert with_values.value is not None
+    assert with_log_zs.log_z is not None
     model = qwen2().eval()
     for b in (0, 4, 8):
         g = int(data.group[b])
         prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
         ids = torch.cat([prompt, response])[None]
         hidden = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, len(prompt) - 1 : -1]
-        expected = nn.functional.linear(normal(hidden), given["value.out.weight"], given["value.out.bias"])[:, 0]
-        assert torch.allclose(seen.value[b, : len(response)], expected, atol=1e-5)
-        assert not seen.value[b, len(response) :].any()
-    assert torch.equal(other.log_z[0], other.log_z[2])  # one prompt
-    assert len(set(other.log_z.tolist())) == 3
-    assert torch.equal(other.log_z, log_z.policy_of(data).log_z)  # no dropout outside training
+        expected = nn.functional.linear(
+            normal(hidden), head_weights["value.out.weight"], head_weights["value.out.bias"]
+        )[:, 0]
+        assert torch.allclose(with_values.value[b, : len(response)], expected, atol=1e-5)
+        assert not with_values.value[b, len(response) :].any()
+    assert torch.equal(with_log_zs.log_z[0], with_log_zs.log_z[2])  # one prompt
+    assert len(set(with_log_zs.log_z.tolist())) == 3
+    assert torch.equal(with_log_zs.log_z, log_z.policy_of(data).log_z)  # no dropout outside training
 
 
 def test_heads_start_at_zero() -> None:
-    seen = trainer(loss=with_value).policy_of(batch())
+    seen = make_trainer(loss=with_value).policy_of(batch())
     assert seen.value is not None
     assert not seen.value.any()
-    other = trainer(loss=with_log_z).policy_of(batch())
+    other = make_trainer(loss=with_log_z).policy_of(batch())
     assert other.log_z is not None
     assert not other.log_z.any()
 
 
 def test_heads_have_a_learning_rate_of_their_own() -> None:
     """AdamW's first step is the learning rate times the sign of the gradient."""
-    made = trainer(loss=with_value, lr=1e-3, head_lr=0.05, eps=1e-12, schedule="linear", steps=2)
-    before = weights(made)["model.norm.weight"]
-    metrics = [made.learn(batch()) for _ in range(2)]
-    bias = dict(made.actor.heads.named_parameters())["value.out.bias"].detach().full_tensor()
+    trainer = make_trainer(loss=with_value, lr=1e-3, head_lr=0.05, eps=1e-12, schedule="linear", steps=2)
+    before = weights(trainer)["model.norm.weight"]
+    metrics = [trainer.learn(batch()) for _ in range(2)]
+    bias = dict(trainer.actor.heads.named_parameters())["value.out.bias"].detach().full_tensor()
     assert [m["optim/lr"] for m in metrics] == [1e-3, 5e-4]
     # Towards reward + 1, by 0.05, then by half of it: AdamW without momentum, bias-corrected.
     assert 0.05 < float(bias) < 0.08
-    assert float((weights(made)["model.norm.weight"] - before).abs().max()) < 2e-3
+    assert float((weights(trainer)["model.norm.weight"] - before).abs().max()) < 2e-3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -181,29 +187,29 @@ def test_continued_training_is_bitwise_uninterrupted_training(
         "token_budget": 10,
     }
     data = [batch(seed=s) for s in range(4)]
-    whole = trainer(**knobs)
-    expected = [whole.learn(each) for each in data]
-    first = trainer(**knobs)
-    found = [first.learn(each) for each in data[:2]]
+    uninterrupted = make_trainer(**knobs)
+    expected = [uninterrupted.learn(rollouts) for rollouts in data]
+    first = make_trainer(**knobs)
+    actual = [first.learn(rollouts) for rollouts in data[:2]]
     first.save(tmp_path / "a", {})
-    second = trainer(**knobs)
+    second = make_trainer(**knobs)
     second.load(tmp_path / "a")
-    found += [second.learn(each) for each in data[2:]]
-    assert found == expected
+    actual += [second.learn(rollouts) for rollouts in data[2:]]
+    assert actual == expected
     for name, p in second.actor.named_parameters():
-        assert torch.equal(p.full_tensor(), dict(whole.actor.named_parameters())[name].full_tensor()), name
+        assert torch.equal(p.full_tensor(), dict(uninterrupted.actor.named_parameters())[name].full_tensor()), name
 
 
-def test_heads_are_no_part_of_the_weights_that_are_handed_out() -> None:
-    assert list(weights(trainer(loss=with_value))) == [name for name, _ in qwen2().named_parameters()]
+def test_heads_are_not_among_the_weights_for_the_engine() -> None:
+    assert list(weights(make_trainer(loss=with_value))) == [name for name, _ in qwen2().named_parameters()]
 
 
 def test_a_table_policy_has_heads_too() -> None:
     for loss in (with_value, with_log_z):
-        made = trainer(TablePolicy(TableConfig(vocab_size=16)), loss=loss, lr=0.05)
+        trainer = make_trainer(TablePolicy(TableConfig(vocab_size=16)), loss=loss, lr=0.05)
         with torch.no_grad():  # words that can never follow, as tasks have them
-            dict(made.actor.named_parameters())["model.model.table.weight"].to_local()[:, 11:] = -1e4
-        losses = [made.learn(batch())["loss/total"] for _ in range(20)]
+            dict(trainer.actor.named_parameters())["model.model.table.weight"].to_local()[:, 11:] = -1e4
+        losses = [trainer.learn(batch())["loss/total"] for _ in range(20)]
         assert losses[-1] < 0.7 * losses[0]
 
 
@@ -211,7 +217,7 @@ def test_a_table_policy_has_heads_too() -> None:
 def test_groups_and_micro_batches_without_tokens_are_harmless(loss: Any, caplog: pytest.LogCaptureFixture) -> None:
     data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
     with caplog.at_level(logging.WARNING):
-        cut, whole = (trainer(loss=loss, token_budget=b) for b in (1, 10_000))
+        cut, whole = (make_trainer(loss=loss, token_budget=b) for b in (1, 10_000))
     cut.learn(data)
     whole.learn(data)
     assert worst(gradients(cut), gradients(whole)) < CLOSE

@@ -1,4 +1,4 @@
-"""The trainer's knobs are those of its YAML, with the values that what reads them knows."""
+"""The trainer's knobs are those of its YAML, and their choices those of the functions that read them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlvr.loss.kl_cov import kl_cov
 from rlvr.trainer.logprob import token_logp
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
+from tests.trainer.tiny import batch, make_trainer, plain_logp, qwen2
 
 
 @pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 10}])
@@ -21,10 +21,10 @@ from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
 def test_logp_is_that_of_the_models_logits(knobs: dict[str, Any], temperature: float) -> None:
     data = batch()
     expected = plain_logp(qwen2().eval(), data, temperature)
-    found = trainer(temperature=temperature, **knobs).logp(data)
+    actual = make_trainer(temperature=temperature, **knobs).logp(data)
     for b, row in enumerate(expected):
-        assert torch.allclose(found[b, : len(row)], row, atol=2e-6)
-        assert torch.equal(found[b, len(row) :], torch.zeros(found.shape[1] - len(row)))
+        assert torch.allclose(actual[b, : len(row)], row, atol=2e-6)
+        assert torch.equal(actual[b, len(row) :], torch.zeros(actual.shape[1] - len(row)))
 
 
 @pytest.mark.parametrize("entropy_gradient", [True, False])
@@ -45,7 +45,7 @@ def test_chunks_change_nothing(entropy_gradient: bool) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that any operation gives, backward passes included."""
+    """Elements of the largest tensor that any operation returns, backward passes included."""
 
     size = 0
 
@@ -53,9 +53,9 @@ class Largest(TorchDispatchMode):
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), knobs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*arguments, **(knobs or {}))
-        for each in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.size = max(self.size, each.numel())
+        for output in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(output, torch.Tensor):
+                self.size = max(self.size, output.numel())
         return result
 
 
@@ -76,7 +76,7 @@ def test_logits_of_all_tokens_never_exist(entropy_gradient: bool) -> None:
 
 
 class Entropies(TorchDispatchMode):
-    """How often log softmax(z) was taken of all logits, which entropies alone need."""
+    """How often log softmax(z) of all logits was computed, which only entropies need."""
 
     count = 0
 
@@ -107,13 +107,13 @@ def test_log_probabilities_and_gradients_are_the_same_bits_without_entropies(chu
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_entropies_are_not_computed_where_nobody_reads_them(dtype: str) -> None:
-    """A forward pass of frozen policies, and one for log-probabilities alone, takes none; one of training takes one."""
+    """None in a forward pass of frozen policies or for log-probabilities only; one in a forward pass of training."""
     data = batch(lengths=[3, 1, 2] * 3, logp_ref=None)
 
     def taken(**knobs: Any) -> int:
-        made = trainer(dtype=dtype, token_budget=1, **knobs)
+        trainer = make_trainer(dtype=dtype, token_budget=1, **knobs)
         with Entropies() as seen:
-            made.learn(data)
+            trainer.learn(data)
         return seen.count
 
     num_micro_batches = 9  # rows
@@ -121,12 +121,12 @@ def test_entropies_are_not_computed_where_nobody_reads_them(dtype: str) -> None:
         assert taken(**knobs) == num_micro_batches, knobs
     assert taken(loss=partial(kl_cov, fraction=0.3, coefficient=1.0), kl=0.1) == num_micro_batches
     assert taken(loss=SELECTIVE) == 2 * num_micro_batches  # its first pass reads them
-    made = trainer(dtype=dtype)
+    trainer = make_trainer(dtype=dtype)
     with Entropies() as seen:
-        logp = made.logp(data)
+        logp = trainer.logp(data)
     assert seen.count == 0
     with Entropies() as seen:
-        policy = made.policy_of(data)
+        policy = trainer.policy_of(data)
     assert seen.count > 0
     assert policy.entropy is not None
     assert torch.equal(logp, policy.logp)
@@ -154,24 +154,24 @@ def test_entropy_and_its_gradient_at_a_vocabulary_of_32k_are_those_of_float64(im
     hidden, target = torch.randn(24, 16, requires_grad=True), torch.arange(24)
     weight = torch.linspace(-1, 1, 24)
     logp, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=10 * 32_768)
-    mine = torch.autograd.grad((weight * entropy).sum(), [hidden, head.weight])
+    gradients = torch.autograd.grad((weight * entropy).sum(), [hidden, head.weight])
 
     wide = nn.Linear(16, 32_768).double()
     wide.load_state_dict({name: value.double() for name, value in head.state_dict().items()})
     exact = hidden.detach().double().requires_grad_()
     possible = wide(exact)[:, : 32_768 - impossible].log_softmax(-1)
     expected = -(possible.exp() * possible).sum(-1)
-    theirs = torch.autograd.grad((weight * expected).sum(), [exact, wide.weight])
+    exact_gradients = torch.autograd.grad((weight * expected).sum(), [exact, wide.weight])
     torch.testing.assert_close(entropy.double(), expected, rtol=0, atol=2e-5)
     torch.testing.assert_close(logp.double(), possible[torch.arange(24), target], rtol=0, atol=2e-5)
-    for found, right in zip(mine, theirs, strict=True):
-        assert float((found.double() - right).abs().max() / right.abs().max()) < 1e-5
+    for actual, right in zip(gradients, exact_gradients, strict=True):
+        assert float((actual.double() - right).abs().max() / right.abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("tokens", [8, 600])
 def test_the_head_in_half_precision_errs_by_a_quarter_of_a_percent_at_most(tokens: int) -> None:
     """Logits, log-probabilities and the sum of the weights' gradient over 150 chunks, against float64 of the same
-    half-precision factors: what is left is that gradients are given in half precision."""
+    half-precision factors: the remaining error is that gradients are returned in half precision."""
     torch.manual_seed(0)
     hidden = torch.randn(tokens, 64).bfloat16().requires_grad_()
     head = nn.Linear(64, 512, bias=False).bfloat16()
@@ -186,7 +186,7 @@ def test_the_head_in_half_precision_errs_by_a_quarter_of_a_percent_at_most(token
     (expected @ coefficient.double() + expected_entropy @ coefficient.double()).backward()
     torch.testing.assert_close(logp.double(), expected, rtol=0, atol=2e-6 * 10)
     torch.testing.assert_close(entropy.double(), expected_entropy, rtol=0, atol=2e-6 * 10)
-    for found, right in ((hidden.grad, exact.grad), (head.weight.grad, weight.grad)):
-        assert found is not None
+    for actual, right in ((hidden.grad, exact.grad), (head.weight.grad, weight.grad)):
+        assert actual is not None
         assert right is not None
-        assert float((found.double() - right).norm() / right.norm()) < 0.0025
+        assert float((actual.double() - right).norm() / right.norm()) < 0.0025

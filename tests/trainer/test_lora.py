@@ -1,4 +1,4 @@
-"""Adapters: what they compute, what is trained, and what everyone else is given."""
+"""Adapters: their computation, their training, and the merged weights that engines and exports get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, lora, tensor_files
-from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
+from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, weights
 
 RANK, ALPHA = 3, 6.0
 KNOBS = {"lora_rank": RANK, "lora_alpha": ALPHA, "lr": 0.05, "betas": (0.9, 0.999)}
@@ -27,16 +27,16 @@ def loaded(values: dict[str, torch.Tensor], *, tied: bool = True) -> nn.Module:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_weights_handed_over_are_the_policy(tied: bool) -> None:
-    """A plain model with the merged weights says of a batch what the model with adapters does."""
-    made = trainer(qwen2(tied=tied), **KNOBS)
+    """A plain model with the merged weights has the same log-probabilities as the model with adapters."""
+    trainer = make_trainer(qwen2(tied=tied), **KNOBS)
     for seed in range(2):
-        made.learn(batch(seed=seed))
-    handed, base = weights(made), dict(qwen2(tied=tied).named_parameters())
-    assert handed.keys() == base.keys()
-    changed = {name for name, w in handed.items() if not torch.equal(w, base[name])}
+        trainer.learn(batch(seed=seed))
+    merged, base = weights(trainer), dict(qwen2(tied=tied).named_parameters())
+    assert merged.keys() == base.keys()
+    changed = {name for name, w in merged.items() if not torch.equal(w, base[name])}
     assert changed == {name for name in base if "_proj.weight" in name}
-    expected = torch.cat(plain_logp(loaded(handed, tied=tied), batch()))
-    assert torch.allclose(made.logp(batch())[batch().mask], expected, atol=2e-6)
+    expected = torch.cat(plain_logp(loaded(merged, tied=tied), batch()))
+    assert torch.allclose(trainer.logp(batch())[batch().mask], expected, atol=2e-6)
     assert not torch.allclose(torch.cat(plain_logp(qwen2(tied=tied), batch())), expected, atol=0.01)
 
 
@@ -55,10 +55,10 @@ def test_merging_is_exact_in_float64() -> None:
 
 def test_an_adapters_gradient_is_that_of_the_weight_it_adapts() -> None:
     """At B = 0: dL/dB = alpha/rank · dL/dW Aᵀ, with dL/dW from training all weights, and dL/dA = 0."""
-    whole, made = trainer(), trainer(lora_rank=RANK, lora_alpha=ALPHA)
-    first = {name: p.full_tensor().detach().clone() for name, p in made.actor.model.named_parameters()}  # type: ignore[attr-defined]
-    assert made.learn(batch())["policy/entropy"] == whole.learn(batch())["policy/entropy"]
-    of_weights, of_adapters = gradients(whole), gradients(made)
+    full_trainer, trainer = make_trainer(), make_trainer(lora_rank=RANK, lora_alpha=ALPHA)
+    first = {name: p.full_tensor().detach().clone() for name, p in trainer.actor.model.named_parameters()}  # type: ignore[attr-defined]
+    assert trainer.learn(batch())["policy/entropy"] == full_trainer.learn(batch())["policy/entropy"]
+    of_weights, of_adapters = gradients(full_trainer), gradients(trainer)
     assert of_adapters.keys() == {name for name in first if lora.is_adapter(name)}
     for name, gradient in of_adapters.items():
         module = name.rpartition(".")[0]
@@ -72,12 +72,12 @@ def test_an_adapters_gradient_is_that_of_the_weight_it_adapts() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_base_policy_is_the_policy_without_its_adapters(dtype: str) -> None:
     """Penalty and measured divergence are those of training with a frozen copy: 0 at first, then more."""
-    made = trainer(**KNOBS, kl=0.5, base_kl=True, dtype=dtype, updates=3, epochs=2)
-    metrics = made.learn(batch(logp_ref=None))
+    trainer = make_trainer(**KNOBS, kl=0.5, base_kl=True, dtype=dtype, updates=3, epochs=2)
+    metrics = trainer.learn(batch(logp_ref=None))
     assert metrics["policy/kl_base"] == 0.0  # of the first update, which starts at the base policy
-    assert made.learn(batch(logp_ref=None))["policy/kl_base"] > 1e-4
-    first = made.packer.layout(batch(), shared=False)
-    of_base, of_reference = made.frozen.logp(first, base=True, reference=True)
+    assert trainer.learn(batch(logp_ref=None))["policy/kl_base"] > 1e-4
+    first = trainer.packer.layout(batch(), shared=False)
+    of_base, of_reference = trainer.frozen.logp(first, base=True, reference=True)
     assert of_base is of_reference
     assert of_base is not None
     expected = torch.cat(plain_logp(qwen2(), batch()))
@@ -85,30 +85,30 @@ def test_the_base_policy_is_the_policy_without_its_adapters(dtype: str) -> None:
 
 
 def test_a_run_goes_on_bit_for_bit_from_a_checkpoint_of_adapters_alone(tmp_path: Path) -> None:
-    made = trainer(**KNOBS, base_kl=True)
-    made.learn(batch(logp_ref=None))
-    made.save(tmp_path / "a", {})
-    expected = made.learn(batch(seed=1, logp_ref=None))
+    trainer = make_trainer(**KNOBS, base_kl=True)
+    trainer.learn(batch(logp_ref=None))
+    trainer.save(tmp_path / "a", {})
+    expected = trainer.learn(batch(seed=1, logp_ref=None))
     stored = load_file(tmp_path / "a" / tensor_files.FIRST)
     assert stored.keys() > {"random.cpu"}
     assert all(lora.is_adapter(name) for name in stored if not name.startswith("random."))
-    other = trainer(**KNOBS, base_kl=True)
+    other = make_trainer(**KNOBS, base_kl=True)
     other.load(tmp_path / "a")
     assert other.learn(batch(seed=1, logp_ref=None)) == expected
-    assert all(torch.equal(w, weights(made)[name]) for name, w in weights(other).items())
+    assert all(torch.equal(w, weights(trainer)[name]) for name, w in weights(other).items())
 
 
 def test_an_exported_checkpoint_is_the_merged_model(tmp_path: Path) -> None:
     qwen2().save_pretrained(tmp_path / "base")
     word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
-    made = trainer(**KNOBS)
-    made.learn(batch())
-    made.save(tmp_path / "a", {})
+    trainer = make_trainer(**KNOBS)
+    trainer.learn(batch())
+    trainer.save(tmp_path / "a", {})
     checkpoint.export(tmp_path / "policy", tmp_path / "a", tmp_path / "base", dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
-    assert all(torch.equal(p, weights(made)[name]) for name, p in model.named_parameters())
+    assert all(torch.equal(p, weights(trainer)[name]) for name, p in model.named_parameters())
 
 
 def test_what_adapters_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="no linear layers to adapt"):
-        trainer(TablePolicy(TableConfig(vocab_size=16)), **KNOBS)
+        make_trainer(TablePolicy(TableConfig(vocab_size=16)), **KNOBS)

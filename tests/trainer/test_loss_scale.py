@@ -14,7 +14,7 @@ from rlvr.trainer import loss_scale
 from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.loss_scale import LossScale
 from tests.trainer.test_gradient import by_hand
-from tests.trainer.tiny import batch, gradients, qwen2, surrogate, trainer, weights, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, surrogate, weights, worst
 
 HALF = 0.01  # of the largest gradient: 11 bits of mantissa, over a few dozen roundings; the largest seen is 0.002
 STEEP = 2.0**8  # times the loss: a gradient that float16 holds, but not 65536 times
@@ -54,21 +54,21 @@ def test_the_scale_falls_at_overflow_and_rises_after_a_while_without(monkeypatch
 )
 def test_the_gradient_is_that_of_a_float64_loop_within_half_precision(knobs: dict[str, Any]) -> None:
     tied = knobs.get("tied", True)
-    made = trainer(qwen2(tied=tied), dtype="float16", **{k: v for k, v in knobs.items() if k != "tied"})
-    metrics = made.learn(batch())
-    assert worst(gradients(made), by_hand(qwen2(tied=tied), batch())) < HALF
+    trainer = make_trainer(qwen2(tied=tied), dtype="float16", **{k: v for k, v in knobs.items() if k != "tied"})
+    metrics = trainer.learn(batch())
+    assert worst(gradients(trainer), by_hand(qwen2(tied=tied), batch())) < HALF
     assert (metrics["optim/loss_scale"], metrics["optim/skipped"]) == (65536, 0)
-    assert all(p.dtype == torch.float32 for p in made.actor.parameters())
+    assert all(p.dtype == torch.float32 for p in trainer.actor.parameters())
 
 
 def test_small_gradients_do_not_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a loss that is 2^-18 times as large; without the scale most of it is 0 or a subnormal number."""
     expected = {name: g * 2.0**-18 for name, g in by_hand(qwen2(), batch()).items()}
-    scaled = trainer(loss=flat, dtype="float16")
+    scaled = make_trainer(loss=flat, dtype="float16")
     scaled.learn(batch())
     assert worst(gradients(scaled), expected) < HALF
     monkeypatch.setattr(loss_scale, "FIRST", 1.0)
-    plain = trainer(loss=flat, dtype="float16")
+    plain = make_trainer(loss=flat, dtype="float16")
     plain.learn(batch())
     assert worst(gradients(plain), expected) > 10 * HALF
 
@@ -76,50 +76,50 @@ def test_small_gradients_do_not_underflow(monkeypatch: pytest.MonkeyPatch) -> No
 def test_clipping_is_to_the_norm_without_the_scale() -> None:
     exact = by_hand(qwen2(), batch())
     norm = float(torch.stack([g.norm() for g in exact.values()]).norm())
-    made = trainer(dtype="float16", clip_norm=norm / 8)
-    assert made.learn(batch())["optim/grad_norm"] == pytest.approx(norm, rel=HALF)
-    assert worst(gradients(made), {name: g / 8 for name, g in exact.items()}) < HALF
+    trainer = make_trainer(dtype="float16", clip_norm=norm / 8)
+    assert trainer.learn(batch())["optim/grad_norm"] == pytest.approx(norm, rel=HALF)
+    assert worst(gradients(trainer), {name: g / 8 for name, g in exact.items()}) < HALF
 
 
 def test_an_update_that_overflows_changes_nothing_but_the_scale() -> None:
-    made = trainer(loss=steep, dtype="float16", lr=0.01, schedule="linear", weight_decay=0.1)
-    before, skipped = weights(made), 0
+    trainer = make_trainer(loss=steep, dtype="float16", lr=0.01, schedule="linear", weight_decay=0.1)
+    before, skipped = weights(trainer), 0
     while True:
-        metrics = made.learn(batch())
+        metrics = trainer.learn(batch())
         if not metrics["optim/skipped"]:
             break
         skipped += 1
         assert metrics["optim/loss_scale"] == 2.0 ** (17 - skipped)
         assert metrics["optim/lr"] == pytest.approx(0.01 * (1 - (skipped - 1) / 10))  # the schedule goes on
         assert "optim/grad_norm" not in metrics
-        assert all(torch.equal(w, before[name]) for name, w in weights(made).items())
-        assert not any(g.any() for g in gradients(made).values())
+        assert all(torch.equal(w, before[name]) for name, w in weights(trainer).items())
+        assert not any(g.any() for g in gradients(trainer).values())
     assert 1 < skipped < 9
-    assert (made.num_updates, made.num_averaged, made.loss_scale.finite) == (skipped + 1, 1, 1)
+    assert (trainer.num_updates, trainer.num_averaged, trainer.loss_scale.finite) == (skipped + 1, 1, 1)
     expected = by_hand(qwen2(), batch())
-    assert worst(gradients(made), {name: g * STEEP for name, g in expected.items()}) < HALF
+    assert worst(gradients(trainer), {name: g * STEEP for name, g in expected.items()}) < HALF
     # Adam's first step, corrected for one average, is lr times the sign of the gradient, weights decayed before.
     rate = metrics["optim/lr"]
     name = "model.embed_tokens.weight"
     clear = expected[name].abs() > 0.1 * expected[name].abs().max()
-    step = weights(made)[name] - before[name] * (1 - rate * 0.1)
+    step = weights(trainer)[name] - before[name] * (1 - rate * 0.1)
     torch.testing.assert_close(step[clear], -rate * expected[name].sign().float()[clear], rtol=1e-3, atol=1e-6)
 
 
 def test_a_run_that_was_stopped_between_overflows_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     knobs: dict[str, Any] = {"loss": steep, "dtype": "float16", "updates": 2, "lr": 0.01, "clip_norm": 0.1}
-    whole = trainer(**knobs)
-    expected = [whole.learn(batch(seed=seed)) for seed in range(4)]
-    assert sum(2 * each["optim/skipped"] for each in expected) > 2  # before and after the checkpoint
-    first = trainer(**knobs)
-    found = [first.learn(batch(seed=0))]
+    uninterrupted = make_trainer(**knobs)
+    expected = [uninterrupted.learn(batch(seed=seed)) for seed in range(4)]
+    assert sum(2 * metrics["optim/skipped"] for metrics in expected) > 2  # before and after the checkpoint
+    first = make_trainer(**knobs)
+    actual = [first.learn(batch(seed=0))]
     first.save(tmp_path / "step-00000001", {})
-    second = trainer(**knobs)
+    second = make_trainer(**knobs)
     second.load(tmp_path / "step-00000001")
     assert second.loss_scale == first.loss_scale != LossScale.of(torch.float16)
-    found += [second.learn(batch(seed=seed)) for seed in range(1, 4)]
-    assert found == expected
-    assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
+    actual += [second.learn(batch(seed=seed)) for seed in range(1, 4)]
+    assert actual == expected
+    assert all(torch.equal(weights(second)[name], w) for name, w in weights(uninterrupted).items())
 
 
 def test_a_gradient_that_no_scale_makes_finite_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_gradient_that_no_scale_makes_finite_is_divergence(monkeypatch: pytest
     def broken(policy: Policy, batch: Batch) -> Terms:
         return Terms((policy.logp - policy.logp.detach()).clamp(min=0).sqrt())  # value 0, slope infinite
 
-    made = trainer(loss=broken, dtype="float16")
-    assert [made.learn(batch())["optim/skipped"] for _ in range(2)] == [1, 1]
+    trainer = make_trainer(loss=broken, dtype="float16")
+    assert [trainer.learn(batch())["optim/skipped"] for _ in range(2)] == [1, 1]
     with pytest.raises(Diverged, match=r"the gradient norm is .* Try a lower lr. .*trainer.dtype=bfloat16"):
-        made.learn(batch())
+        trainer.learn(batch())

@@ -1,4 +1,4 @@
-"""The schedule in numbers, and AdamW against its formula."""
+"""The schedule against numbers worked by hand, and AdamW against its formula."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from rlvr.trainer.optimiser import learning_rate
-from tests.trainer.tiny import batch, gradients, make_knobs, trainer, weights
+from tests.trainer.tiny import batch, gradients, make_knobs, make_trainer, weights
 
 
 def rates(schedule: str, **knobs: Any) -> list[float]:
-    made = make_knobs(lr=1.0, schedule=schedule, warmup_steps=2, steps=6, **knobs)
-    return [learning_rate(n, made) for n in range(6)]
+    all_knobs = make_knobs(lr=1.0, schedule=schedule, warmup_steps=2, steps=6, **knobs)
+    return [learning_rate(n, all_knobs) for n in range(6)]
 
 
 def test_schedules_by_hand() -> None:
@@ -48,32 +48,32 @@ def test_the_schedule_counts_the_updates_of_steps_without_a_batch(updates: int, 
     """4 steps on a straight line from 0.01 to 0: the first and the third learn, the second and the fourth do not."""
     knobs: dict[str, Any] = {"steps": 4, "schedule": "linear", "lr": 0.01, "updates": updates, "epochs": epochs}
     n = updates * epochs
-    made, other = trainer(**knobs), trainer(**knobs)
-    first, before = made.learn(batch()), weights(made)
-    assert made.learn_nothing() == {"tokens/train": 0, "tokens/used": 0}
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(made).items())
-    assert (made.num_updates, made.num_learned, made.num_averaged) == (n, 2, n)
-    made.save(tmp_path / "step-00000002", {})
-    other.load(tmp_path / "step-00000002")
-    for each in (made, other):
-        third = each.learn(batch())
-        each.learn_nothing()
+    trainer, resumed_trainer = make_trainer(**knobs), make_trainer(**knobs)
+    first, before = trainer.learn(batch()), weights(trainer)
+    assert trainer.learn_nothing() == {"tokens/train": 0, "tokens/used": 0}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(trainer).items())
+    assert (trainer.num_updates, trainer.num_learned, trainer.num_averaged) == (n, 2, n)
+    trainer.save(tmp_path / "step-00000002", {})
+    resumed_trainer.load(tmp_path / "step-00000002")
+    for either in (trainer, resumed_trainer):
+        third = either.learn(batch())
+        either.learn_nothing()
         # The mean over n updates, of which the first is at the whole rate, and of the step that begins at a half.
         assert first["optim/lr"] == pytest.approx(0.01 * (1 - (n - 1) / (8 * n)))
         assert third["optim/lr"] == pytest.approx(0.01 * (0.5 - (n - 1) / (8 * n)))
-        assert each.num_updates == 2 * n
+        assert either.num_updates == 2 * n
 
 
 def test_updates_follow_adamw_with_warm_up() -> None:
-    made = trainer(betas=(0.0, 0.9), eps=1e-6, lr=0.01, weight_decay=0.1, warmup_steps=2)
+    trainer = make_trainer(betas=(0.0, 0.9), eps=1e-6, lr=0.01, weight_decay=0.1, warmup_steps=2)
     square: dict[str, torch.Tensor] = {}
     for n in (1, 2, 3):
-        before = weights(made)
-        learned = made.learn(batch())
+        before = weights(trainer)
+        learned = trainer.learn(batch())
         rate = [0.005, 0.01, 0.01][n - 1]
         assert learned["optim/lr"] == rate
-        for name, g in gradients(made).items():
+        for name, g in gradients(trainer).items():
             square[name] = 0.9 * square.get(name, torch.zeros_like(g)) + 0.1 * g.square()
             step = g / ((square[name] / (1 - 0.9**n)).sqrt() + 1e-6)
             expected = before[name] * (1 - rate * 0.1) - rate * step
-            assert torch.allclose(weights(made)[name], expected, atol=1e-6), name
+            assert torch.allclose(weights(trainer)[name], expected, atol=1e-6), name

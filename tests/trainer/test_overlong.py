@@ -1,4 +1,4 @@
-"""The soft penalty by hand, and what the filter leaves out of a batch."""
+"""The soft penalty by hand, and the tokens that the filter leaves out of a batch."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_penalty_by_hand(length: int, expected: float) -> None:
 
 
 def test_rewards_lose_the_penalty_and_keep_their_outcome() -> None:
-    (found,) = penalised([group(10, 3, 8)], max_tokens=10, buffer=4, factor=1.0)
-    assert [r.value for r in found.rewards] == [0.0, 0.0, -0.5]
-    assert [r.outcome for r in found.rewards] == ["correct", "wrong", "wrong"]
+    (result,) = penalised([group(10, 3, 8)], max_tokens=10, buffer=4, factor=1.0)
+    assert [r.value for r in result.rewards] == [0.0, 0.0, -0.5]
+    assert [r.outcome for r in result.rewards] == ["correct", "wrong", "wrong"]
 
 
 @pytest.mark.parametrize(("buffer", "values"), [(0.4, [0.5, 0.0, -0.25]), (1, [0.5, 0.0, 0.0])])
 def test_a_buffer_below_one_is_a_share_of_the_longest_response(buffer: float, values: list[float]) -> None:
     """0.4 of 10 tokens is a buffer of 4; 1 is one token."""
-    (found,) = penalised([group(10, 3, 8)], max_tokens=10, buffer=buffer, factor=0.5)
-    assert [r.value for r in found.rewards] == values
+    (result,) = penalised([group(10, 3, 8)], max_tokens=10, buffer=buffer, factor=0.5)
+    assert [r.value for r in result.rewards] == values
 
 
 def test_advantages_are_of_the_penalised_rewards() -> None:

@@ -51,7 +51,7 @@ def test_padded_layout_by_hand() -> None:
 
 
 def visible(packed: Packed, num_tokens: int) -> list[set[int]]:
-    """For each token of the row, the tokens it attends to, read off the segments one by one."""
+    """For each token of the row, the tokens that it attends to, computed from the segments one by one."""
     queries = list[set[int]]()
     for segment in packed.segments:
         for row in range(len(segment.query)):

@@ -1,4 +1,4 @@
-"""How a model reads a batch, and how much of it at once."""
+"""The choice between packed and padded sequences, and the tokens of a micro-batch."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.trainer.tiny import make_knobs, qwen2
 
 logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 rank, _, device = distributed.join_group()
-said = [rank]
-for cannot in ([], [1], [0]):  # the ranks on which the model, packed, has other hidden states
-    actor = Actor(shifting() if rank in cannot else qwen2(), 1.0)
-    chosen = packer.choose(actor, actor, make_knobs(), 0, device)
-    said.append([chosen.packing, actor.model.config._attn_implementation])
-os.write(1, f"{json.dumps(said)}\\n".encode())
+result = [rank]
+for failing in ([], [1], [0]):  # the ranks on which the model, packed, has other hidden states
+    actor = Actor(shifting() if rank in failing else qwen2(), 1.0)
+    choice = packer.choose(actor, actor, make_knobs(), 0, device)
+    result.append([choice.packing, actor.model.config._attn_implementation])
+os.write(1, f"{json.dumps(result)}\\n".encode())
 distributed.barrier()
 distributed.end_process(0)
 """
 
 
-def test_a_cpu_takes_no_more_tokens_at_once_than_its_caches_like() -> None:
+def test_a_micro_batch_on_a_cpu_is_limited_by_its_caches() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert [fitting(tokens, cpu) for tokens in (100, 8192, 16384)] == [100, 8192, 8192]
     assert fitting(65536, gpu) == 65536
@@ -47,8 +47,8 @@ def test_sequences_are_packed_if_they_can_be_on_all_ranks() -> None:
     command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", RANK]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     packed, padded = [True, "rlvr_packed"], [False, "sdpa"]
-    said = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert said == [[rank, packed, padded, padded] for rank in (0, 1)], done.stderr[-4000:]
+    results = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert results == [[rank, packed, padded, padded] for rank in (0, 1)], done.stderr[-4000:]
     warnings = [line for line in done.stderr.splitlines() if "sequences are padded, not packed" in line]
     assert len(warnings) == 4
-    assert len(set(warnings)) == 1  # both say by how much the one differs
+    assert len(set(warnings)) == 1  # both ranks log the same difference

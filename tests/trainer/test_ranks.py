@@ -1,4 +1,4 @@
-"""Two real processes train, save and load as one does, and four go on from what two saved."""
+"""Two real processes train, save and load as a single one does, and four resume from a checkpoint of two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint
 from tests.trainer import ranks
-from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, weights, worst
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +25,11 @@ CLOSE = 2e-6
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = trainer(**ranks.TRAINING)
+    trainer = make_trainer(**ranks.TRAINING)
     path = tmp_path_factory.mktemp("ranks")
     for seed in range(2):
-        made.learn(batch(seed=seed))
-    made.save(path / "step-1", {"seen": 2})
+        trainer.learn(batch(seed=seed))
+    trainer.save(path / "step-1", {"seen": 2})
     qwen2(seed=3).save_pretrained(path / "base")
     word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(path / "base")
     start(2, path)
@@ -53,16 +53,16 @@ def results(directory: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", ranks.CASES)
 def test_two_ranks_have_the_gradient_and_the_metrics_of_one(case: str, results: list[dict[str, Any]]) -> None:
-    one = ranks.learn(ranks.CASES[case])
+    single = ranks.learn(ranks.CASES[case])
     half = "float16" in case
     close = 0.02 if half else CLOSE
     for rank in results:
-        assert worst(rank[case]["gradients"], one["gradients"]) < close
-        assert rank[case]["metrics"] == pytest.approx(one["metrics"], rel=max(close, 1e-5), abs=1e-6)
-        assert torch.allclose(rank[case]["logp"], one["logp"], atol=0.3 if half else 1e-5)
+        assert worst(rank[case]["gradients"], single["gradients"]) < close
+        assert rank[case]["metrics"] == pytest.approx(single["metrics"], rel=max(close, 1e-5), abs=1e-6)
+        assert torch.allclose(rank[case]["logp"], single["logp"], atol=0.3 if half else 1e-5)
 
 
-def test_full_weights_of_frozen_copies_are_let_go_of_after_use(results: list[dict[str, Any]]) -> None:
+def test_full_weights_of_frozen_copies_are_freed_after_use(results: list[dict[str, Any]]) -> None:
     """After `learn`, before an engine samples, and after `policy_of`: of every rank and every layer."""
     for case in ranks.CASES:
         assert [rank[case]["gathered"] for rank in results] == [[0, 0]] * 2, case
@@ -85,29 +85,29 @@ def test_ranks_agree_to_the_last_bit(results: list[dict[str, Any]]) -> None:
 
 
 def test_checkpoint_of_two_ranks_is_read_by_one_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
-    made = trainer(**ranks.TRAINING)
-    assert made.load(directory / "step-2") == {"seen": 2}
-    assert all(torch.equal(w, results[0]["weights"][name]) for name, w in weights(made).items())
-    made.learn(batch(seed=2))
+    trainer = make_trainer(**ranks.TRAINING)
+    assert trainer.load(directory / "step-2") == {"seen": 2}
+    assert all(torch.equal(w, results[0]["weights"][name]) for name, w in weights(trainer).items())
+    trainer.learn(batch(seed=2))
 
 
 def test_checkpoint_of_two_ranks_is_continued_by_four(directory: Path, results: list[dict[str, Any]]) -> None:
     start(4, directory)
-    one = trainer(**ranks.TRAINING)
-    one.load(directory / "step-2")
-    expected = one.learn(batch(seed=2))
+    single = make_trainer(**ranks.TRAINING)
+    single.load(directory / "step-2")
+    expected = single.learn(batch(seed=2))
     for rank in range(4):
-        found = torch.load(directory / f"resumed-{rank}.pt")
-        assert all(torch.equal(w, results[0]["weights"][name]) for name, w in found["weights"].items())
-        assert found["metrics"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        resumed = torch.load(directory / f"resumed-{rank}.pt")
+        assert all(torch.equal(w, results[0]["weights"][name]) for name, w in resumed["weights"].items())
+        assert resumed["metrics"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_checkpoint_of_one_rank_is_read_by_two_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
-    made = trainer(**ranks.TRAINING)
-    made.load(directory / "step-1")
+    trainer = make_trainer(**ranks.TRAINING)
+    trainer.load(directory / "step-1")
     for rank in results:
-        assert all(torch.equal(w, rank["loaded"]["weights"][name]) for name, w in weights(made).items())
-        assert all(torch.equal(g, rank["loaded"]["averages"][name]) for name, g in gradients(made).items())
+        assert all(torch.equal(w, rank["loaded"]["weights"][name]) for name, w in weights(trainer).items())
+        assert all(torch.equal(g, rank["loaded"]["averages"][name]) for name, g in gradients(trainer).items())
 
 
 def test_what_two_ranks_saved_is_exported_by_one(directory: Path, results: list[dict[str, Any]]) -> None:
@@ -118,9 +118,9 @@ def test_what_two_ranks_saved_is_exported_by_one(directory: Path, results: list[
 
 def test_ranks_that_read_their_own_rows_have_the_model_of_one(results: list[dict[str, Any]]) -> None:
     """Bit for bit after the load; after an update as near as two ranks ever are to one."""
-    one = trainer(qwen2(seed=3), kl=0.1, base_kl=True, lr=0.01)
-    before, metrics, after = weights(one), one.learn(ranks.data()), weights(one)
-    for rank in (each["sharded load"] for each in results):
+    single = make_trainer(qwen2(seed=3), kl=0.1, base_kl=True, lr=0.01)
+    before, metrics, after = weights(single), single.learn(ranks.data()), weights(single)
+    for rank in (of_rank["sharded load"] for of_rank in results):
         assert all(torch.equal(w, before[name]) for name, w in rank["weights"].items())
         assert rank["weights"].keys() == before.keys()
         assert rank["metrics"] == pytest.approx(metrics, rel=1e-5, abs=1e-6)
@@ -132,23 +132,23 @@ def test_ranks_that_read_their_own_rows_have_the_model_of_one(results: list[dict
 def test_heads_beside_weights_that_each_rank_reads_itself_start_as_those_of_one(
     case: str, results: list[dict[str, Any]]
 ) -> None:
-    """Three updates on two ranks where fresh memory reads as not-a-number."""
-    one = ranks.learn_three_times(trainer(qwen2(seed=3), base_kl=True, **ranks.SHARDED[case]))
-    for rank in (each[f"sharded load, {case}"] for each in results):
-        for found, expected in zip(rank["metrics"], one["metrics"], strict=True):
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        assert worst(rank["weights"], one["weights"]) < 1e-4
+    """Three updates on two ranks, with fresh memory filled with NaN."""
+    single = ranks.learn_three_times(make_trainer(qwen2(seed=3), base_kl=True, **ranks.SHARDED[case]))
+    for rank in (of_rank[f"sharded load, {case}"] for of_rank in results):
+        for actual, expected in zip(rank["metrics"], single["metrics"], strict=True):
+            assert actual == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert worst(rank["weights"], single["weights"]) < 1e-4
 
 
 def test_adapters_beside_weights_that_each_rank_reads_itself(results: list[dict[str, Any]]) -> None:
-    one = trainer(qwen2(seed=3), lora_rank=2, kl=0.1, base_kl=True)
-    metrics = one.learn(ranks.data())
-    for rank in (each["sharded load, adapters"] for each in results):
+    single = make_trainer(qwen2(seed=3), lora_rank=2, kl=0.1, base_kl=True)
+    metrics = single.learn(ranks.data())
+    for rank in (of_rank["sharded load, adapters"] for of_rank in results):
         assert rank["metrics"] == pytest.approx(metrics, rel=1e-5, abs=1e-6)
-        assert worst(rank["gradients"], gradients(one)) < CLOSE
+        assert worst(rank["gradients"], gradients(single)) < CLOSE
 
 
-def test_curves_coincide_however_the_work_is_cut(results: list[dict[str, Any]]) -> None:
+def test_curves_are_the_same_for_any_ranks_micro_batches_and_layouts(results: list[dict[str, Any]]) -> None:
     """One rank and two, groups one by one and all at once, packed and padded: ten updates in float32, 1e-4."""
     expected = ranks.curve()
     assert len({f"{value:.3f}" for value in expected["loss/total"]}) == 5
@@ -160,9 +160,9 @@ def test_curves_coincide_however_the_work_is_cut(results: list[dict[str, Any]]) 
         {"packing": False, "token_budget": 1},
         {"activation_checkpointing": True},
     ]
-    for found in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
+    for actual in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
         for name, values in expected.items():
-            assert found[name] == pytest.approx(values, rel=1e-4, abs=1e-5)
+            assert actual[name] == pytest.approx(values, rel=1e-4, abs=1e-5)
 
 
 def test_collectives(results: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Hard resets of the reference: when, to what, with or without the optimiser's memory, and across a checkpoint."""
+"""Hard resets of the reference: their time and policy, with or without the optimiser's averages, and in checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needs
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, frozen_gathered, gradients, surrogate, trainer, weights
+from tests.trainer.tiny import batch, frozen_gathered, gradients, make_trainer, surrogate, weights
 
 SEEN = list[Tensor]()
 
@@ -26,11 +26,11 @@ def looks(policy: Policy, batch: Batch) -> Terms:
 @pytest.mark.parametrize(("every", "last_reset"), [(None, 0), (1, 3), (2, 2), (5, 0)])
 def test_reference_is_the_policy_of_the_last_reset(every: int | None, last_reset: int) -> None:
     data = batch(logp_ref=None)
-    made = trainer(loss=looks, lr=0.05, reference_every=every, base_kl=True)
+    trainer = make_trainer(loss=looks, lr=0.05, reference_every=every, base_kl=True)
     policies = []
     for _ in range(4):
-        policies.append(made.logp(data))
-        metrics = made.learn(data)
+        policies.append(trainer.logp(data))
+        metrics = trainer.learn(data)
     assert torch.allclose(SEEN[-1], policies[last_reset], atol=1e-6)
     # The base policy stays what it was: k3 by hand between the policy before the last update and the first.
     d = (policies[0] - policies[3])[data.mask].double()
@@ -41,25 +41,25 @@ def test_reference_is_the_policy_of_the_last_reset(every: int | None, last_reset
 def test_a_step_without_a_batch_is_a_step_for_the_reference(steps: str) -> None:
     """Before the third of them it becomes the policy, which has learned since the first."""
     data = batch(logp_ref=None)
-    made = trainer(loss=looks, lr=0.05, reference_every=2)
+    trainer = make_trainer(loss=looks, lr=0.05, reference_every=2)
     policies = list[Tensor]()
     for step in steps.split():
-        policies.append(made.logp(data))
-        made.learn(data) if step == "learn" else made.learn_nothing()
+        policies.append(trainer.logp(data))
+        trainer.learn(data) if step == "learn" else trainer.learn_nothing()
     assert torch.allclose(SEEN[-1], policies[2], atol=1e-6)
     assert not torch.allclose(SEEN[-1], policies[0], atol=1e-3)
 
 
-def test_optimiser_forgets_at_a_reset_if_told_to() -> None:
+def test_a_reset_also_resets_the_optimiser_if_configured() -> None:
     """The update after a reset is AdamW's first: lr times the sign of the gradient, where eps is negligible."""
     knobs: dict[str, Any] = {"loss": looks, "lr": 0.01, "reference_every": 1, "betas": (0.9, 0.99), "eps": 1e-12}
     moved = {}
     for resets in (True, False):
-        made = trainer(**knobs, reference_resets_optimiser=resets)
-        made.learn(batch(logp_ref=None, seed=1))
-        before = weights(made)
-        made.learn(batch(logp_ref=None, seed=2))
-        sizes = torch.cat([(w - before[name]).abs().flatten() for name, w in weights(made).items()])
+        trainer = make_trainer(**knobs, reference_resets_optimiser=resets)
+        trainer.learn(batch(logp_ref=None, seed=1))
+        before = weights(trainer)
+        trainer.learn(batch(logp_ref=None, seed=2))
+        sizes = torch.cat([(w - before[name]).abs().flatten() for name, w in weights(trainer).items()])
         moved[resets] = sizes[sizes > 0]
     assert float((moved[True] - 0.01).abs().max()) < 1e-4
     assert float((moved[False] - 0.01).abs().max()) > 1e-3
@@ -79,36 +79,36 @@ def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dt
         "updates": 2,
     }
     data = [batch(seed=s, logp_ref=None) for s in range(6)]
-    whole = trainer(**knobs)
-    expected = [whole.learn(each) for each in data]
-    first = trainer(**knobs)
-    found = [first.learn(each) for each in data[:3]]
+    uninterrupted = make_trainer(**knobs)
+    expected = [uninterrupted.learn(rollouts) for rollouts in data]
+    first = make_trainer(**knobs)
+    actual = [first.learn(rollouts) for rollouts in data[:3]]
     first.save(tmp_path / "a", {})
-    second = trainer(**knobs)
+    second = make_trainer(**knobs)
     second.load(tmp_path / "a")
-    found += [second.learn(each) for each in data[3:]]
-    assert found == expected
-    assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
-    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
+    actual += [second.learn(rollouts) for rollouts in data[3:]]
+    assert actual == expected
+    assert all(torch.equal(weights(second)[name], w) for name, w in weights(uninterrupted).items())
+    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(uninterrupted).items())
 
 
 @pytest.mark.parametrize("knobs", [{"base_kl": True}, {"kl": 0.1}, {"kl": 0.1, "reference_every": 1, "base_kl": True}])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_full_weights_of_frozen_copies_are_let_go_of_once_they_were_used(dtype: str, knobs: dict[str, Any]) -> None:
-    """One rank: while it learns a copy is held in full beside its shard, 5008 weights, for all micro-batches."""
+def test_full_weights_of_frozen_copies_are_freed_after_use(dtype: str, knobs: dict[str, Any]) -> None:
+    """On one rank a full copy of 5008 weights exists beside its shard during all micro-batches, and not afterwards."""
     held = list[int]()
 
     def looks(policy: Policy, batch: Batch) -> Terms:
-        held.append(frozen_gathered(made))
+        held.append(frozen_gathered(trainer))
         return surrogate(policy, batch)
 
-    made = trainer(loss=looks, dtype=dtype, token_budget=1, **knobs)
-    made.learn(batch(logp_ref=None))
+    trainer = make_trainer(loss=looks, dtype=dtype, token_budget=1, **knobs)
+    trainer.learn(batch(logp_ref=None))
     num_copies = 2 if "reference_every" in knobs else 1
     assert held == [num_copies * 5008 * (4 if dtype == "float32" else 2)] * 8  # rows with tokens
-    assert frozen_gathered(made) == 0
-    made.policy_of(batch())
-    assert frozen_gathered(made) == 0
+    assert frozen_gathered(trainer) == 0
+    trainer.policy_of(batch())
+    assert frozen_gathered(trainer) == 0
 
 
 def test_a_reference_that_only_the_first_pass_read_is_not_held_in_full_while_the_policy_learns() -> None:
@@ -117,9 +117,9 @@ def test_a_reference_that_only_the_first_pass_read_is_not_held_in_full_while_the
     @needs("reference", "noise", "entropy")
     @first_pass(first_pass_of(SELECTIVE))
     def looks(policy: Policy, batch: Batch) -> Terms:
-        held.append(frozen_gathered(made))
+        held.append(frozen_gathered(trainer))
         return SELECTIVE(policy, batch)
 
-    made = trainer(loss=looks, token_budget=1)
-    made.learn(batch(logp_ref=None))
+    trainer = make_trainer(loss=looks, token_budget=1)
+    trainer.learn(batch(logp_ref=None))
     assert held == [0] * 8

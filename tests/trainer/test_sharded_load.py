@@ -1,4 +1,4 @@
-"""A model whose ranks read only their own part is the model that is read in full."""
+"""A model of which each rank reads only its part equals the model that is read in full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlvr.trainer.sharded_load import load_for_shards
-from tests.trainer.tiny import batch, qwen2, trainer, weights
+from tests.trainer.tiny import batch, make_trainer, qwen2, weights
 
 
 def saved(directory: Path, *, tied: bool, dtype: torch.dtype = torch.float32) -> Path:
@@ -40,20 +40,20 @@ def test_training_from_a_skeleton_is_that_from_the_loaded_model_bit_for_bit(
     knobs: dict[str, Any] = {"kl": 0.1, "base_kl": True, "lr": 0.01, "dtype": "bfloat16"}
     path = saved(tmp_path, tied=tied, dtype=dtype)
     assert len(list(path.glob("*.safetensors"))) > 1
-    ordinary = trainer(qwen2(tied=tied).to(dtype), **knobs)  # type: ignore[arg-type]
+    ordinary = make_trainer(qwen2(tied=tied).to(dtype), **knobs)  # type: ignore[arg-type]
     model = load_for_shards(path)
     assert all(p.is_meta for p in model.parameters())
-    made = trainer(model, **knobs)
-    for expected, found in ((weights(ordinary), weights(made)), (ordinary.learn(batch()), made.learn(batch()))):
-        assert expected.keys() == found.keys()
-        assert all(bool((torch.as_tensor(found[k]) == torch.as_tensor(v)).all()) for k, v in expected.items())
-    assert all(torch.equal(w, weights(made)[name]) for name, w in weights(ordinary).items())
+    trainer = make_trainer(model, **knobs)
+    for expected, actual in ((weights(ordinary), weights(trainer)), (ordinary.learn(batch()), trainer.learn(batch()))):
+        assert expected.keys() == actual.keys()
+        assert all(bool((torch.as_tensor(actual[k]) == torch.as_tensor(v)).all()) for k, v in expected.items())
+    assert all(torch.equal(w, weights(trainer)[name]) for name, w in weights(ordinary).items())
 
 
 def test_a_tied_weight_is_found_under_its_other_name(tmp_path: Path) -> None:
     path = one_file(saved(tmp_path, tied=True), lambda n: "lm_head.weight" if n == "model.embed_tokens.weight" else n)
-    found, expected = weights(trainer(load_for_shards(path))), dict(qwen2().named_parameters())
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    actual, expected = weights(make_trainer(load_for_shards(path))), dict(qwen2().named_parameters())
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
 def test_files_with_other_names_are_read_in_full_with_a_warning(

@@ -1,4 +1,4 @@
-"""Two streams in one batch: each is averaged over its own tokens, however the batch is cut."""
+"""Two streams in one batch: each is averaged over its own tokens, for any division into micro-batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from rlvr.loss import dph
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass, whole_groups
-from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, worst
 
 CLOSE = 2e-6  # float32 rounding
 LOSS = partial(dph.forward_kl, clip_low=0.2, clip_high=0.2, coef=0.5)
@@ -47,23 +47,23 @@ def by_hand(model: PreTrainedModel, data: Batch, groups: list[int]) -> dict[str,
 )
 def test_the_gradient_is_the_sum_of_two_means(knobs: dict[str, Any]) -> None:
     expected = by_hand(qwen2(), data(), list(range(5)))
-    made = trainer(loss=LOSS, **knobs)
-    made.learn(data())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(loss=LOSS, **knobs)
+    trainer.learn(data())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 def test_every_mini_batch_counts_its_own_streams() -> None:
-    """A step of 1e-30 changes nothing: the last of two updates sees the first weights, and groups 3 and 4 alone."""
+    """A step of 1e-30 changes nothing: the second of two updates has the first weights, and groups 3 and 4 only."""
     expected = by_hand(qwen2(), data(), [3, 4])
-    made = trainer(loss=LOSS, updates=2, lr=1e-30)
-    made.learn(data())
-    assert worst(gradients(made), expected) < CLOSE
+    trainer = make_trainer(loss=LOSS, updates=2, lr=1e-30)
+    trainer.learn(data())
+    assert worst(gradients(trainer), expected) < CLOSE
 
 
 def test_metrics_are_means_over_their_own_stream() -> None:
-    made = trainer(loss=LOSS)
-    metrics = made.learn(data())
-    logp = trainer(loss=LOSS).logp(data())
+    trainer = make_trainer(loss=LOSS)
+    metrics = trainer.learn(data())
+    logp = make_trainer(loss=LOSS).logp(data())
     ratio = (logp - data().logp_old)[data().mask]
     rehearsed = (KIND == 1)[:, None].expand_as(data().mask)[data().mask]
     u = ratio[rehearsed].exp()
@@ -73,12 +73,12 @@ def test_metrics_are_means_over_their_own_stream() -> None:
     assert metrics["tokens/used"] == float(data().mask.sum())
 
 
-def test_penalty_and_bonus_stay_with_what_the_policy_sampled() -> None:
+def test_penalty_and_bonus_concern_explored_rows_only() -> None:
     """With the loss of rehearsed rows at 0, a penalty and a bonus give the gradient of the explored rows alone."""
     explored = batch(num_groups=5, logp_ref=None).select(torch.tensor([0, 2, 3]))
     none = partial(dph.none, clip_low=0.2, clip_high=0.2)
     knobs: dict[str, Any] = {"kl": 0.3, "entropy": 0.1}
-    both, alone = trainer(loss=none, **knobs), trainer(loss=none, **knobs)
+    both, alone = make_trainer(loss=none, **knobs), make_trainer(loss=none, **knobs)
     both.learn(data())
     alone.learn(Batch(**{**vars(explored), "kind": torch.zeros(9, dtype=torch.int64)}))
     assert worst(gradients(both), gradients(alone)) < CLOSE
@@ -86,14 +86,14 @@ def test_penalty_and_bonus_stay_with_what_the_policy_sampled() -> None:
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
 def test_sequences_are_counted_by_stream_too(mode: str) -> None:
-    whole, cut = (trainer(loss=LOSS, aggregation=mode, token_budget=b) for b in (16384, 1))
-    for made in (whole, cut):
-        made.learn(data())
+    whole, cut = (make_trainer(loss=LOSS, aggregation=mode, token_budget=b) for b in (16384, 1))
+    for trainer in (whole, cut):
+        trainer.learn(data())
     assert worst(gradients(cut), gradients(whole)) < CLOSE
 
 
 def among_their_kind(policy: Policy, batch: Batch) -> Tensor:
-    """[B]: each row's log-probability less the mean of its stream; every row is where the whole batch has it."""
+    """[B]: each row's log-probability less the mean of its stream; asserts that rows have the order of the batch."""
     assert batch.kind is not None
     assert len(batch.tokens) in (15, 9, 6)  # a whole mini-batch: all groups, or those of one of two updates
     assert bool((batch.advantage.diff() == 1).all())
@@ -105,7 +105,7 @@ def among_their_kind(policy: Policy, batch: Batch) -> Tensor:
 @first_pass(among_their_kind)
 @whole_groups
 def differently(policy: Policy, batch: Batch, *, seen: list[Tensor]) -> Terms:
-    """Another function of the first pass in each stream: rows that were mistaken show in the gradient."""
+    """Another function of the first pass in each stream, so that exchanged rows change the gradient."""
     assert batch.kind is not None
     assert batch.extra is not None
     assert torch.equal(batch.kind, KIND[batch.advantage.long()])
@@ -132,17 +132,17 @@ def differently_by_hand(model: PreTrainedModel, data: Batch, rows: range) -> dic
 @pytest.mark.parametrize("budget", [1, 10, 20, 40, 16384])
 def test_a_first_pass_reaches_the_rows_of_its_stream_in_any_micro_batch(budget: int, knobs: dict[str, Any]) -> None:
     numbered, seen = data(advantage=NUMBERED), list[Tensor]()
-    made = trainer(loss=partial(differently, seen=seen), token_budget=budget, **knobs)
-    made.learn(numbered)
-    assert worst(gradients(made), differently_by_hand(qwen2(), numbered, range(15))) < CLOSE
+    trainer = make_trainer(loss=partial(differently, seen=seen), token_budget=budget, **knobs)
+    trainer.learn(numbered)
+    assert worst(gradients(trainer), differently_by_hand(qwen2(), numbered, range(15))) < CLOSE
     assert torch.cat(seen).sort().values.tolist() == list(range(15))
     assert 1 <= len(seen) <= 5
     assert len(seen) == {1: 5, 16384: 1}.get(budget, len(seen))
 
 
 def test_a_first_pass_sees_the_streams_of_its_own_mini_batch() -> None:
-    """A step of 1e-30 changes nothing: the last of two updates sees the first weights, and groups 3 and 4 alone."""
+    """A step of 1e-30 changes nothing: the second of two updates has the first weights, and groups 3 and 4 only."""
     numbered = data(advantage=NUMBERED)
-    made = trainer(loss=partial(differently, seen=[]), updates=2, lr=1e-30, token_budget=1)
-    made.learn(numbered)
-    assert worst(gradients(made), differently_by_hand(qwen2(), numbered, range(9, 15))) < CLOSE
+    trainer = make_trainer(loss=partial(differently, seen=[]), updates=2, lr=1e-30, token_budget=1)
+    trainer.learn(numbered)
+    assert worst(gradients(trainer), differently_by_hand(qwen2(), numbered, range(9, 15))) < CLOSE

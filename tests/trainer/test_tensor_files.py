@@ -37,8 +37,8 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
-    found, expected = (tree_leaves(each) for each in (read(written(tmp_path / "a")), TENSORS))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    actual, expected = (tree_leaves(each) for each in (read(written(tmp_path / "a")), TENSORS))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 def test_the_file_is_plain_safetensors_and_no_pickle(tmp_path: Path) -> None:

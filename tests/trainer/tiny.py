@@ -1,4 +1,4 @@
-"""Small models, batches and trainers, and the slow, plain way to the same gradient."""
+"""Small models, batches and trainers, and reference computations without packing or sharding."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2, hidden: int 
 
 
 def batch(*, num_groups: int = 3, num_samples: int = 3, lengths: Sequence[int] | None = None, **fields: Any) -> Batch:
-    """Prompts of unequal length, responses of 0 to 6 tokens, one token and none among them."""
-    given = [6, 1, 3, 0, 2, 5, 4, 6, 1, 2, 3, 6, 6, 5, 0, 1][: num_groups * num_samples]
-    made = make_batch(num_groups=num_groups, num_samples=num_samples, num_tokens=6, lengths=lengths or given, **fields)
-    left = torch.arange(num_groups) % 3
-    mask = torch.arange(made.prompt.shape[1]) >= left[:, None]
-    return Batch(**{**vars(made), "prompt": made.prompt * mask, "prompt_mask": mask})
+    """Prompts of unequal lengths, responses of 0 to 6 tokens; with the default lengths some have 0 or 1."""
+    lengths = lengths or [6, 1, 3, 0, 2, 5, 4, 6, 1, 2, 3, 6, 6, 5, 0, 1][: num_groups * num_samples]
+    unpadded = make_batch(num_groups=num_groups, num_samples=num_samples, num_tokens=6, lengths=lengths, **fields)
+    num_padding = torch.arange(num_groups) % 3  # at the left of each prompt
+    mask = torch.arange(unpadded.prompt.shape[1]) >= num_padding[:, None]
+    return Batch(**{**vars(unpadded), "prompt": unpadded.prompt * mask, "prompt_mask": mask})
 
 
 def surrogate(policy: Policy, batch: Batch) -> Terms:
-    """Clipped at 1.2 above, as GRPO: a loss whose gradient depends on logp_old and advantage."""
+    """GRPO's loss with the ratio clipped to 0.8 to 1.2: its gradient depends on logp_old and advantage."""
     ratio = (policy.logp - batch.logp_old).exp()
     advantage = batch.advantage[:, None]
     loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
@@ -91,7 +91,7 @@ def make_knobs(**knobs: Any) -> Knobs:
     return Knobs(**{**KNOBS, **knobs})
 
 
-def trainer(
+def make_trainer(
     model: PreTrainedModel | None = None,
     loss: Any = surrogate,
     *,
@@ -104,12 +104,12 @@ def trainer(
     return Trainer(qwen2() if model is None else model, loss, place, make_knobs(**knobs))
 
 
-def gradients(made: Trainer) -> dict[str, Tensor]:
+def gradients(trainer: Trainer) -> dict[str, Tensor]:
     """Gradient of the last update by name, after clipping: AdamW's first average, where betas[0] is 0."""
-    named = dict(made.actor.model.named_parameters())
-    named |= {f"heads.{name}": p for name, p in made.actor.heads.named_parameters()}
+    named = dict(trainer.actor.model.named_parameters())
+    named |= {f"heads.{name}": p for name, p in trainer.actor.heads.named_parameters()}
     trained = {name: p for name, p in named.items() if p.requires_grad}
-    return {name: made.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in trained.items()}
+    return {name: trainer.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in trained.items()}
 
 
 def gathered(module: nn.Module) -> int:
@@ -120,20 +120,21 @@ def gathered(module: nn.Module) -> int:
     return sum(numbers_of(tensor).untyped_storage().nbytes() for tensor in full)
 
 
-def frozen_gathered(made: Trainer) -> int:
+def frozen_gathered(trainer: Trainer) -> int:
     """`gathered` of the trainer's frozen copies."""
-    return sum(gathered(each) for each in (made.frozen.base, made.frozen.moving) if isinstance(each, nn.Module))
+    frozen = (trainer.frozen.base, trainer.frozen.moving)
+    return sum(gathered(policy) for policy in frozen if isinstance(policy, nn.Module))
 
 
-def weights(made: Trainer) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in made.weights()}
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.weights()}
 
 
-def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+def worst(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """Largest difference over all tensors, as a fraction of the largest expected value."""
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     largest = max(float(e.abs().max()) for e in expected.values())
-    return max(float((found[name].double() - e.double()).abs().max()) for name, e in expected.items()) / largest
+    return max(float((actual[name].double() - e.double()).abs().max()) for name, e in expected.items()) / largest
 
 
 def plain_logp(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> list[Tensor]:

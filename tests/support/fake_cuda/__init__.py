@@ -1,14 +1,15 @@
-"""A CUDA that is not there, for tests: the program takes every branch that it takes on a GPU, with real numbers.
+"""A fake CUDA for tests: the program takes every branch that it takes on a GPU, with real numbers.
 
-Tensors "on" it are wrappers around tensors of the CPU (tensors.py), in a torch that believes in eight devices
-(device.cpp, patches.py), with a driver that shares memory between processes (driver.cpp). An operation on two devices
-fails, as on a GPU. What makes the host wait for the GPU is counted with the line that asked for it, and so is each
-kernel of attention (record.py).
+Tensors "on" it are wrappers around CPU tensors (tensors.py), in a torch with eight fake devices (device.cpp,
+patches.py), with a driver that shares memory between processes (driver.cpp). An operation on two devices fails, as on a
+GPU. Each operation for which the host waits for the GPU is counted, by the line that called it, and so is each
+attention kernel (record.py).
 
-What it cannot see: kernels (their speed, memory and rounding), races between streams, NCCL.
+It does not simulate kernels (their speed, memory and rounding), races between streams, or NCCL.
 
 torch looks for its devices once: a process starts with `python -m tests.support.fake_cuda LIBRARY MODULE ARGUMENTS`,
-which loads the library before torch and then runs the module. `command` gives these words. Imports no torch itself.
+which loads the library before torch and then runs the module. `command` returns this command line. This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def can_build() -> bool:
 
 
 def library() -> Path:
-    """The compiled guard and hooks, built at first use (3 s) and kept among the temporary files of this user."""
+    """The compiled guard and hooks, built at first use (3 s) and kept among this user's temporary files."""
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -58,7 +59,7 @@ def _built(source: Path, name: str, words: list[str], version: str = "") -> Path
 
 
 def command(module: str, *arguments: str, ranks: int = 1) -> list[str]:
-    """Words that run a module on the fake CUDA; by several `ranks`."""
+    """The command line that runs a module on the fake CUDA, with `ranks` processes."""
     words = ["-m", "tests.support.fake_cuda", str(library()), module, *arguments]
     if ranks == 1:
         return [sys.executable, *words]
@@ -66,7 +67,7 @@ def command(module: str, *arguments: str, ranks: int = 1) -> list[str]:
 
 
 def run(module: str, *arguments: str, ranks: int = 1, timeout_s: float = 1500, **environment: str) -> str:
-    """What the module printed. Raises AssertionError with the end of its errors if it failed."""
+    """The output of a module, run on the fake CUDA. Raises AssertionError, with the end of its errors, if it fails."""
     settings = {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -10,7 +10,7 @@ import warnings
 
 def main() -> None:
     library, module, *arguments = sys.argv[1:]
-    assert "torch" not in sys.modules, "torch looks for its devices once: the library comes first"
+    assert "torch" not in sys.modules, "torch looks for its devices once: the library must be loaded first"
     ctypes.CDLL(library)
     warnings.filterwarnings("ignore")
     from tests.support.fake_cuda import patches

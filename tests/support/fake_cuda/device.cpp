@@ -1,5 +1,5 @@
-// What a torch that was built for the CPU must find to believe in CUDA devices: a guard, and hooks.
-// Streams and events do nothing: work is done in the order in which it is asked for.
+// The guard and the hooks by which a torch that was built for the CPU has CUDA devices.
+// Streams and events do nothing: operations are executed in the order of their calls.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>

@@ -1,7 +1,7 @@
-// What rlvr/rollout/cuda_ipc.py asks of libcuda.so.1, for GPUs that are not there: memory that processes share.
+// The functions of libcuda.so.1 that rlvr/rollout/cuda_ipc.py calls, for a fake GPU: memory that processes share.
 // It is stricter than CUDA where CUDA leaves the behaviour undefined: memory that another process still has open is not
-// freed, and its own process cannot open it. Freed memory reads as not-a-number in every format. What is read from a
-// piece of another process is refused unless this one has waited for its own GPU work since it opened the piece: a
+// freed, and the process that owns memory cannot open it. Freed memory reads as NaN in every format. Reading from
+// another process's memory fails unless this process has waited for its own GPU work since it opened that memory: a
 // stream might still use the memory that is copied to.
 #include <fcntl.h>
 #include <signal.h>
@@ -69,22 +69,22 @@ Status cuMemAlloc_v2(uint64_t* where, size_t size) {
 }
 
 Status cuMemFree_v2(uint64_t where) {
-  const auto found = own.find(where);
-  if (found == own.end()) return kInvalidValue;
-  const auto [page, size, file] = found->second;
+  const auto piece = own.find(where);
+  if (piece == own.end()) return kInvalidValue;
+  const auto [page, size, file] = piece->second;
   for (int i = 0; i < kReaders; ++i)
     if (readers(page)[i] != 0 && alive(readers(page)[i])) return kIllegalState;
   std::memset(reinterpret_cast<void*>(where), 0xff, size);
   munmap(page, kPage + size);
   close(file);
-  own.erase(found);
+  own.erase(piece);
   return kSuccess;
 }
 
 Status cuIpcGetMemHandle(Handle* handle, uint64_t where) {
-  const auto found = own.find(where);
-  if (found == own.end()) return kInvalidValue;
-  const Place place{kMagic, getpid(), found->second.file, found->second.size};
+  const auto piece = own.find(where);
+  if (piece == own.end()) return kInvalidValue;
+  const Place place{kMagic, getpid(), piece->second.file, piece->second.size};
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &place, sizeof place);
   return kSuccess;
@@ -112,9 +112,9 @@ Status cuIpcOpenMemHandle_v2(uint64_t* where, Handle handle, unsigned flags) {
 }
 
 Status cuIpcCloseMemHandle(uint64_t where) {
-  const auto found = opened.find(where);
-  if (found == opened.end()) return kInvalidValue;
-  const auto [page, size, file] = found->second;
+  const auto piece = opened.find(where);
+  if (piece == opened.end()) return kInvalidValue;
+  const auto [page, size, file] = piece->second;
   for (int i = 0; i < kReaders; ++i)
     if (readers(page)[i] == getpid()) {
       readers(page)[i] = 0;
@@ -122,7 +122,7 @@ Status cuIpcCloseMemHandle(uint64_t where) {
     }
   munmap(page, kPage + size);
   close(file);
-  opened.erase(found);
+  opened.erase(piece);
   return kSuccess;
 }
 

@@ -1,4 +1,4 @@
-"""The parts of torch that would call CUDA's own libraries, for devices that are not there."""
+"""Replaces the parts of torch that would call CUDA's own libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def install() -> None:
-    """For the rest of this process. The library of device.cpp is loaded, and nothing has been asked of torch yet."""
+    """Patch torch in this process. The library of device.cpp must be loaded, and torch not used yet."""
     torch._C._set_only_lift_cpu_tensors(True)
     ON_CUDA.__enter__()
     _cuda()
@@ -34,7 +34,7 @@ def install() -> None:
     _collectives()
     _sharding()
     _attention()
-    torch.mm, torch.bmm, torch.addmm = (_product(each) for each in (torch.mm, torch.bmm, torch.addmm))  # type: ignore[assignment]
+    torch.mm, torch.bmm, torch.addmm = (_product(function) for function in (torch.mm, torch.bmm, torch.addmm))  # type: ignore[assignment]
 
 
 def _cuda() -> None:
@@ -64,18 +64,18 @@ def _set_device(device: Any) -> None:
     torch.accelerator.set_device_index(index)
 
 
-def _here() -> torch.device:
+def _current_device() -> torch.device:
     return torch.device("cuda", torch.accelerator.current_device_index())
 
 
 class _Stream(torch.Stream):
     def __new__(cls, *_: Any, **__: Any) -> _Stream:
-        return super().__new__(cls, device=_here(), priority=0)
+        return super().__new__(cls, device=_current_device(), priority=0)
 
 
 class _Event(torch.Event):
     def __new__(cls, *_: Any, **__: Any) -> _Event:
-        return super().__new__(cls, device=_here())
+        return super().__new__(cls, device=_current_device())
 
     def record(self, stream: Any = None) -> None:
         super().record(stream or torch.accelerator.current_stream())
@@ -93,7 +93,7 @@ def _stream(stream: Any) -> Iterator[None]:
 
 
 def _memory() -> None:
-    """Pinned memory is that of a copy which remembers that it is."""
+    """Pinned memory is simulated by a copy whose address is kept in PINNED."""
 
     def pin_memory(self: Tensor, *_: Any) -> Tensor:
         pinned = self.clone()
@@ -106,7 +106,7 @@ def _memory() -> None:
 
 
 def _collectives() -> None:
-    """gloo does what NCCL would."""
+    """gloo takes the place of NCCL."""
     init = dist.init_process_group
 
     @functools.wraps(init)
@@ -117,7 +117,7 @@ def _collectives() -> None:
 
 
 def _sharding() -> None:
-    """FSDP frees memory by resizing storages: of the numbers, then. What stages checkpoints copies numbers too."""
+    """FSDP frees memory by resizing storages, here those of the CPU tensors; staging of checkpoints copies them too."""
 
     def resize(tensor: Tensor, size: int) -> None:
         storage = numbers_of(tensor).untyped_storage()
@@ -133,10 +133,10 @@ def _sharding() -> None:
             if tensor.device == device or tensor.is_meta:
                 continue
             with torch.no_grad():
-                there = tensor.to(device)
+                moved = tensor.to(device)
             if isinstance(tensor, torch.nn.Parameter):
-                there = torch.nn.Parameter(there, tensor.requires_grad)
-            torch.utils.swap_tensors(tensor, there)
+                moved = torch.nn.Parameter(moved, tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, moved)
 
     _fsdp_init._move_states_to_device = move
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -153,7 +153,7 @@ def _sharding() -> None:
 
 
 def _attention() -> None:
-    """Names the kernel that an H100 would take (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13)."""
+    """Record the kernel that an H100 would use (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13)."""
     compute = functional.scaled_dot_product_attention
 
     @functools.wraps(compute)
@@ -170,7 +170,7 @@ def _attention() -> None:
         if isinstance(query, CudaTensor):
             grouped = enable_gqa and query.shape[-3] != key.shape[-3]
             flash = query.dtype in HALF and attn_mask is None and query.shape[-1] <= 256
-            name = "flash" if flash else "math" if grouped else "efficient"  # the latter knows no grouped queries
+            name = "flash" if flash else "math" if grouped else "efficient"  # the latter lacks grouped queries
             record.kernels[record.Kernel(name, str(query.dtype))] += 1
         return compute(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
@@ -189,7 +189,7 @@ def _attention() -> None:
         window_size: tuple[int, int] = (-1, -1),
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Sequence by sequence, the last query at the last key; the conditions are those of the CUDA kernel."""
+        """Attention by sequence, with the last query at the last key. Asserts the conditions of the CUDA kernel."""
         assert query.is_cuda
         assert query.dtype in HALF
         assert window_size == (-1, 0)
@@ -205,23 +205,23 @@ def _attention() -> None:
         parts = []
         for (a, b), (c, d) in zip(itertools.pairwise(q_ends), itertools.pairwise(k_ends), strict=True):
             q, k, v = (x.transpose(0, 1).float() for x in (query[a:b], key[c:d], value[c:d]))
-            seen = torch.ones(b - a, d - c, dtype=torch.bool, device=query.device).tril(d - c - (b - a))
-            parts.append(compute(q[None], k[None], v[None], seen, scale=scale, enable_gqa=True)[0].transpose(0, 1))
+            mask = torch.ones(b - a, d - c, dtype=torch.bool, device=query.device).tril(d - c - (b - a))
+            parts.append(compute(q[None], k[None], v[None], mask, scale=scale, enable_gqa=True)[0].transpose(0, 1))
         return torch.cat(parts).to(query.dtype)
 
     varlen.varlen_attn = varlen_attn
 
 
 def _product(product: Any) -> Any:
-    """A CPU multiplies into no other dtype than that of its inputs; cuBLAS does."""
+    """A product with `out_dtype`, which torch has for cuBLAS, but not for the CPU."""
 
-    def multiply(*factors: Tensor, out_dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
+    def multiply(*factors: Tensor, out_dtype: torch.dtype | None = None, **options: Any) -> Tensor:
         if out_dtype is None:
-            return product(*factors, **rest)
+            return product(*factors, **options)
         *added_to, a, b = factors
         assert a.is_cuda
         assert a.dtype == b.dtype
         assert a.dtype in HALF
-        return product(*added_to, a.to(out_dtype), b.to(out_dtype), **rest)
+        return product(*added_to, a.to(out_dtype), b.to(out_dtype), **options)
 
     return multiply

@@ -1,4 +1,4 @@
-"""What a GPU would have noticed: times that the host waited for it, and kernels of attention."""
+"""Counts of events on the fake GPU: waits of the host, and attention kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Wait(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Of one call of attention: flash, varlen, efficient (its scores are never in memory), or math, whose are."""
+    """Kernel of a call of attention: flash, varlen, efficient (scores never in memory), or math (scores in memory)."""
 
     name: str
     dtype: str

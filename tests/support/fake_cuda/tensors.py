@@ -1,4 +1,4 @@
-"""Tensors that say they are on a GPU: wrappers around the CPU tensors that have their numbers."""
+"""Tensors of the fake GPU: wrappers around CPU tensors that contain their numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 Arguments = Sequence[Any]
 Options = dict[str, Any]
 
-# The host must know a value, or a size that depends on values: it waits for the GPU.
+# Operations for which the host needs a value, or a size that depends on values, and so waits for the GPU.
 WAITS = {
     aten._local_scalar_dense.default,
     aten._unique2.default,
@@ -43,13 +43,13 @@ COLLECTIVES = ("c10d", "_c10d_functional", "prim")
 
 
 class CudaTensor(Tensor):
-    """`numbers`: on the CPU."""
+    """A tensor that reports a CUDA device."""
 
-    numbers: Tensor
+    numbers: Tensor  # on the CPU
 
     @staticmethod
     def __new__(cls, numbers: Tensor, device: torch.device) -> CudaTensor:
-        with torch.inference_mode(False):  # a view of a weight is none of inference, and autograd knows it
+        with torch.inference_mode(False):  # a view of a weight is a normal tensor, tracked by autograd
             wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls,
                 numbers.size(),
@@ -101,7 +101,7 @@ class CudaTensor(Tensor):
 
 
 class OnCuda(TorchDispatchMode):
-    """While it is entered, tensors are made on and moved to the devices that are not there."""
+    """Context in which tensors can be created on and moved to the fake devices."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         return dispatch(func, types, args, kwargs or {})
@@ -119,29 +119,29 @@ def of_cpu(x: Any) -> bool:
 
 
 def dispatch(func: Any, types: Any, args: Arguments, kwargs: Options) -> Any:
-    """Every operation of torch comes by here."""
+    """Executes every operation of torch."""
     if any(t.__name__ == "FakeTensor" for t in types):
         return func(*args, **kwargs)  # shapes of DTensors
     if any(issubclass(t, Tensor) and t not in (Tensor, torch.nn.Parameter, CudaTensor) for t in types):
-        return NotImplemented  # DTensors come first
+        return NotImplemented  # DTensor handles the operation first
     flat, _ = pytree.tree_flatten((args, kwargs))
     wrapped = [x for x in flat if isinstance(x, CudaTensor)]
     target = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
     onto_cuda = target is not None and target.type == "cuda"
     if not wrapped and not onto_cuda:
         return func(*args, **kwargs)
-    if torch.is_inference_mode_enabled() and func._can_decompose():  # autograd would have taken it apart
+    if torch.is_inference_mode_enabled() and func._can_decompose():  # outside inference mode autograd decomposes it
         with ON_CUDA:
             decomposed = func.decompose(*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
     _refuse_two_devices(func, args, flat, wrapped)
     _count_waits(func, args, kwargs, target)
-    here = wrapped[0].device if wrapped else None
+    device = wrapped[0].device if wrapped else None
     if onto_cuda:
         assert target is not None
         index = torch.accelerator.current_device_index() if target.index is None else target.index
-        here = torch.device("cuda", index)
+        device = torch.device("cuda", index)
     plain_args, plain_kwargs = pytree.tree_map(numbers_of, (args, dict(kwargs)))
     if onto_cuda:
         plain_kwargs["device"] = torch.device("cpu")
@@ -152,12 +152,12 @@ def dispatch(func: Any, types: Any, args: Arguments, kwargs: Options) -> Any:
         return result
     if func is aten.copy_.default and of_cpu(args[0]):
         return args[0]
-    assert here is not None
-    return _wrapped(func, args, kwargs, result, wrapped, here)
+    assert device is not None
+    return _wrapped(func, args, kwargs, result, wrapped, device)
 
 
 def _rows_added(total: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
-    """One after the other, each sum rounded: a GPU adds atomically, in the numbers' own precision."""
+    """`index_add` row by row, with each sum rounded: a GPU adds atomically, in the precision of the numbers."""
     total = total.clone()
     for place, row in zip(index.tolist(), rows.unbind(dim), strict=True):
         total.select(dim, place).add_(row)
@@ -165,14 +165,15 @@ def _rows_added(total: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
 
 
 def _wrapped(
-    func: Any, args: Arguments, kwargs: Options, result: Any, wrapped: list[CudaTensor], here: torch.device
+    func: Any, args: Arguments, kwargs: Options, result: Any, wrapped: list[CudaTensor], device: torch.device
 ) -> Any:
-    known = {id(x.numbers): x for x in wrapped}
+    """The result on `device`; tensors that were inputs keep their wrappers."""
+    wrapper_of = {id(x.numbers): x for x in wrapped}
 
     def wrap(x: Any) -> Any:
         if not of_cpu(x) or x.is_meta:
             return x
-        return known[id(x)] if id(x) in known else CudaTensor(x, here)
+        return wrapper_of[id(x)] if id(x) in wrapper_of else CudaTensor(x, device)
 
     out = pytree.tree_map(wrap, result)
     if not wrapped or str(func).startswith(COLLECTIVES):
@@ -181,18 +182,18 @@ def _wrapped(
 
 
 def _refuse_two_devices(func: Any, args: Arguments, flat: list[Any], wrapped: list[CudaTensor]) -> None:
-    """Raises RuntimeError as a GPU would; numbers and, as indices, tensors of the CPU go with it."""
+    """Raises RuntimeError as on a GPU. CPU tensors are allowed if they are scalars or indices."""
     if not wrapped or func in MOVES or str(func).startswith(COLLECTIVES):
         return
     devices = {x.device for x in wrapped}
     indices = [id(i) for i in args[1]] if func in INDEXES else []
-    strangers = [x for x in flat if of_cpu(x) and x.dim() > 0 and not x.is_meta and id(x) not in indices]
-    if any(of_cpu(i) for i in args[1]) if func in INDEXES else False:
+    on_cpu = [x for x in flat if of_cpu(x) and x.dim() > 0 and not x.is_meta and id(x) not in indices]
+    if func in INDEXES and any(of_cpu(i) for i in args[1]):
         record.wait(f"{func} by indices of the CPU")
-    if len(devices) > 1 or strangers:
+    if len(devices) > 1 or on_cpu:
         raise RuntimeError(
             f"Expected all tensors to be on the same device: {func} got {sorted(map(str, devices))} and "
-            f"{len(strangers)} of the CPU (fake CUDA)"
+            f"{len(on_cpu)} of the CPU (fake CUDA)"
         )
 
 
@@ -209,7 +210,7 @@ def _count_waits(func: Any, args: Arguments, kwargs: Options, target: torch.devi
         record.wait(str(func))
 
 
-PINNED: set[int] = set()  # places of memory that a GPU could read by itself
+PINNED: set[int] = set()  # addresses of pinned memory
 
 
 def _in_background(source: Tensor, non_blocking: Any) -> bool:
