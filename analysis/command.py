@@ -200,16 +200,16 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
 
 
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
-    from analysis.report import remembered
+    from analysis.report import report_cache
 
     name = frames.title
     if options.files:  # a folder of its own: it must not replace the report on the runs of this home
-        name = f"{remembered.joined([file.stem for file in options.files])}-bundle"
+        name = f"{report_cache.joined([file.stem for file in options.files])}-bundle"
     if options.tables or options.no_figures:  # a folder of its own: it must not replace the complete report
         name += "-part"
-    out = (options.out or layout.reports(home)).expanduser() / remembered.folder_name(name)
+    out = (options.out or layout.reports(home)).expanduser() / report_cache.folder_name(name)
     option_texts = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
-    last_report = remembered.Report.of(frames, out, option_texts, console)
+    last_report = report_cache.Report.of(frames, out, option_texts, console)
     if (text := last_report.unchanged()) is not None:
         sys.stdout.write(text)
         return last_report.outcomes
@@ -223,14 +223,14 @@ def _write_report(
 ) -> tuple[set[str], list[Path]]:
     """Build, write and print a report; returns (outcomes of its claims, the files written)."""
     from analysis.report import report
-    from analysis.report.drawing import Beside
+    from analysis.report.drawing import FigureProcess
     from analysis.report.render import claims, terminal
-    from analysis.tables.comparison import Ask
+    from analysis.tables.comparison import ComparisonOptions
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
-    ask = Ask(options.metrics, options.against, options.across)
+    ask = ComparisonOptions(options.metrics, options.against, options.across)
     with_figures = not options.no_figures
-    beside = Beside(frames) if with_figures else None
+    beside = FigureProcess(frames) if with_figures else None
     content = report.build(frames, only=only, with_figures=with_figures, ask=ask, beside=beside)
     # Written before it is printed: `| head` ends the printing early.
     files = report.write(frames, content, out)

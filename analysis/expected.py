@@ -34,13 +34,13 @@ class Untestable:
     """An expectation that the planned arms cannot test.
 
     what: `baseline`, or `claim 2`. why: the reason, as a report words it. absent: selectors that match no arm.
-    itself: whether the claim compares an arm to itself.
+    compares_to_itself: whether the claim compares an arm to itself.
     """
 
     what: str
     why: str
     absent: tuple[str, ...] = ()
-    itself: bool = False
+    compares_to_itself: bool = False
 
 
 def labels(planned: Sequence[PlannedArm]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import study_files
 from rlvr.ledger import terminal
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         print(text, end="")
         return
     page = inserted(_read(options.into), text)
-    with whole(options.into, durable=False) as aside:
+    with write_atomically(options.into, durable=False) as aside:
         aside.write_text(page, encoding="utf-8")
     print(f"{options.into}: {len(options.files)} bundles")
 
@@ -219,8 +219,8 @@ def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]
 def _claim(verdict: Verdict) -> str:
     claim = verdict.claim
     printed = f"{claim.printed} ({claim.source})" if claim.printed and claim.source else claim.printed or claim.source
-    here = "; ".join(part for part in (verdict.found, verdict.basis) if part)
-    outcome = f"**{verdict.outcome}**" + (f": {verdict.more}" if verdict.more else "")
+    here = "; ".join(part for part in (verdict.measured, verdict.basis) if part)
+    outcome = f"**{verdict.outcome}**" + (f": {verdict.note}" if verdict.note else "")
     return _row(claim.says, printed, here, outcome)
 
 

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr {__version__}")
         return 0
     command = COMMANDS.get(name)
-    if problem := _unknown(name) if command is None else imports.foreign():
+    if problem := _unknown(name) if command is None else imports.hidden_package_message():
         print(f"rlvr: {problem}", file=sys.stderr)
         return 2
     assert command is not None

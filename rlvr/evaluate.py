@@ -35,8 +35,8 @@ from typing import Any
 from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
-from rlvr.config.evaluated import check_words, evaluation_point
-from rlvr.config.freeze import BEST, frozen
+from rlvr.config.evaluation_config import check_words, evaluation_point
+from rlvr.config.freeze import BEST, frozen_config
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, state, terminal
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             usual = _shared_options(policies, overrides, registry)
             adapt = functools.partial(_points_of_policies, policies, usual=usual, study=options.study)
             typed = [word for word in words if word not in ("--dry-run", "--debug")]
-            session = runs.carried_out(
+            session = runs.carry_out(
                 [*flags, *usual, *overrides],
                 registry,
                 dry_run=options.dry_run,
@@ -343,7 +343,7 @@ def _points_of_policies(
     first_policy: dict[str, int] = {}  # run id -> index of the first policy that has it
     baseline = f"policy={BASE}" if BASE in {policy.name for policy in policies} else None
     for index, policy in enumerate(policies):
-        targets.restore(policy.import_paths, dict(policy.trained or {}))
+        targets.make_importable(policy.import_paths, dict(policy.trained or {}))
         for overrides, config, choices in points:
             typed = [word for word in overrides if word not in usual]
             check_words([word for word in typed if key_of(word) != "policy"])
@@ -354,7 +354,7 @@ def _points_of_policies(
             _, point_config, point_choices = point
             point_choices["study"] = study
             point_config.baseline = baseline
-            if first_policy.setdefault(run_id(frozen(point_config, point_choices)), index) == index:
+            if first_policy.setdefault(run_id(frozen_config(point_config, point_choices)), index) == index:
                 adapted.append(point)
     return adapted
 

@@ -205,7 +205,7 @@ class IdentifiedTask(TaughtTask, Protocol):
     identity: Mapping[str, Any]
 
 
-class NotAtHand(ValueError):
+class NotAvailable(ValueError):
     """Raised if this machine lacks what a run needs: vLLM, or a network for data of the hub. A dry run continues."""
 
 

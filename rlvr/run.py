@@ -31,7 +31,7 @@ from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import check, command_line, key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.identity import ADDED, GROWTH, LINES, NAMING
+from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.write_ascii_where_needed()
     try:
         with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
-            session = carried_out(words, registry, dry_run="--dry-run" in typed)
+            session = carry_out(words, registry, dry_run="--dry-run" in typed)
     except ValueError as error:
         if "--debug" in typed:
             raise
@@ -68,7 +68,7 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
 
     sweep: what to type for several values of a key, for the message.
     """
-    if problem := imports.foreign():
+    if problem := imports.hidden_package_message():
         raise ValueError(problem)
     layout.home()  # raises ValueError if RLVR_HOME is a file
     registry = None
@@ -79,7 +79,7 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
         raise ValueError(explain(error, words, registry or Registry(), sweep)) from error
 
 
-def carried_out(
+def carry_out(
     words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False, **about: Any
 ) -> Session:
     """Carries out a command line and returns its session. Errors in it are raised before anything is written.
@@ -144,13 +144,13 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
     for key in map(key_of, overrides):
-        if key in (*LINES, *GROWTH, *ADDED):
+        if key in (*GRID_KEYS, *GROWTH, *ADDED_ARMS):
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
 
 
 def _refuse_study(config: DictConfig, choices: dict[str, Any], axes: Sequence[str]) -> None:
     """Raises ValueError for a single run of a study that sweeps: its file lacks `mode: MULTIRUN`."""
-    if choices.get("study") and (axes or any(config[key] for key in (*LINES, *GROWTH, *ADDED))):
+    if choices.get("study") and (axes or any(config[key] for key in (*GRID_KEYS, *GROWTH, *ADDED_ARMS))):
         study = choices["study"]
         raise ValueError(f"study={study} sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
 
@@ -185,9 +185,9 @@ def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
-    if key_of(word) in (*GROWTH, *ADDED, *NAMING, "baseline"):
+    if key_of(word) in (*GROWTH, *ADDED_ARMS, *NAMING, "baseline"):
         return f"{key}={as_text(value)}"
-    if key_of(word) not in LINES:
+    if key_of(word) not in GRID_KEYS:
         return word
     return f"{key}=[" + ",".join(as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
 
@@ -278,7 +278,7 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
     typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
     with one_line_errors(typed, _as_sweep(words)) as registry:
-        session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
+        session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
     (launch,) = session.launches
     if launch.outcome.exit_code == INTERRUPTED:
         raise KeyboardInterrupt("runs have saved; the same call goes on with them")

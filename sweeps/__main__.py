@@ -10,7 +10,7 @@ from rlvr.config import imports
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: those of sweeps/commands.py; 2 if Python finds another package by the name of one of ours."""
-    if problem := imports.foreign():
+    if problem := imports.hidden_package_message():
         print(f"sweeps: {problem}", file=sys.stderr)
         return 2
     from sweeps import commands  # not above: it imports `slurm`

@@ -14,12 +14,12 @@ from typing import Any
 
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
-from rlvr.ledger.runs import Unreadable, grouped, read_info
+from rlvr.ledger.runs import Unreadable, lines_by_reason, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
-from sweeps.slurm.submissions import joined, read_queue
+from sweeps.slurm.submissions import read_queue, with_queue_states
 
 EPILOG = """examples:
   python -m sweeps status               all sweeps of the study that was launched last
@@ -160,7 +160,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
         print(NOTHING)
         return 0
     queue = read_queue(ledger, PATIENCE_S)
-    with_states = ((sweep, joined(ledger, ledger.states(sweep.run_ids), queue)) for sweep in sweeps)
+    with_states = ((sweep, with_queue_states(ledger, ledger.states(sweep.run_ids), queue)) for sweep in sweeps)
     if options.json:
         print(json.dumps([_as_json(sweep, states) for sweep, states in with_states], indent=2))
         return 0
@@ -205,7 +205,7 @@ def _print_sweep(console: Any, sweep: Sweep, states: Sequence[RunState], *, all_
     for problem in sweep.problems:
         console.print(problem, markup=False)
     unreadable = [Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE]
-    for line in grouped(unreadable, len(unreadable) if all_runs else SHOWN):
+    for line in lines_by_reason(unreadable, len(unreadable) if all_runs else SHOWN):
         console.print(line, markup=False)
     states = [state for state in states if state.state is not State.UNREADABLE]
     by_arm = arms(states)
@@ -242,7 +242,7 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     sweep = sweeps[-1]
     with Live(auto_refresh=False) as live:
         while True:
-            states = joined(ledger, ledger.states(sweep.run_ids), read_queue(ledger, PATIENCE_S))
+            states = with_queue_states(ledger, ledger.states(sweep.run_ids), read_queue(ledger, PATIENCE_S))
             width = live.console.width
             rows = arm_table(arms(states), width=width) if len(states) > ROWS else table(states, width=width)
             live.update(Group(_title(sweep, states), rows), refresh=True)
@@ -287,7 +287,7 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
-    from sweeps.launcher import again
+    from sweeps.launcher import relaunch
 
     sweep, run_ids = _sweep_or_run(options.name, ledger)
     if sweep is not None and sweep.problems:
@@ -299,11 +299,11 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         print("All runs have finished: nothing to start again.")
         return 0
     if sweep is not None:
-        return again(ledger, sweep.sweep_id, unless_cancelled=options.unless_cancelled).exit_code
+        return relaunch(ledger, sweep.sweep_id, unless_cancelled=options.unless_cancelled).exit_code
     (run_id,) = run_ids
     of_run = next((sweep for sweep in ledger.sweeps() if run_id in sweep.run_ids), None)
     of_run = of_run or _new_sweep_of_run(ledger, run_id)
-    return again(ledger, of_run.sweep_id, run_id, unless_cancelled=options.unless_cancelled).exit_code
+    return relaunch(ledger, of_run.sweep_id, run_id, unless_cancelled=options.unless_cancelled).exit_code
 
 
 def _new_sweep_of_run(ledger: Ledger, run_id: str) -> Sweep:

@@ -17,14 +17,14 @@ from hydra.errors import InstantiationException
 
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
-from rlvr.ledger.identity import EXPECTED, LINES, NOT_IDENTITY
+from rlvr.ledger.identity import EXPECTED, GRID_KEYS, NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import NO_STUDY, Ledger
 from sweeps.plan import Plan
-from sweeps.planned import evaluated
+from sweeps.planned import evaluation_metric_names
 
 SHOWN = 8  # a message lists at most so many arms
-WHOLE = {"study", "seed", *NOT_IDENTITY} - {*LINES, *EXPECTED}  # keys that do not change the arms of a study
+WHOLE = {"study", "seed", *NOT_IDENTITY} - {*GRID_KEYS, *EXPECTED}  # keys that do not change the arms of a study
 BY_ITSELF = "loss=grpo"  # never missing: reports also use the GRPO runs of other studies
 
 
@@ -46,7 +46,7 @@ def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str
     if not untestable:
         return ""
     arms_here = _sentence_of_arms(analysis.labels(arms))
-    if with_itself := [problem for problem in untestable if problem.itself]:
+    if with_itself := [problem for problem in untestable if problem.compares_to_itself]:
         raise ValueError(f"{_joined(with_itself)}. Name another arm in arm or against.{arms_here}")
     if others := [analysis.PlannedArm(*arm) for arm in _arms_of_other_sweeps(planned, ledger)]:
         untestable = _certain(analysis.untestable([*others, *arms], baseline, claims), config)
@@ -67,7 +67,7 @@ def _certain(problems: Sequence[Any], config: Mapping[str, Any]) -> list[Any]:
     """The problems that are certain before the runs. With `tune=` every arm is planned at each value, and reported at
     one: that an arm is absent, or compared with itself, is known already; which arms agree in all else is not.
     """
-    return [problem for problem in problems if problem.absent or problem.itself or not config.get("tune")]
+    return [problem for problem in problems if problem.absent or problem.compares_to_itself or not config.get("tune")]
 
 
 def _check_options(selectors: Iterable[tuple[str, Mapping[str, Sequence[str]]]], registry: Registry) -> None:
@@ -86,7 +86,7 @@ def _evaluations(planned: Plan) -> list[tuple[list[str], int]]:
     evaluations: list[tuple[list[str], int]] = []
     for config in kinds.values():
         try:
-            evaluations.append((evaluated(config), config["evaluation"]["samples"]))
+            evaluations.append((evaluation_metric_names(config), config["evaluation"]["samples"]))
         except InstantiationException:  # a dry run without the task's data, which prints a line about it elsewhere
             return []
     return evaluations

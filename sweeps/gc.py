@@ -18,7 +18,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import superseded
 from rlvr.ledger.digests import DAMAGED
 from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
-from rlvr.ledger.runs import Unreadable, grouped
+from rlvr.ledger.runs import Unreadable, lines_by_reason
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 
@@ -47,7 +47,7 @@ def find(ledger: Ledger) -> list[Removable]:
 def unreadable(ledger: Ledger) -> list[str]:
     """The runs that cannot be read, and are therefore skipped: a line for each reason."""
     states = ledger.states(ledger.runs())
-    return grouped(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
+    return lines_by_reason(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
 
 
 def _checkpoints_of_run(ledger: Ledger, run_id: str) -> Iterator[Removable]:

@@ -14,11 +14,19 @@ from typing import TypeVar
 
 from hydra.core.override_parser.types import Override
 
-from rlvr.config.overrides import Point, alternatives, cross, key_of, read, value_of
+from rlvr.config.overrides import Point, alternatives, combinations, key_of, read, value_of
 from rlvr.config.registry import SHORTHANDS
-from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH, LINES, NAMING
+from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GRID_KEYS, GROWTH, NAMING
 
-OF_ALL = (*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED, "tracker", "hydra")  # keys of a sweep, never of single points
+OF_ALL = (
+    *GRID_KEYS,
+    *GROWTH,
+    *ADDED_ARMS,
+    *NAMING,
+    *EXPECTED,
+    "tracker",
+    "hydra",
+)  # keys of a sweep, never of single points
 T = TypeVar("T")
 Usual = Callable[[str], object]  # by key, its value in the points that do not set it
 
@@ -39,13 +47,13 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     own: keys that the study itself sweeps, over which the arms of `also` are not repeated; without a study, all swept
     keys but the seed. Raises ValueError for a rule that has no effect or cannot be read.
     """
-    axes = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*LINES, *GROWTH, *ADDED))
+    axes = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*GRID_KEYS, *GROWTH, *ADDED_ARMS))
     own = set(own) or {key for key, values in axes.items() if len(values) > 1 and key != "seed"}
     arms = [_point_alternatives(f"also={line!r}", _words(f"also={line!r}", line)) for line in rules.also]
     if any("study" in arm for arm in arms):
         raise ValueError("also adds arms to this sweep, and a study is another one. Launch studies one by one.")
     pairs = _pairs(rules.zip, [axes, *arms])
-    grid, further = cross(axes, pairs), [point for arm in arms for point in cross(arm, pairs)]
+    grid, further = combinations(axes, pairs), [point for arm in arms for point in combinations(arm, pairs)]
     whens = [when(line) for line in rules.when]
     ordered = in_order(whens, lambda rule: {*rule.only}, lambda rule: {*rule.wanted})
     excluded = [condition("exclude", line, line) for line in rules.exclude]

@@ -18,13 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import own_code, targets
 from rlvr.config.engine import gpus_of_workers
-from rlvr.config.explain import of_unreadable
-from rlvr.config.overrides import key_of, usual
+from rlvr.config.explain import unreadable_option_lines
+from rlvr.config.overrides import default_of, key_of
 from rlvr.ledger import inputs
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
-from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_proven_config
+from rlvr.ledger.runs import Unreadable, check_owner, lines_by_reason, read_info, read_verified_config
 from rlvr.ledger.sweeps import Ledger, grows
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -39,7 +39,7 @@ from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background, tracker_of
-from sweeps.worker import shipping, store_options
+from sweeps.worker import shipper_command, store_options
 
 
 def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -72,7 +72,9 @@ def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[
     """(overrides, control) of the points that `controls=` adds."""
     if not master.controls:
         return []
-    return controls.added(overrides, str(master.controls), str(master.baseline or ""), functools.partial(usual, master))
+    return controls.added(
+        overrides, str(master.controls), str(master.baseline or ""), functools.partial(default_of, master)
+    )
 
 
 def _with_controls(planned: Plan, added: Sequence[str]) -> Plan:
@@ -111,7 +113,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
         if on_slurm:
             check_pending(ledger, configs)
         with _forgotten_if_refused(ledger, record.sweep_id, configs):
-            with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
+            with controller.deciding_lock_held(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
                 record.write()
             outcome = _continue_growing(ledger, record.sweep_id)
     dry_run = current.dry_run
@@ -122,7 +124,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
 def _continue_growing(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> Outcome:
     """Run all waves on this machine; on SLURM submit the next wave only: the last of its jobs calls this again."""
     run = Record.read(ledger, sweep_id).candidates[0].run
-    targets.restore(run.import_paths, run.config)
+    targets.make_importable(run.import_paths, run.config)
     first = OmegaConf.create(dict(run.config))
 
     def start() -> Outcome:
@@ -137,7 +139,7 @@ def _continue_growing(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool =
     on_slurm = is_for_slurm(first.cluster.backend)
     if not on_slurm:
         return controller.grow(ledger, sweep_id, start)
-    with controller.owned(ledger, sweep_id, controller.LOCK_S):
+    with controller.deciding_lock_held(ledger, sweep_id, controller.LOCK_S):
         wanted = controller.advance(ledger, sweep_id)
     return start() if wanted else Outcome(skipped=ledger.sweep(sweep_id).run_ids)
 
@@ -170,12 +172,14 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
         yield
-    except controller.Taken:
+    except controller.AlreadyDeciding:
         raise
     except ValueError:
-        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.made)
+        begun = is_submitted(ledger, run_ids) or any(
+            newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.created_runs
+        )
         if is_new and not begun:
-            ledger.forget(sweep_id)
+            ledger.withdraw_sweep(sweep_id)
         raise
 
 
@@ -185,7 +189,7 @@ def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool)
     _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
     _check_store(tracker)
     _check_name(planned, ledger)
-    for line in of_unreadable(session.current().registry):
+    for line in unreadable_option_lines(session.current().registry):
         print(line, file=sys.stderr)
 
 
@@ -238,7 +242,7 @@ def _is_typed(run: PlannedRun, key: str) -> bool:
     return f"cluster.{key}" in map(key_of, run.overrides)
 
 
-def again(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:
+def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:
     """Launch the unfinished runs of a sweep from their configs on the ledger: the command need not be known.
 
     run_id: launch this run of the sweep alone.
@@ -254,14 +258,14 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_ca
         run_dir = ledger.run_dir(wanted_id)
         try:
             check_owner(run_dir)
-            configs[wanted_id] = read_proven_config(run_dir)
+            configs[wanted_id] = read_verified_config(run_dir)
         except Unreadable as error:
             errors.append(error)
         else:
-            targets.restore(read_info(run_dir).import_paths, configs[wanted_id])
+            targets.make_importable(read_info(run_dir).import_paths, configs[wanted_id])
     if errors and len(wanted) == 1:
         raise errors[0]
-    for line in grouped(errors):
+    for line in lines_by_reason(errors):
         print(line, file=sys.stderr)
     if not configs:
         raise ValueError(f"no run of sweep {sweep_id} can be started again.")
@@ -359,7 +363,7 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
         return None
     _warn_of_unreachable_store(ledger, tracker.uri)
     sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
-    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
+    return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
 
 
 def _warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:

@@ -147,7 +147,7 @@ def _launch_lock_held(sweep_dir: Path) -> Generator[None, None, None]:
     index = 0
     while (held := lock.lock(layout.launch_lock(sweep_dir, index), patience_s=0)) is None:
         index += 1
-    lock.sign(held)
+    lock.write_holder(held)
     try:
         yield
     finally:
@@ -339,7 +339,7 @@ class Dispatcher:
                 worker.ready, self.false_starts = True, 0
             elif worker.run_id is not None:
                 run_id = worker.take()
-                self._record_end(run_id, verdict.of_answer(self.ledger.run_dir(run_id), worker.before, answer))
+                self._record_end(run_id, verdict.verdict_of_answer(self.ledger.run_dir(run_id), worker.before, answer))
         if ended:
             self.selector.unregister(worker.answers)
             worker.listening = False
@@ -358,7 +358,7 @@ class Dispatcher:
         worker.clean_up()
         if run_id is not None:
             run_dir = self.ledger.run_dir(run_id)
-            end = verdict.of_exit(
+            end = verdict.verdict_of_exit(
                 run_dir,
                 worker.before,
                 status,

@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 
 from analysis.scores.claim import read as read_claim
 from rlvr.config import imports, targets
-from rlvr.config.by_number import ByNumber, setting_and_numbers
+from rlvr.config.by_number import ConfigOfNumbers, setting_and_numbers
 from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
-from rlvr.config.freeze import arm_name, frozen, group_id, group_of, run_name
+from rlvr.config.freeze import arm_name, frozen_config, group_id, group_of, run_name
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
@@ -110,7 +110,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRu
             continue
         overrides, config, choices = points[index]
         with _point_in_errors(points, overrides):
-            plain = frozen(config, choices, on_paper=checker.dry_run)
+            plain = frozen_config(config, choices, on_paper=checker.dry_run)
             packages = targets.packages(plain)
             if packages not in paths:
                 paths[packages] = imports.import_paths(packages)
@@ -138,7 +138,7 @@ class _Settings:
         words = map(points.words, range(len(points))) if isinstance(points, Points) else ()
         self._setting_and_numbers = [setting_and_numbers(overrides) for overrides in words]
         self._num_points = Counter(setting for setting, _ in self._setting_and_numbers)
-        self._known: dict[tuple[str, ...], tuple[PlannedRun, ByNumber]] = {}
+        self._known: dict[tuple[str, ...], tuple[PlannedRun, ConfigOfNumbers]] = {}
         self._groups: dict[tuple[object, ...], str] = {}
 
     def __contains__(self, index: int) -> bool:
@@ -150,7 +150,7 @@ class _Settings:
         setting, numbers = self._setting_and_numbers[index]
         if self._num_points[setting] < WORTHWHILE:
             return
-        by_number = ByNumber.of(config, choices, run.config, numbers)
+        by_number = ConfigOfNumbers.of(config, choices, run.config, numbers)
         if by_number is None:
             self._num_points[setting] = 0  # each of its points has to be composed
         else:

@@ -40,15 +40,15 @@ class PlannedRun:
         return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
 
 
-def evaluated(config: Mapping[str, Any] | DictConfig) -> list[str]:
+def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]:
     """Metric names of a run's evaluations; those of the validation split begin with VALIDATION."""
-    from rlvr.rollout.evaluation import held_out, metric_names
+    from rlvr.rollout.evaluation import held_out_problems, metric_names
 
     evaluation, task = config["evaluation"], instantiate(config["task"])
     names_of = functools.partial(metric_names, task, samples=evaluation["samples"], k=list(evaluation["k"]))
-    names = names_of(held_out(task, evaluation["problems"]))
+    names = names_of(held_out_problems(task, evaluation["problems"]))
     if evaluation["validation"] is not None:
-        names += names_of(held_out(task, evaluation["validation"], "validation"), prefix=VALIDATION)
+        names += names_of(held_out_problems(task, evaluation["validation"], "validation"), prefix=VALIDATION)
     task.close()
     return names
 

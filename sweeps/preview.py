@@ -17,7 +17,7 @@ from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.identity import EXPECTED, LINES
+from rlvr.ledger.identity import EXPECTED, GRID_KEYS
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -91,7 +91,7 @@ def differences(run: PlannedRun, registry: Registry) -> Flat:
     usual = _composed(registry, ())["choices"]
     plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
-    ignored = {"choices", *LINES, *EXPECTED}
+    ignored = {"choices", *GRID_KEYS, *EXPECTED}
     changed = {k: v for k, v in run.config.items() if k not in ignored and plain.get(k) != v}
     of_run, of_options = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
     knobs = {k: v for k, v in of_run.items() if of_options.get(k) != v and k not in _NAMED_BY_RUN}
@@ -207,7 +207,7 @@ def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], ledger
 
     The parts are sums over all these runs, the largest first.
     """
-    models = [(run, model) for run in runs if (model := memory.of_model(run.config["model"])) is not None]
+    models = [(run, model) for run in runs if (model := memory.architecture_of_model(run.config["model"])) is not None]
     if not models:
         return []
     finished, parts, hours, stages = measured(ledger), Counter[str](), dict[str, float](), set[str]()
@@ -264,7 +264,7 @@ def measured(ledger: Ledger) -> list[cost.Finished]:
             config = read_config(run_dir)
         except Unreadable:
             continue
-        model, task = memory.of_model(config["model"]), repr(config["task"])
+        model, task = memory.architecture_of_model(config["model"]), repr(config["task"])
         if model is None or of_task[task] == MEASURED:
             continue
         steps = [record.metrics for record in journal.read(layout.journal(run_dir)).records]
@@ -317,21 +317,21 @@ def _memory(todo: Sequence[PlannedRun]) -> list[str]:
     """A line on the run that needs most memory of a GPU, if any run has GPUs and a model of known size."""
     most: dict[str, float] = {}
     for run in todo:
-        model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
+        model = memory.architecture_of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
     if not most:
         return []
     available = todo[0].config["cluster"]["gpu_memory_gb"]
     of = f" of {available:g} GB" if available else ""
-    return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.shown(most)})"]
+    return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.parts_in_one_line(most)})"]
 
 
 def _disk(todo: Sequence[PlannedRun], past: Past, ledger: Ledger) -> list[str]:
     """Disk space of the runs: that of finished runs like them, else of the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, costs = memory.of_model(run.config["model"]), past.get(run.run_id)
+        model, costs = memory.architecture_of_model(run.config["model"]), past.get(run.run_id)
         num_kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if costs:
             checkpoint = statistics.median(run_cost.checkpoint for run_cost in costs)

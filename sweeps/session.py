@@ -19,7 +19,7 @@ from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
 from rlvr.config.registry import Registry
-from rlvr.config.signature import forget
+from rlvr.config.signature import clear_caches
 from rlvr.ledger.tags import redact
 from sweeps.plan import Plan
 from sweeps.verdict import Outcome
@@ -73,8 +73,8 @@ class Session:
         """A context in which this is the current session. At its end sys.path and the environment are restored."""
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)
-        forget()
-        imports.extend(self.registry.directories)
+        clear_caches()
+        imports.add_import_paths(self.registry.directories)
         try:
             yield
         finally:

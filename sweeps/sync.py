@@ -13,7 +13,7 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.tracker import presentation
 from rlvr.tracker.cursor import is_behind
-from sweeps.worker import shipping, store_options
+from sweeps.worker import shipper_command, store_options
 
 AGAIN_S = 60.0  # least time between two attempts of commands to ship in the background
 
@@ -25,12 +25,12 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        command = shipping(ledger.home, *store_options(uri), *options)
-        return subprocess.run(command, env=imports.environment(), check=False).returncode
+        command = shipper_command(ledger.home, *store_options(uri), *options)
+        return subprocess.run(command, env=imports.child_environment(), check=False).returncode
     codes = list[int]()
     for store, ids in _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps).items():
-        command = shipping(ledger.home, "--sweep", *ids, *store_options(store), *options)
-        codes.append(subprocess.run(command, env=imports.environment(), check=False).returncode)
+        command = shipper_command(ledger.home, "--sweep", *ids, *store_options(store), *options)
+        codes.append(subprocess.run(command, env=imports.child_environment(), check=False).returncode)
     return max(codes)
 
 
@@ -50,8 +50,8 @@ def sync_in_background(ledger: Ledger) -> bool:
     for store, ids in stores.items():
         with log.open("ab") as file:
             subprocess.Popen(
-                shipping(ledger.home, "--sweep", *ids, *store_options(store)),
-                env=imports.environment(),
+                shipper_command(ledger.home, "--sweep", *ids, *store_options(store)),
+                env=imports.child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

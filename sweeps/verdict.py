@@ -14,15 +14,15 @@ from rlvr.ledger.attempt import (
     HALVINGS,
     Attempt,
     Busy,
-    gpu_ooms,
     newest_attempt,
-    rank_record,
+    num_gpu_ooms,
+    print_unwritten_end,
     read_end,
-    record_death,
-    say_unwritten,
+    read_rank_end,
+    record_missing_end,
 )
 from rlvr.ledger.cause import Cause, State
-from rlvr.ledger.files import FULL
+from rlvr.ledger.files import DISK_FULL_ERRORS
 from sweeps.progress import INTERRUPTED, duration
 
 
@@ -84,7 +84,7 @@ class Outcome:
         return f"{text}; {len(self.busy_s)} worker{'s' * (len(self.busy_s) > 1)} busy {share:.0%} of the time"
 
 
-def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
+def verdict_of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
     """The verdict on a run whose worker has answered. before: the newest attempt when the worker got the run.
 
     The exit.json of the attempt decides; the answer does only if there is none.
@@ -101,7 +101,7 @@ def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
     return _write_end(run_dir, before, Verdict(cause, message))
 
 
-def of_exit(
+def verdict_of_exit(
     run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, known: Verdict | None = None
 ) -> Verdict:
     """The verdict on a run whose process ended with `status` (negative: killed by that signal) without an answer. All
@@ -117,9 +117,9 @@ def of_exit(
         return _write_end(run_dir, before, known)
     newest = newest_attempt(run_dir)
     opened = newest > before
-    if opened and (record := rank_record(run_dir, newest)):
+    if opened and (record := read_rank_end(run_dir, newest)):
         cause, message = record
-        record_death(run_dir, newest, cause, cause.code, message)
+        record_missing_end(run_dir, newest, cause, cause.code, message)
         return _written_end(run_dir, before) or Verdict(cause, message)
     if not stopping:
         verdict = Verdict(Cause.ERROR, f"its process {_status_text(status)}; see {log}", again=opened or status < 0)
@@ -135,7 +135,7 @@ def _written_end(run_dir: Path, before: int) -> Verdict | None:
     end = read_end(layout.attempt(run_dir, newest)) if newest > before else None
     if end is None:
         return None
-    again = end.cause.goes_on or (end.cause is Cause.GPU_OOM and gpu_ooms(run_dir) <= HALVINGS)
+    again = end.cause.goes_on or (end.cause is Cause.GPU_OOM and num_gpu_ooms(run_dir) <= HALVINGS)
     return Verdict(end.cause, end.message, again)
 
 
@@ -144,7 +144,7 @@ def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
     newest = newest_attempt(run_dir)
     try:
         if newest > before:
-            record_death(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
+            record_missing_end(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
             return verdict
         with Attempt.open(run_dir) as attempt:
             attempt.close(verdict.cause, verdict.message)
@@ -153,9 +153,9 @@ def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
     except FileNotFoundError:  # the directory of the run was deleted: the other runs continue
         pass
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRORS:
             raise
-        say_unwritten(run_dir, verdict.cause, verdict.message, error)
+        print_unwritten_end(run_dir, verdict.cause, verdict.message, error)
     return verdict
 
 

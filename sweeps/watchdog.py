@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from rlvr.ledger import layout
-from rlvr.ledger.attempt import last_sign, newest_attempt, record_death
+from rlvr.ledger.attempt import last_heartbeat_time, newest_attempt, record_missing_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import read_json
 from sweeps.verdict import Verdict
@@ -55,7 +55,7 @@ class Watchdog:
         self._checked = now
         number = newest_attempt(self.run_dir)
         beat = read_json(layout.heartbeat(layout.attempt(self.run_dir, number))) or {}
-        progress = (number, last_sign(beat))
+        progress = (number, last_heartbeat_time(beat))
         if self._last_progress != progress:
             self._last_progress, self._silent_s = progress, 0.0
             return False
@@ -86,4 +86,4 @@ class Watchdog:
     def _end(self, number: int, message: str) -> None:
         log = layout.log(layout.attempt(self.run_dir, number))
         self.hung = f"{message}: ended. The stacks of its threads are at the end of {log}"
-        record_death(self.run_dir, number, Cause.HUNG, Cause.HUNG.code, self.hung)
+        record_missing_end(self.run_dir, number, Cause.HUNG, Cause.HUNG.code, self.hung)

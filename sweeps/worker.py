@@ -19,11 +19,11 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import newest_attempt
 
 TAG = "RLVR_LAUNCH"  # environment variable of all processes that a launch starts, and of their children
-WARM = imports.python("-m", "rlvr.job", "--serve")
+WARM = imports.python_command("-m", "rlvr.job", "--serve")
 SHIPPER_S = 60.0  # longest wait for the shipper once all runs have ended
 
 
-def of_ranks(
+def ranks_command(
     ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = (), module: str = "rlvr.job"
 ) -> tuple[str, ...]:
     """Command that executes one run as several processes, `ranks` of them on this node. place: options of
@@ -32,9 +32,9 @@ def of_ranks(
     return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", module)
 
 
-def shipping(home: Path, *options: str) -> list[str]:
+def shipper_command(home: Path, *options: str) -> list[str]:
     """Command that ships metrics to MLflow: one pass over all runs; options: `--sweep ID`, `--follow`, `--uri URI`."""
-    return imports.python("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
+    return imports.python_command("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
 
 
 def store_options(uri: str | None) -> list[str]:
@@ -52,7 +52,7 @@ def new_tag() -> str:
 def environment(threads: int, tag: str) -> dict[str, str]:
     """The environment of a worker. Waiting is passive, so that idle OpenMP threads of one worker use no core time."""
     return {
-        **imports.environment(),
+        **imports.child_environment(),
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
@@ -198,7 +198,7 @@ def pool(
 
     devices: CUDA_VISIBLE_DEVICES of each worker; None: unchanged.
     """
-    command = command or (WARM if ranks == 1 else of_ranks(ranks))
+    command = command or (WARM if ranks == 1 else ranks_command(ranks))
     return [
         Worker(
             command,
@@ -224,7 +224,7 @@ class ShipperProcess:
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 list(command),
-                env=imports.environment(),
+                env=imports.child_environment(),
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
@@ -263,9 +263,9 @@ class Guard:
     """
 
     def __init__(self, tag: str) -> None:
-        environment = {k: v for k, v in imports.environment().items() if k != TAG}
+        environment = {k: v for k, v in imports.child_environment().items() if k != TAG}
         self.process = subprocess.Popen(
-            imports.python("-m", "sweeps.worker", tag),
+            imports.python_command("-m", "sweeps.worker", tag),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

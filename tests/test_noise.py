@@ -94,7 +94,7 @@ from hydra.utils import instantiate
 from rlvr.config.compose import composing
 from rlvr.records import Problem, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import noise_key
-from rlvr.rollout.spurious import trained_on
+from rlvr.rollout.spurious_rewards import trained_on
 from hydra import compose
 import numpy as np
 

@@ -25,7 +25,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     """arms: reward, target. Others: arm_0 … arm_2, divergence; landscape: loss; paths, ends: method, start, step."""
-    return style.drawn(lambda: _draw(arms, landscape, paths, ends))
+    return style.with_style(lambda: _draw(arms, landscape, paths, ends))
 
 
 def _draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:

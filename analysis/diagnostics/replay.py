@@ -22,7 +22,7 @@ def draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) ->
     """cosines: square, named. weights: objective, outcome, pass_rate, weight; one row per objective and response.
     prompts: objective, pass_rate, gradient_norm; one row per objective and prompt.
     """
-    return style.drawn(lambda: _draw(cosines, weights, prompts))
+    return style.with_style(lambda: _draw(cosines, weights, prompts))
 
 
 def _draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) -> Figure:

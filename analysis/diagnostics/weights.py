@@ -53,7 +53,7 @@ def figure(frames: Frames) -> Figure | None:
 def drawn(weights: pd.DataFrame) -> Figure:
     """weights: loss, advantage, divergence and eta (of LAD), order (T or k, else nothing), samples, pass_rate, weight,
     gradient_norm."""
-    return style.drawn(lambda: _draw(objective.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
+    return style.with_style(lambda: _draw(objective.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
 
 
 def _draw(weights: pd.DataFrame) -> Figure:

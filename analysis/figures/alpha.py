@@ -24,7 +24,7 @@ DOTS = {KEEP: ("o", "#0072B2"), EXPLORE: ("D", "#D55E00"), "avg": ("s", "#333333
 def figure(frames: Frames) -> Figure | None:
     """None if no DPH-RL run was evaluated."""
     measured = retentions(frames)
-    return style.drawn(lambda: _draw(measured)) if measured else None
+    return style.with_style(lambda: _draw(measured)) if measured else None
 
 
 def _draw(measured: Sequence[Retention]) -> Figure:

@@ -25,12 +25,12 @@ COST = "throughput/gpu_s_per_token"
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run logged any of the metrics."""
-    logged = frames.drawn([*CURVES, COST])
+    logged = frames.thinned_history([*CURVES, COST])
     parts = {str(name): part.astype({"run_id": str}) for name, part in logged.groupby("name", observed=True)}
     panels = [name for name in (*CURVES, COST) if name in parts]
     if not panels:
         return None
-    return style.drawn(lambda: _draw(frames, parts, panels))
+    return style.with_style(lambda: _draw(frames, parts, panels))
 
 
 def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:

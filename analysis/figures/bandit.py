@@ -22,7 +22,7 @@ QUESTION = "Which methods learn the target density over the arms, and which coll
 def figure(frames: Frames) -> Figure | None:
     """None if no run stored a bandit policy."""
     all_matches = matches(frames)
-    return style.drawn(lambda: _draw(all_matches)) if all_matches else None
+    return style.with_style(lambda: _draw(all_matches)) if all_matches else None
 
 
 def _draw(all_matches: list[Match]) -> Figure:

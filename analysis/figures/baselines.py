@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.layout import BASE, value
+from analysis.report.cells import BASE, value
 from analysis.report.lines import INTERVAL
 from analysis.scores.cell import Cell
 from analysis.tables.baselines import ENTROPY_NATS, Ranking, rankings
@@ -20,7 +20,7 @@ QUESTION = "Which objective trades accuracy against diversity, and how?"
 def figure(frames: Frames) -> Figure | None:
     """None unless four families of objectives ran in one setting."""
     all_rankings = rankings(frames)
-    return style.drawn(lambda: _draw(frames, all_rankings)) if all_rankings else None
+    return style.with_style(lambda: _draw(frames, all_rankings)) if all_rankings else None
 
 
 def _draw(frames: Frames, all_rankings: list[Ranking]) -> Figure:

@@ -22,7 +22,7 @@ def figure(frames: Frames) -> Figure | None:
     """None unless PACS ran with two β."""
     lines_by_setting = lines(frames, "loss.beta", losses=("pacs",))
     panels = [(setting, line) for setting, setting_lines in lines_by_setting for line in setting_lines]
-    return style.drawn(lambda: _draw(frames, panels)) if panels else None
+    return style.with_style(lambda: _draw(frames, panels)) if panels else None
 
 
 def _draw(frames: Frames, panels: list[tuple[Comparable, Line]]) -> Figure:

@@ -24,7 +24,7 @@ def figure(frames: Frames) -> Figure | None:
     drawn_lines = [(setting, [*losses, *penalties.get(setting.name, [])]) for setting, losses in lines_by_setting]
     without = [a for a in arms(frames) if a.loss in WITHOUT and not a.control and not a.first.knob(PENALTY)]
     axis = Axis("coefficient", 10)
-    return style.drawn(lambda: against_knob(frames, drawn_lines, axis, without)) if drawn_lines else None
+    return style.with_style(lambda: against_knob(frames, drawn_lines, axis, without)) if drawn_lines else None
 
 
 def _penalties(frames: Frames) -> dict[str, list[Line]]:

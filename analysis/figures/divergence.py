@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.layout import Column, Row, value
+from analysis.report.cells import Column, Row, value
 from analysis.report.lines import INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
@@ -27,7 +27,7 @@ QUESTION = "Do strict divergences end above weak ones?"
 def figure(frames: Frames) -> Figure | None:
     """None unless LAD ran under two divergences."""
     settings = [setting for setting in lad_settings(frames) if len({arm.divergence for arm in setting.lad}) > 1]
-    return style.drawn(lambda: _draw(frames, settings)) if settings else None
+    return style.with_style(lambda: _draw(frames, settings)) if settings else None
 
 
 def _draw(frames: Frames, settings: list[Comparable]) -> Figure:

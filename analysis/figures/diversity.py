@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import legend, look
-from analysis.scores.evaluated import evaluations, label
+from analysis.report.lines import colour_and_marker, legend
+from analysis.scores.policy_evaluations import evaluations, label
 from rlvr.ledger import layout
 
 QUESTION = "How far apart do the right answers of a policy lie?"
@@ -31,7 +31,7 @@ def figure(frames: Frames) -> Figure | None:
     """None unless the right answers of some problem were embedded."""
     embeddings = _embeddings(frames)
     shown = _problems(embeddings)
-    return style.drawn(lambda: _draw(embeddings, shown)) if shown else None
+    return style.with_style(lambda: _draw(embeddings, shown)) if shown else None
 
 
 def _embeddings(frames: Frames) -> dict[str, pd.DataFrame]:
@@ -81,7 +81,7 @@ def _draw(embeddings: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) 
             for name, frame in embeddings.items()
         }
         for number, (name, points) in enumerate(projected(groups).items()):
-            colour, marker = look(number)
+            colour, marker = colour_and_marker(number)
             handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
         axes.set_title(problem, loc="left")
         axes.set_aspect(

@@ -26,7 +26,7 @@ QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"
 def figure(frames: Frames) -> Figure | None:
     """None unless LAD runs have two η to compare."""
     settings = lad_settings(frames, etas=2)
-    return style.drawn(lambda: _draw(frames, settings)) if settings else None
+    return style.with_style(lambda: _draw(frames, settings)) if settings else None
 
 
 def _draw(frames: Frames, settings: list[Comparable]) -> Figure:

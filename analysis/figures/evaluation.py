@@ -18,15 +18,15 @@ from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
 from analysis.scores.study import swept
-from analysis.scores.trajectory import curve, evaluated_between
+from analysis.scores.trajectory import curve, settings_with_curves
 
 QUESTION = "How do accuracy and coverage move along training?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None unless some run was evaluated during training."""
-    settings = evaluated_between(frames)
-    return style.drawn(lambda: _draw(frames, settings)) if settings else None
+    settings = settings_with_curves(frames)
+    return style.with_style(lambda: _draw(frames, settings)) if settings else None
 
 
 def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:

@@ -15,7 +15,7 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores import objective
 from analysis.scores.cell import base_cell, cell
-from analysis.scores.exact_likelihood import EXACT, Contest, Learner, contests
+from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
 
 QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
 SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before they are paired
@@ -24,10 +24,10 @@ SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before t
 def figure(frames: Frames) -> Figure | None:
     """None unless exact likelihood ran beside another objective."""
     all_contests = contests(frames)
-    return style.drawn(lambda: _draw(frames, all_contests)) if all_contests else None
+    return style.with_style(lambda: _draw(frames, all_contests)) if all_contests else None
 
 
-def _draw(frames: Frames, all_contests: list[Contest]) -> Figure:
+def _draw(frames: Frames, all_contests: list[LikelihoodComparison]) -> Figure:
     drawing = Figure(figsize=(style.WIDTH, 2.3 * len(all_contests) + 0.5), layout="constrained")
     for row, contest in zip(drawing.subplots(len(all_contests), 3, squeeze=False), all_contests, strict=True):
         _training(row[0], frames, contest)
@@ -52,7 +52,7 @@ def _look(name: str) -> dict[str, Any]:
     return {**look, "linestyle": "--", "marker": ""} if name == EXACT else look
 
 
-def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
+def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
     """Draw held-out accuracy at every evaluation, a line per objective and G."""
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
     logged = frames.history([name])
@@ -72,7 +72,7 @@ def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
     axes.set_title(f"{contest.name}: training", loc="left")
 
 
-def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
+def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
     """Draw final accuracy against rollouts per prompt; horizontal: exact likelihood and the base policy."""
     sources = [contest.source]
     for name in objective.ordered(learner.objective for learner in contest.rewarded):
@@ -96,7 +96,7 @@ def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
     axes.set_title("at the end", loc="left")
 
 
-def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
+def _gradients(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
     """Draw the gradient norm against the pass rate in training, at the largest G of each objective."""
     for name in reversed(contest.objectives):
         largest = max(

@@ -14,25 +14,25 @@ from analysis.report import style
 from analysis.report.lines import legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
-from analysis.scores.metric import ENTROPY, Kind, Metric, trained
+from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
 from analysis.scores.study import swept
-from analysis.scores.trajectory import curve, evaluated_between
+from analysis.scores.trajectory import curve, settings_with_curves
 
 QUESTION = "Which arm keeps more coverage and entropy at equal accuracy?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None unless some run was evaluated during training, by avg@n and another metric."""
-    with_others = [(setting, _others(frames, setting)) for setting in evaluated_between(frames)]
+    with_others = [(setting, _others(frames, setting)) for setting in settings_with_curves(frames)]
     rows = [(setting, others) for setting, others in with_others if others]
-    return style.drawn(lambda: _draw(frames, rows)) if rows else None
+    return style.with_style(lambda: _draw(frames, rows)) if rows else None
 
 
 def _others(frames: Frames, setting: Comparable) -> list[Metric]:
     """The metrics that are drawn against avg@n; [] where avg@n was not measured."""
     if not any(m.kind == Kind.AVG for m in setting.shown):
         return []
-    logged = trained(frames, [i for arm in setting.arms for i in arm.run_ids])
+    logged = training_names(frames, [i for arm in setting.arms for i in arm.run_ids])
     return [*(m for m in setting.shown if m.kind == Kind.PASS), *([ENTROPY] if ENTROPY.key in logged else [])]
 
 

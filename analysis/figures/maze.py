@@ -47,7 +47,7 @@ def figure(frames: Frames) -> Figure | None:
     policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
     pairs = ((arm, _pair(frames, arm)) for arm in policies[:MOST_ARMS])
     shown = [(arm, pair) for arm, pair in pairs if pair]
-    return style.drawn(lambda: _draw(shown)) if shown else None
+    return style.with_style(lambda: _draw(shown)) if shown else None
 
 
 def _pair(frames: Frames, arm: Arm) -> list[Response]:
@@ -73,7 +73,7 @@ def _problems(frames: Frames, run_id: str, step: int, sources: Sequence[str]) ->
     """Problems, as (source, id): the first that were solved, and the first that were not always solved."""
     counted = []
     for source in sources:
-        judged = frames.judged(run_id, step, source)
+        judged = frames.problem_counts(run_id, step, source)
         if judged is not None:
             counted += zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)
     solved = [problem for problem, _, c in counted if c > 0][:MOST_PROBLEMS]

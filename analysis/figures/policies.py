@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import dash, legend, look
+from analysis.report.lines import colour_and_marker, dash, legend
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import cell
-from analysis.scores.evaluated import evaluations, label
 from analysis.scores.metric import benchmarks, pass_at
+from analysis.scores.policy_evaluations import evaluations, label
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 from analysis.tables.policies import sizes
@@ -30,7 +30,7 @@ def figure(frames: Frames) -> Figure | None:
         setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], swept(frames))
         sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
         panels += [(setting, source, setting_arms, sizes(metrics)) for source in sources if len(sizes(metrics)) > 1]
-    return style.drawn(lambda: _draw(frames, panels)) if panels else None
+    return style.with_style(lambda: _draw(frames, panels)) if panels else None
 
 
 def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -> Figure:
@@ -47,7 +47,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -
             points = [(k, score) for k, score in zip(ks, cells, strict=True) if not score.empty]
             if not points:
                 continue
-            colour, marker = look(number)
+            colour, marker = colour_and_marker(number)
             bounds = [score.interval() for _, score in points]
             x, y = [k for k, _ in points], [100 * score.mean for _, score in points]
             if all(math.isfinite(low) for low, _ in bounds):

@@ -17,4 +17,4 @@ def figure(frames: Frames) -> Figure | None:
     """None unless some objective ran with two numbers of rollouts per prompt."""
     lines_by_setting = lines(frames, KNOB)
     axis = Axis("rollouts per prompt N")
-    return style.drawn(lambda: against_knob(frames, lines_by_setting, axis)) if lines_by_setting else None
+    return style.with_style(lambda: against_knob(frames, lines_by_setting, axis)) if lines_by_setting else None

@@ -16,4 +16,4 @@ QUESTION = "Which score function of PACS wins at which k?"
 def figure(frames: Frames) -> Figure | None:
     """None unless PACS ran with two values of the knob."""
     lines_by_setting = lines(frames, KNOB, losses=("pacs",))
-    return style.drawn(lambda: against_k(frames, lines_by_setting, str)) if lines_by_setting else None
+    return style.with_style(lambda: against_k(frames, lines_by_setting, str)) if lines_by_setting else None

@@ -24,7 +24,7 @@ from analysis.report.lines import BAND, CYCLE, DASHES, focus, legend
 from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.metric import trained
+from analysis.scores.metric import training_names
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 
@@ -47,11 +47,11 @@ SPAN = 20  # a positive quantity whose values span more than this factor is draw
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run has logged a step of training."""
-    logged = set(trained(frames, [run.run_id for run in frames.rows]))
+    logged = set(training_names(frames, [run.run_id for run in frames.rows]))
     panels: list[tuple[str, str]] = []
     for names, title in PANELS:
         panels += [(name, title) for name in names if name in logged][:1]
-    return style.drawn(lambda: _draw(frames, panels)) if panels else None
+    return style.with_style(lambda: _draw(frames, panels)) if panels else None
 
 
 def plain(value: float, position: int | None) -> str:
@@ -90,7 +90,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
 
 def _logged(frames: Frames) -> dict[str, dict[str, tuple[Steps, Values]]]:
     """By metric and run id: the steps, ascending, and the values at them."""
-    drawn = frames.drawn(DRAWN)
+    drawn = frames.thinned_history(DRAWN)
     steps, values = drawn["step"].to_numpy(np.int64), drawn["value"].to_numpy(np.float64)
     rows = drawn.groupby(["name", "run_id"], observed=True, sort=False).indices
     by_metric: dict[str, dict[str, tuple[Steps, Values]]] = {}

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import legend, look
+from analysis.report.lines import colour_and_marker, legend
 from analysis.scores import words
 from analysis.scores.tuning import Tuned, judge, tuned, tuning_runs
 
@@ -28,7 +28,7 @@ def figure(frames: Frames) -> Figure | None:
     axes = drawing.subplots()
     handles = {}
     for index, tuning in enumerate(tunings):
-        colour, marker = look(index)
+        colour, marker = colour_and_marker(index)
         x, y = _best_at_each(tuning, knob)
         handles[tuning.arm] = axes.plot(x, y, color=colour, marker=marker)[0]
         if tuning.picked is not None:

@@ -42,7 +42,7 @@ from analysis.frames.run import check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import POLICY, Response, Texts
 from rlvr.ledger import layout
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import redact
 
@@ -85,7 +85,7 @@ def write(frames: Frames, file: Path) -> None:
         "sweeps": [_sweep_to_json(sweep) for sweep in frames.sweeps],
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole(file, durable=False) as aside, zipfile.ZipFile(aside, "w") as archive:
+    with write_atomically(file, durable=False) as aside, zipfile.ZipFile(aside, "w") as archive:
         _put(archive, "about.json", _json(about))
         _put(archive, "runs.json", _json(_runs_to_json(frames.runs)))
         for name, schema in SCHEMAS.items():

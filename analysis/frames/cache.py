@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rlvr.ledger import layout
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -116,5 +116,5 @@ def write(table: pa.Table, path: Path, read_from: Mapping[str, str]) -> None:
     metadata |= {k: v for k, v in (table.schema.metadata or {}).items() if k not in metadata}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path, durable=False) as aside:
+        with write_atomically(path, durable=False) as aside:
             pq.write_table(table.replace_schema_metadata(metadata), aside, compression="zstd", write_statistics=False)

@@ -85,7 +85,7 @@ class Frames:
             self.cache[key] = self.curves.long(names)
         return self.cache[key]
 
-    def drawn(self, names: Collection[str] | None = None) -> pd.DataFrame:
+    def thinned_history(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training, of all metrics or of these, thinned for drawing (`thinned`)."""
         key = (DRAWN, None if names is None else tuple(sorted(names)))
         if key not in self.cache:
@@ -97,7 +97,7 @@ class Frames:
         """run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed)."""
         return self.judgements.frame
 
-    def judged(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
+    def problem_counts(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """Counts of an evaluation on a benchmark, by problem; None if its samples are not available."""
         return self.judgements.of(run_id, step, source)
 
@@ -112,7 +112,7 @@ class Frames:
         """run_id, step, arm, reward, probability, probability_old, advantage: the last policy of bandit runs."""
         return self.stored.policy(self._ids)
 
-    def of_texts(
+    def text_summary(
         self, name: str, run_id: str, step: int, source: str, summary: Callable[[TextsOfProblems], dict[str, float]]
     ) -> dict[str, float]:
         """`summary` of all responses to a benchmark in an evaluation; {} if the responses are not available.

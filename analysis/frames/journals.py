@@ -22,7 +22,7 @@ import pyarrow.json as pj
 
 from analysis.frames import cache
 from analysis.frames.digest import DIGEST, digest_of
-from analysis.frames.thin import KEPT, thinned
+from analysis.frames.thin import CACHED_METRICS, thinned
 from rlvr.ledger import journal, layout
 
 _STEP = "step"
@@ -84,7 +84,7 @@ class Journals:
         return rows.to_pandas() if rows.num_rows else pd.DataFrame(columns=["run_id", *DIGEST])
 
     def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
-        if names is not None and set(names) <= set(KEPT):
+        if names is not None and set(names) <= set(CACHED_METRICS):
             rows = cache.rows(self.home, "curves", self._states, lambda ids: [self._derive(i).curves for i in ids])
         else:
             rows = cache.rows(
@@ -168,7 +168,7 @@ class _Derived:
 def _derive(file: Path) -> _Derived:
     parsed = read(file)
     faults = pa.table({"faults": pa.array([list(parsed.faults)], pa.list_(pa.string()))})
-    return _Derived(digest_of(parsed.table), thinned(parsed.table, KEPT), faults)
+    return _Derived(digest_of(parsed.table), thinned(parsed.table, CACHED_METRICS), faults)
 
 
 def drawable(rows: pa.Table) -> pd.DataFrame:

@@ -15,11 +15,11 @@ from analysis.frames import own_code
 from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
-from analysis.frames.run import AGAIN
+from analysis.frames.run import REPETITION
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
-from rlvr.ledger.sweeps import TUNING, Sweep, the_sweep
+from rlvr.ledger.sweeps import TUNING, Sweep, find_sweep
 from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
@@ -167,7 +167,7 @@ def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[l
         )
     if sweep is not None:
         try:
-            plan = the_sweep(listing.sweeps[::-1], sweep)
+            plan = find_sweep(listing.sweeps[::-1], sweep)
         except ValueError as error:
             raise LookupError(str(error)) from None
         return [plan], study_of(plan)
@@ -215,7 +215,9 @@ def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> 
     described = _described(run_id, sweep, line, record)
     if not line.get("control"):
         return described
-    return replace(described, group_id=described.group_id + AGAIN, overrides=(*described.overrides, "control=seeds"))
+    return replace(
+        described, group_id=described.group_id + REPETITION, overrides=(*described.overrides, "control=seeds")
+    )
 
 
 def _described(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:

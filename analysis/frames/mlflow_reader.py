@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.frames.frame import records
 from analysis.frames.runs import RunRecord, tidy_metrics
 from rlvr.ledger import tags as words
-from rlvr.ledger.runs import Unreadable, grouped
+from rlvr.ledger.runs import Unreadable, lines_by_reason
 
 ANSWER_S = 3.0  # how long a server may take to answer the first request
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
@@ -54,7 +54,7 @@ class MlflowReader:
                 continue
             self._attempts.setdefault(run_id, []).append(uuid)
             records[run_id] = _record(run_id, info, tags, params)
-        self.notes = grouped(foreign)
+        self.notes = lines_by_reason(foreign)
         return records
 
     def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:

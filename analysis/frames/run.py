@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.frames.frame import records
 
 CONFIG = "config."
-AGAIN = ":again"  # suffix of the group id of runs that repeat an arm with other seeds, as its noise floor
+REPETITION = ":again"  # suffix of the group id of runs that repeat an arm with other seeds, as its noise floor
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Run:
     @property
     def again(self) -> bool:
         """Whether the run repeats an arm as its noise floor. It does not count as a seed of that arm."""
-        return self.group_id.endswith(AGAIN)
+        return self.group_id.endswith(REPETITION)
 
     def knob(self, key: str) -> Any:
         """The value of a dotted config key, or the chosen option of a config group; None if it is not known."""

@@ -17,7 +17,7 @@ from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.identity import NOT_IDENTITY
-from rlvr.ledger.runs import Unreadable, choices, grouped, read_config, read_info
+from rlvr.ledger.runs import Unreadable, choices, lines_by_reason, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 
 BROWSE = "http://127.0.0.1:5000"  # the address of `make browse`
@@ -66,7 +66,7 @@ def read_runs(home: Path) -> tuple[dict[str, RunRecord], list[str]]:
         except Unreadable as error:
             errors.append(error)
             records[run_id] = RunRecord(run_id, state=State.UNREADABLE.value, message=error.why)
-    return records, grouped(errors)
+    return records, lines_by_reason(errors)
 
 
 def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) -> RunRecord:

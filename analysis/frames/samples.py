@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rlvr.ledger import layout
 
-KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
+SAMPLE_COLUMNS = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
 POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
 Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
@@ -64,14 +64,16 @@ class SampleFiles:
         for run_id in run_ids:
             files = layout.evaluations(layout.run(self.home, run_id))
             for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
-                table = read_table(file, KEPT)
+                table = read_table(file, SAMPLE_COLUMNS)
                 if table is None:
                     continue
                 part = table.to_pandas()
                 part.insert(0, "step", layout.step_of(file))
                 part.insert(0, "run_id", run_id)
                 parts.append(part)
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *KEPT])
+        return (
+            pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *SAMPLE_COLUMNS])
+        )
 
     def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
         """See Stored."""

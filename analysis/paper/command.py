@@ -14,8 +14,8 @@ from rich.console import Console
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import catalogue, frames
+from analysis.paper.counterparts import table
 from analysis.paper.figures import PaperFigure, figures
-from analysis.paper.ours import table
 from analysis.paper.printed import tables
 from analysis.report import render
 from rlvr.ledger import layout, terminal

@@ -17,7 +17,7 @@ from analysis.paper.figures import Layout, PaperFigure, part_of, series_of
 from analysis.paper.printed import RAW, PrintedCell
 from analysis.report import style
 from analysis.report.grid import OURS
-from analysis.report.lines import DASHES, legend, look
+from analysis.report.lines import DASHES, colour_and_marker, legend
 from analysis.report.table import Table
 
 COLUMNS = 3
@@ -45,7 +45,7 @@ class Mark:
 
 def figure(paper_figure: PaperFigure, table: Table) -> Figure:
     """Draw a figure whose numbers are printed. table: their table, with our rows."""
-    return style.drawn(lambda: _draw(paper_figure, marks(paper_figure, table)))
+    return style.with_style(lambda: _draw(paper_figure, marks(paper_figure, table)))
 
 
 def has_ours(paper_figure: PaperFigure, table: Table) -> bool:
@@ -113,7 +113,7 @@ def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
 def _colours(marks: Sequence[Mark]) -> dict[str, Any]:
     """(colour, marker) of every series; ours has those of the printed series."""
     names = list(dict.fromkeys(mark.series.partition(OURS)[0] for mark in marks))
-    return {mark.series: look(names.index(mark.series.partition(OURS)[0])) for mark in marks}
+    return {mark.series: colour_and_marker(names.index(mark.series.partition(OURS)[0])) for mark in marks}
 
 
 def _y_label(paper_figure: PaperFigure, panel: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import BASE, Block, Column, Row, fill
+from analysis.report.cells import BASE, Block, Column, Row, fill
 from analysis.report.table import Published, Table, with_notes
 from analysis.scores.ablation import Line, metrics
 from analysis.scores.comparable import Comparable

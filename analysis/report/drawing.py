@@ -57,7 +57,7 @@ def _draw(name: str, module: ModuleType, frames: Frames) -> RenderedFigure | Non
     return None if figure is None else RenderedFigure(name, module.QUESTION, figure)
 
 
-class Beside:
+class FigureProcess:
     """Draws the figures in a second process from construction on; `figures` draws along until all are done."""
 
     def __init__(self, frames: Frames) -> None:

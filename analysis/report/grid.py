@@ -312,7 +312,7 @@ def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
         return "—" if cell is None else difference_text(cell, forms[key])
 
     rows = [(label, *(text(label, key) for key in keys)) for label in labels]
-    against = words.together([c["reference"] for c in cells])
+    against = words.joined_labels([c["reference"] for c in cells])
     title = f"{block}: difference to {against}" if block else f"Difference to {against}"
     return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
 

@@ -18,10 +18,10 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.excerpt import Excerpt, excerpts
 from analysis.scores.importance import explored
-from analysis.scores.metric import trained
+from analysis.scores.metric import training_names
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
-from analysis.scores.trajectory import curve, evaluated_between
+from analysis.scores.trajectory import curve, settings_with_curves
 
 MOST_CURVES = 2500  # runs times metrics; of a larger study the page shows the metrics DRAWN alone
 MOST_TEXT = 4000  # characters of a prompt or a response
@@ -57,7 +57,7 @@ def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
     """A panel per setting and metric, in per cent; each line an arm's mean with its interval."""
     position = {arm.group_id: number for number, arm in enumerate(shown)}
     panels: list[dict[str, Any]] = []
-    for setting in evaluated_between(frames):
+    for setting in settings_with_curves(frames):
         for metric in setting.shown:
             lines: list[dict[str, Any]] = []
             for arm in setting.arms:
@@ -73,12 +73,12 @@ def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
 
 def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
     """A panel per training metric, those DRAWN first."""
-    names = trained(frames, [run.run_id for run in frames.rows])
+    names = training_names(frames, [run.run_id for run in frames.rows])
     too_many = len(frames.rows) * len(names) > MOST_CURVES
     chosen = [name for name in DRAWN if name in names]
     if not too_many:
         chosen += [name for name in names if name not in DRAWN]
-    logged = frames.drawn(DRAWN if too_many else None)
+    logged = frames.thinned_history(DRAWN if too_many else None)
     if not chosen or logged.empty:
         return []
     arm_of = {run_id: number for number, arm in enumerate(shown) for run_id in arm.run_ids}

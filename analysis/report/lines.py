@@ -29,7 +29,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
 
 
-def look(index: int) -> tuple[str, str]:
+def colour_and_marker(index: int) -> tuple[str, str]:
     """The colour and marker of line number `index`; they repeat after eight lines."""
     return CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]
 
@@ -120,7 +120,7 @@ def _pass_panel(
     ks = sorted(by_k)
     for i, (value, arm) in enumerate(zip(line.values, line.arms, strict=True)):
         cells = [overall(frames, arm, by_k[k], setting) for k in ks]
-        handles[label(value)] = draw(axes, ks, cells, *look(i))
+        handles[label(value)] = draw(axes, ks, cells, *colour_and_marker(i))
     values = [100 * base(frames, by_k[k], setting).mean for k in ks]
     if any(math.isfinite(v) for v in values):
         handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]

@@ -180,9 +180,9 @@ def claims(verdicts: Sequence[Verdict], console: Console) -> None:
     for verdict in verdicts:
         colour, claim = colours.get(verdict.outcome, "yellow"), verdict.claim
         console.print(f"\n[{colour}]{verdict.outcome}[/{colour}]: {escape(claim.says)}", highlight=False)
-        finding = f"{verdict.found} ({verdict.basis})" if verdict.found else ""
+        finding = f"{verdict.measured} ({verdict.basis})" if verdict.measured else ""
         printed = f"printed: {claim.printed}" + (f" ({claim.source})" if claim.source else "") if claim.printed else ""
-        for line in filter(None, (finding, verdict.more)):
+        for line in filter(None, (finding, verdict.note)):
             console.print(f"  {line}", markup=False)
         if printed:
             console.print(f"  {printed}", style="dim", markup=False)

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from analysis import tables as table_package
 from analysis.frames.frames import Frames
 from analysis.paper import printed
+from analysis.paper.counterparts import of_runs
 from analysis.paper.figures import figures
-from analysis.paper.ours import of_runs
-from analysis.report.drawing import Beside, RenderedFigure, available, draw
+from analysis.report.drawing import FigureProcess, RenderedFigure, available, draw
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
 from analysis.report.render import latex, markdown, to_csv
@@ -25,10 +25,10 @@ from analysis.report.table import Table
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
-from analysis.tables.comparison import Ask
+from analysis.tables.comparison import ComparisonOptions
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import whole, write_json
+from rlvr.ledger.files import write_atomically, write_json
 from rlvr.ledger.tags import redact
 
 COMPARISON = "comparison"  # the table that every study has
@@ -57,8 +57,8 @@ def build(
     *,
     only: Sequence[str] | None = None,
     with_figures: bool = True,
-    ask: Ask | None = None,
-    beside: Beside | None = None,
+    ask: ComparisonOptions | None = None,
+    beside: FigureProcess | None = None,
 ) -> Content:
     """Build every table and figure that has runs, the comparison first.
 
@@ -113,7 +113,7 @@ def write(frames: Frames, content: Content, out: Path) -> list[Path]:
     a part of either.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out, durable=False) as temporary:
+    with write_atomically(out, durable=False) as temporary:
         temporary.mkdir()
         names = [path.relative_to(temporary) for path in _write(frames, content, temporary)]
     return [out / name for name in names]
@@ -138,7 +138,7 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
 
 def summary(frames: Frames, content: Content) -> dict[str, Any]:
     """What other programs read of a report; MLflow shows it with the sweep."""
-    verdicts = [{"outcome": str(v.outcome), "says": v.claim.says, "found": v.found} for v in content.verdicts]
+    verdicts = [{"outcome": str(v.outcome), "says": v.claim.says, "found": v.measured} for v in content.verdicts]
     return {
         "title": frames.title,
         "sweeps": [sweep.sweep_id for sweep in frames.sweeps],

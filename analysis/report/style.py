@@ -78,7 +78,7 @@ def _style() -> AbstractContextManager[None]:
     return matplotlib.rc_context({**defaults, "backend": "agg", **_RC})
 
 
-def drawn(draw: Callable[[], Figure]) -> Figure:
+def with_style(draw: Callable[[], Figure]) -> Figure:
     """Draw under this style, independently of the matplotlibrc of the machine."""
     with _style():
         return draw()

@@ -54,7 +54,7 @@ def headlines(table: Table) -> list[Headline]:
         one_seed = " These runs, not yet their arms: 1 seed." if is_one_seed else ""
         place = ", ".join(part for part in (block, column) if part)
         place = f" ({place})" if place else ""
-        reference = words.together([c["reference"] for c in metric_cells])
+        reference = words.joined_labels([c["reference"] for c in metric_cells])
         text = f"{len(decided)} of {len(metric_cells)} differences to {reference} are decided{place}.{one_seed}"
         results.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
     return results

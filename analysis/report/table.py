@@ -174,7 +174,7 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     cells = cells[cells["difference"].notna()]
     if cells.empty:
         return ()
-    against = words.together(list(cells["reference"]))
+    against = words.joined_labels(list(cells["reference"]))
     on_problems = cells["paired_problems"] > 0
     seeds, size = _span(cells["paired_seeds"]), _span(cells["family"])
     problems = _span(cells.loc[on_problems, "paired_problems"]) if on_problems.any() else "0"

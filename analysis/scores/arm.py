@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames.frames import SETTING, Frames
-from analysis.frames.run import AGAIN, CONFIG, Run
+from analysis.frames.run import CONFIG, REPETITION, Run
 from analysis.scores import words
 
 STRICT = ("tv", "hd", "js")
@@ -81,10 +81,10 @@ class Arm:
     @property
     def own_group(self) -> str:
         """The group id of the config, which an arm shares with its repetition under other seeds."""
-        return self.group_id.removesuffix(AGAIN)
+        return self.group_id.removesuffix(REPETITION)
 
     @property
-    def borrowed(self) -> bool:
+    def from_other_study(self) -> bool:
         return self.first.borrowed
 
     @property
@@ -148,7 +148,7 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
 
 def _settings(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, str]:
     """By run, its setting in words. Long values are shortened unless two settings would then read alike."""
-    full = {run.run_id: describe(run, keys, shown=words.whole) for run in runs}
+    full = {run.run_id: describe(run, keys, shown=words.value_text) for run in runs}
     short = {run.run_id: describe(run, keys) for run in runs}
     num_alike = Counter(short[i] for i in {text: i for i, text in full.items()}.values())
     return {i: short[i] if num_alike[short[i]] == 1 else full[i] for i in full}
@@ -241,7 +241,7 @@ def describe(run: Run, keys: Iterable[str], shown: Callable[[Any], str] = words.
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def told_apart(names: Mapping[Arm, str]) -> dict[Arm, str]:
+def distinct_names(names: Mapping[Arm, str]) -> dict[Arm, str]:
     """The names, and to a name that several arms have, the parts of each arm's η, β and variant that are not in it."""
     times = Counter(names.values())
     distinct = dict(names)

@@ -166,7 +166,10 @@ def _errors(frames: Frames, sources: Sequence[str], points: Mapping[str, Point])
     if not frames.judgements.num_errors:
         return 0
     evaluations = [
-        frames.judged(i, step, source) for i, point in points.items() for step, _ in point.parts for source in sources
+        frames.problem_counts(i, step, source)
+        for i, point in points.items()
+        for step, _ in point.parts
+        for source in sources
     ]
     return sum(judged.errors for judged in evaluations if judged is not None)
 

@@ -111,9 +111,9 @@ class Verdict:
 
     claim: Claim
     outcome: Outcome
-    found: str = ""
+    measured: str = ""
     basis: str = ""
-    more: str = ""
+    note: str = ""
     groups: tuple[str, ...] = ()  # of the arms that take part, by group id
     compared: tuple[Compared, ...] = ()  # the differences on which the outcome rests; none for a trend
     setting: str = ""

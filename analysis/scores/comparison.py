@@ -47,11 +47,6 @@ class Compared:
             return PERHAPS_ABOVE if self.effect > 0 else PERHAPS_BELOW
         return ""
 
-    @property
-    def of_runs(self) -> bool:
-        """Whether there is only one seed: then these two runs are compared, not the arms."""
-        return len(self.difference.seeds) == 1
-
     @cached_property
     def needed(self) -> Needed:
         """Seeds, problems or samples that would decide a difference of this size within the family."""

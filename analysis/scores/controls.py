@@ -16,11 +16,11 @@ from analysis.scores.crossed import Interval
 from analysis.scores.metric import Metric
 from analysis.scores.selection import default_reference, value_of
 
-IN_WORDS = {RANDOM: "random rewards", FLIPPED: "flipped rewards", STILL: "no learning (lr = 0)"}
+CONTROL_NAMES = {RANDOM: "random rewards", FLIPPED: "flipped rewards", STILL: "no learning (lr = 0)"}
 
 
 @dataclass(frozen=True)
-class Held:
+class AgainstControl:
     """An arm against one control, in one metric.
 
     passed: the arm is decidedly above the control; for the noise floor (SEEDS): its difference to the reference is
@@ -42,17 +42,19 @@ class Held:
         return self.effect > 0 and self.interval.excludes(0)
 
 
-def held(frames: Frames) -> list[Held]:
+def against_controls(frames: Frames) -> list[AgainstControl]:
     """Every arm against each of its controls, in the first metric that tables show; [] without controls."""
-    against_controls: list[Held] = []
+    against_controls: list[AgainstControl] = []
     for setting in by_setting(frames):
-        arms = [arm for arm in setting.arms if not arm.control and not arm.borrowed]
+        arms = [arm for arm in setting.arms if not arm.control and not arm.from_other_study]
         for control in (arm for arm in setting.arms if arm.control):
             against_controls += _against_control(frames, setting, control, arms)
     return against_controls
 
 
-def _against_control(frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]) -> Iterable[Held]:
+def _against_control(
+    frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]
+) -> Iterable[AgainstControl]:
     if control.control == SEEDS:
         yield from _against_noise_floor(frames, setting, control, arms)
         return
@@ -62,7 +64,9 @@ def _against_control(frames: Frames, setting: Comparable, control: Arm, arms: Se
             yield _held(frames, setting, arm, control.control, to_control)
 
 
-def _against_noise_floor(frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]) -> Iterable[Held]:
+def _against_noise_floor(
+    frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]
+) -> Iterable[AgainstControl]:
     """Each arm against the difference of its reference to itself, which `control` repeats with other seeds."""
     reference = next((arm for arm in arms if arm.group_id == control.own_group), None)
     floor = _difference(frames, setting, control, reference, other_seeds=True) if reference is not None else None
@@ -75,9 +79,9 @@ def _against_noise_floor(frames: Frames, setting: Comparable, control: Arm, arms
             yield replace(_held(frames, setting, arm, SEEDS, to_reference), floor=floor.effect)
 
 
-def _held(frames: Frames, setting: Comparable, arm: Arm, control: str, measured: Difference) -> Held:
+def _held(frames: Frames, setting: Comparable, arm: Arm, control: str, measured: Difference) -> AgainstControl:
     interval = measured.summary.interval(study.level(frames))
-    return Held(arm.label, control, setting.shown[0], measured.effect, interval, len(measured.seeds))
+    return AgainstControl(arm.label, control, setting.shown[0], measured.effect, interval, len(measured.seeds))
 
 
 def _difference(

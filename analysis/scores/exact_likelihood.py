@@ -23,7 +23,7 @@ class Learner:
 
 
 @dataclass(frozen=True)
-class Contest:
+class LikelihoodComparison:
     """The learners of one setting, best known objective first, by rollouts; accuracy is avg@n on one benchmark."""
 
     name: str
@@ -44,9 +44,9 @@ class Contest:
         return objective.ordered(learner.objective for learner in self.learners)
 
 
-def contests(frames: Frames) -> list[Contest]:
+def contests(frames: Frames) -> list[LikelihoodComparison]:
     """A contest per setting in which exact likelihood and some other objective ran and were evaluated."""
-    of_settings: list[Contest] = []
+    of_settings: list[LikelihoodComparison] = []
     for setting in by_setting(frames, [arm for arm in arms(frames) if not arm.control]):
         learners = [_learner(arm) for arm in setting.arms]
         order = objective.ordered(learner.objective for learner in learners)
@@ -54,7 +54,7 @@ def contests(frames: Frames) -> list[Contest]:
         averages = [m for m in setting.metrics if m.kind == Kind.AVG]
         if not averages:
             continue
-        contest = Contest(setting.arms[0].first.task, tuple(learners), setting.sources[0], averages[-1])
+        contest = LikelihoodComparison(setting.arms[0].first.task, tuple(learners), setting.sources[0], averages[-1])
         if contest.exact and contest.rewarded:
             of_settings.append(contest)
     return of_settings

@@ -76,7 +76,7 @@ def _counted(
     for run_id, point in last_points(frames, arm).items():
         right: dict[Problem, tuple[int, int]] = {}
         for source in sources:
-            judged = frames.judged(run_id, point.after, source)
+            judged = frames.problem_counts(run_id, point.after, source)
             if judged is not None:
                 pairs = zip(judged.c.tolist(), judged.n.tolist(), strict=True)
                 right |= dict(zip(judged.problems, pairs, strict=True))

@@ -10,7 +10,7 @@ from analysis.frames.frames import Frames
 from analysis.scores import study, words
 from analysis.scores.arm import SEEDS, arms, settings
 from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
-from analysis.scores.controls import IN_WORDS, held
+from analysis.scores.controls import CONTROL_NAMES, against_controls
 from analysis.scores.selection import default_reference, select
 from analysis.scores.tuning import Tuned, tuned
 
@@ -33,7 +33,7 @@ def _without_baseline(frames: Frames) -> Iterable[Verdict]:
     of_settings = (
         default_reference([arm for arm in of_study if arm.setting == name], baseline) for name in settings(of_study)
     )
-    instead = words.together([arm.label for references in of_settings for arm in references.values()])
+    instead = words.joined_labels([arm.label for references in of_settings for arm in references.values()])
     consequence = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
     yield Verdict(_statement(f"no arm has the study's baseline, {baseline}: {consequence}"), Outcome.WARNING)
 
@@ -72,7 +72,7 @@ def _edges(tuning: Tuned) -> Iterable[Verdict]:
 
 def _failed(frames: Frames) -> Iterable[Verdict]:
     """A warning for each arm that is not above its control."""
-    for failed in (against for against in held(frames) if not against.passed):
+    for failed in (against for against in against_controls(frames) if not against.passed):
         metric, seeds = failed.metric, failed.seeds
         measured = metric.difference(failed.effect, failed.interval)
         basis = f"{metric}, {seeds} seed{'s' * (seeds > 1)}{' (of these runs)' * (seeds == 1)}"
@@ -81,7 +81,7 @@ def _failed(frames: Frames) -> Iterable[Verdict]:
             text = f"{failed.arm} differs from the reference no more than the reference from itself under other seeds"
             yield Verdict(_statement(text), Outcome.WARNING, measured, f"{basis}; the reference from itself: {floor}")
         else:
-            text = f"{failed.arm} is not decidedly above its control, {IN_WORDS[failed.control]}"
+            text = f"{failed.arm} is not decidedly above its control, {CONTROL_NAMES[failed.control]}"
             yield Verdict(_statement(text), Outcome.WARNING, measured, basis)
 
 

@@ -13,8 +13,8 @@ from analysis.frames.frames import Frames, TextsOfProblems
 from analysis.frames.run import check_seeds
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
-from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
 from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric
+from analysis.scores.problem_scores import avg_noise, avg_values, pass_noise, pass_values
 from rlvr.metrics import distinct_n
 
 Array = NDArray[np.float64]
@@ -152,7 +152,7 @@ def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: i
 def _row_of(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
     if metric.kind == Kind.TEXT:
         return _texts(frames, metric, source, run_id, step)
-    judged = frames.judged(run_id, step, source)
+    judged = frames.problem_counts(run_id, step, source)
     if judged is None:
         return None
     if metric.kind == Kind.AVG:
@@ -169,7 +169,7 @@ def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) 
             return {problem: float(len(answers)) for problem, answers in right.items()}
         return {p: distinct_n([text.split() for text, _ in answers], metric.k) for p, answers in texts.items()}
 
-    by_problem = frames.of_texts(metric.name, run_id, step, source, summary)
+    by_problem = frames.text_summary(metric.name, run_id, step, source, summary)
     if not by_problem:
         return None
     values = np.array(list(by_problem.values()), float)

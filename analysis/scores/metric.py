@@ -90,7 +90,7 @@ def distinct(n: int) -> Metric:
 
 def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
     """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
-    return _judged_metrics(evaluated(frames, run_ids))
+    return _judged_metrics(evaluation_names(frames, run_ids))
 
 
 def _judged_metrics(evaluations: Iterable[str]) -> tuple[list[str], list[Metric]]:
@@ -107,23 +107,23 @@ def widest(metrics: Iterable[Metric]) -> list[Metric]:
     return [by_kind[kind] for kind in (Kind.AVG, Kind.PASS) if kind in by_kind]
 
 
-def usual(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
+def default_metrics(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
     """The columns that a table has by default: of the usual metrics those that some run measured."""
     ids = list(run_ids)
     _, judged = benchmarks(frames, ids)
-    others = [_evaluation(key) for key in evaluated(frames, ids) if _is_result(key)]
-    logged = trained(frames, ids)
+    others = [_evaluation(key) for key in evaluation_names(frames, ids) if _is_result(key)]
+    logged = training_names(frames, ids)
     hours = [HOURS] if "time/step_s" in logged else []
     bandit = [] if frames.policy.empty else [TOTAL_VARIATION, MODES_COVERED]
     return [*widest(judged), *others, *bandit, *(m for m in (ENTROPY, LENGTH) if m.key in logged), *hours]
 
 
-def evaluated(frames: Frames, run_ids: Iterable[str]) -> list[str]:
+def evaluation_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that evaluations of these runs logged."""
     return sorted({n for i in run_ids for n in frames.digest.names(i) if n.startswith(EVALUATION)})
 
 
-def trained(frames: Frames, run_ids: Iterable[str]) -> list[str]:
+def training_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that the training of these runs logged."""
     return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith((EVALUATION, VALIDATION))})
 
@@ -145,7 +145,7 @@ def parse(names: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
 
 def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     _, judged = benchmarks(frames, run_ids)
-    steps, evaluations = trained(frames, run_ids), evaluated(frames, run_ids)
+    steps, evaluations = training_names(frames, run_ids), evaluation_names(frames, run_ids)
     known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS, TOTAL_VARIATION, MODES_COVERED)}
     known |= {str(m.kind): m for m in widest(judged)}
     if name in known:

@@ -15,7 +15,7 @@ from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
 from analysis.scores.crossed import LEAST_SEEDS
-from analysis.scores.metric import Kind, Metric, parse, usual
+from analysis.scores.metric import Kind, Metric, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import chances
 from analysis.scores.verdict import name_of, verdicts
@@ -68,7 +68,7 @@ def _of_claims(frames: Frames, level: float) -> list[Question]:
         Question(
             name_of(verdict),
             _outcome(verdict).value,
-            verdict.found or verdict.more,
+            verdict.measured or verdict.note,
             verdict.groups,
             verdict.compared,
             verdict.margin,
@@ -86,7 +86,7 @@ def _outcome(verdict: Verdict) -> Outcome:
 def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
     """Each arm's difference, tested at this level by itself: the caller divides the 5 % among the differences."""
     ids = [run.run_id for run in frames.rows]
-    measured = parse(about, frames, ids) if about else usual(frames, ids)
+    measured = parse(about, frames, ids) if about else default_metrics(frames, ids)
     if not measured:
         raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
     metric = measured[0]
@@ -98,7 +98,7 @@ def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
 
 
 def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: float) -> list[Question]:
-    of_study = ordered([arm for arm in setting.arms if not arm.borrowed], study.swept(frames))
+    of_study = ordered([arm for arm in setting.arms if not arm.from_other_study], study.swept(frames))
     against = default_reference(of_study, study.baseline(frames))
     arms = [arm for arm in of_study if arm.group_id in against]
     cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}

@@ -15,8 +15,8 @@ from analysis.frames.run import Run
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of
 from analysis.scores.contrast import Scores
-from analysis.scores.judged import avg_values, pass_values
 from analysis.scores.metric import Kind, Metric, benchmarks, widest
+from analysis.scores.problem_scores import avg_values, pass_values
 from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
@@ -77,7 +77,7 @@ def retentions(frames: Frames) -> list[Retention]:
     for arm, retention in sorted(by_arm.items(), key=lambda item: _order(item[1])):
         details = (arm.variant, arm.setting) if num_alike[retention.label, retention.coef] > 1 else ()
         of_arms.append(replace(retention, label=", ".join(filter(None, (retention.label, *details)))))
-    first = next((run for a in compared for run in a.runs if frames.judged(run.run_id, 0, sources[0])), None)
+    first = next((run for a in compared for run in a.runs if frames.problem_counts(run.run_id, 0, sources[0])), None)
     if first is None:
         return of_arms
     base = _evaluation(frames, first, 0, sources, metrics)
@@ -139,7 +139,7 @@ def _cell(scores: Scores, planned: int, state: str) -> Cell:
 
 
 def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], metrics: Sequence[Metric]) -> _Evaluation:
-    now = [judged for source in sources if (judged := frames.judged(run.run_id, step, source)) is not None]
+    now = [judged for source in sources if (judged := frames.problem_counts(run.run_id, step, source)) is not None]
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
     values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
@@ -160,7 +160,7 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
 
 def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems: Sequence[tuple[str, str]]) -> Array:
     """By problem, the number of correct samples of the base policy; NaN if none of its samples was judged."""
-    first = [judged for source in sources if (judged := frames.judged(run.run_id, 0, source)) is not None]
+    first = [judged for source in sources if (judged := frames.problem_counts(run.run_id, 0, source)) is not None]
     rows = [row for judged in first for row in zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)]
     correct = {problem: right for problem, judged, right in rows if judged}
     return np.array([correct.get(p, math.nan) for p in problems], float)
@@ -170,7 +170,7 @@ def styles(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> di
     """Share of each style, the first word, among the correct responses of an evaluation; {} if none is available."""
     counts = Counter[str]()
     for source in sources:
-        counts.update(frames.of_texts("styles", run_id, step, source, _styles))
+        counts.update(frames.text_summary("styles", run_id, step, source, _styles))
     return {style: count / counts.total() for style, count in sorted(counts.items())}
 
 

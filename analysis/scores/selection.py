@@ -32,7 +32,7 @@ def value_of(arm: Arm, key: str) -> str | None:
     if key in arm.knobs:
         return arm.knobs[key]
     value = arm.first.knob(key)
-    return None if value is None or value == "" else words.whole(value)
+    return None if value is None or value == "" else words.value_text(value)
 
 
 def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:

@@ -39,7 +39,7 @@ class Level:
     value: float = math.nan
     points: dict[str, dict[str, Point]] | None = None
     why: str = ""
-    leans: str = ""
+    caveat: str = ""
     lowest: str = ""
 
 
@@ -71,7 +71,7 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
     ]
     _, lowest = min(highest)
     leans = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
-    return Level(where, value, points, leans=leans, lowest=lowest)
+    return Level(where, value, points, caveat=leans, lowest=lowest)
 
 
 def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], reached: str) -> str:
@@ -151,7 +151,7 @@ def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], le
 # --- curves ---
 
 
-def evaluated_between(frames: Frames) -> list[Comparable]:
+def settings_with_curves(frames: Frames) -> list[Comparable]:
     """The settings in which some run has three evaluations or more."""
     return [
         s for s in by_setting(frames) if any(len(frames.digest.steps(i)) >= LEAST for a in s.arms for i in a.run_ids)

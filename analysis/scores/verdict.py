@@ -46,7 +46,7 @@ def verdicts(
             for selector in filter(None, (claim.arm, claim.against or study.baseline(frames))):
                 words.parse(selector)
         except ValueError as error:
-            judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, more=str(error)))
+            judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, note=str(error)))
         else:
             judged += _in_settings(frames, claim, settings, level)
     return [_with_past_looks(study.stopping_rule(frames), verdict) for verdict in judged]
@@ -94,7 +94,7 @@ def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
 def _in_settings(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
     with_arms = [setting for setting in settings if select(setting.arms, claim.arm)]
     if not with_arms:
-        return [Verdict(claim, Outcome.NOT_TESTED, more=f"no arm has {claim.arm}")]
+        return [Verdict(claim, Outcome.NOT_TESTED, note=f"no arm has {claim.arm}")]
     return [replace(_in_setting(frames, claim, setting, level), setting=setting.name) for setting in with_arms]
 
 
@@ -102,12 +102,12 @@ def _in_setting(frames: Frames, claim: Claim, setting: Comparable, level: float)
     try:
         test = _Test.of(frames, claim, setting, level)
     except NotTested as error:
-        return Verdict(claim, Outcome.NOT_TESTED, more=str(error))
+        return Verdict(claim, Outcome.NOT_TESTED, note=str(error))
     try:
         return test.verdict()
     except NotTested as error:
         groups = test.groups() if error.seeds else ()
-        return Verdict(claim, Outcome.NOT_TESTED, more=str(error), groups=groups)
+        return Verdict(claim, Outcome.NOT_TESTED, note=str(error), groups=groups)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class _Test:
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
         """The scores of arms at the point of training that the claim names."""
         level = self._level(arms)
-        if level.why or level.leans:
-            raise NotTested(f"the arms are not at {self.claim.at}: {level.why or level.leans}")
+        if level.why or level.caveat:
+            raise NotTested(f"the arms are not at {self.claim.at}: {level.why or level.caveat}")
         cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, level) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:

@@ -122,7 +122,7 @@ def _varied_knobs(
 def _configured(run: Run, key: str) -> str | None:
     """The value of a knob in a run's config; None if the run does not have the knob, or it is off."""
     value = run.knob(key)
-    return None if value in (None, "") or str(value) in ("none", "None") else whole(value)
+    return None if value in (None, "") or str(value) in ("none", "None") else value_text(value)
 
 
 def _made_distinct(
@@ -184,7 +184,7 @@ def inverse(eta: float) -> str:
     return f"{1 / eta:.4g}"
 
 
-def together(labels: Sequence[str]) -> str:
+def joined_labels(labels: Sequence[str]) -> str:
     """Several labels of arms in short: `loss=grpo at the same lr` for arms that share one knob and not the other."""
     distinct = list(dict.fromkeys(labels))
     with contextlib.suppress(ValueError):  # the label of an arm that has no knobs
@@ -220,12 +220,12 @@ def number(value: str) -> float:
         return math.nan
 
 
-def whole(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value of a config as the text by which arms are distinguished and compared."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def short(value: Any) -> str:
     """The text of a value for printing, at most 40 characters."""
-    text = whole(value)
+    text = value_text(value)
     return text if len(text) <= 40 else f"…{text[-39:]}"

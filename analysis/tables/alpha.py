@@ -6,7 +6,7 @@ import math
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import frame, row_records
+from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
@@ -41,7 +41,7 @@ def table(frames: Frames) -> Table | None:
         "alpha",
         "DPH-RL: divergences to the base policy",
         QUESTION,
-        frame(records),
+        cells_frame(records),
         ("",),
         tuple(notes),
         (paper,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import frame, row_records
+from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table
 from analysis.scores.bandit_target import Match, matches
 from analysis.scores.cell import REASONS, Cell
@@ -38,7 +38,7 @@ def table(frames: Frames) -> Table | None:
         "bandit",
         "Bandit: the density that was learned",
         QUESTION,
-        frame(records),
+        cells_frame(records),
         ("",),
         notes,
         formats={"modes covered": Format(1.0, 1, "")},

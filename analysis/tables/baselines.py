@@ -10,9 +10,9 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import BASE, Block, Column, Row, fill, value
+from analysis.report.cells import BASE, Block, Column, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
-from analysis.scores.arm import Arm, arms, told_apart
+from analysis.scores.arm import Arm, arms, distinct_names
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import ENTROPY, Metric, distinct
 from analysis.tables.eta import reference
@@ -81,7 +81,7 @@ def _ranking(frames: Frames, setting: Comparable) -> Ranking:
         for metric in metrics
     }
     accuracy = next(iter(columns.values()))
-    names, grpo = told_apart({arm: _name(arm) for arm in setting.arms}), _reference(setting)
+    names, grpo = distinct_names({arm: _name(arm) for arm in setting.arms}), _reference(setting)
     rows = [Row(names[arm], (arm,), against="" if names[arm] == grpo else grpo) for arm in setting.arms]
 
     def sort_key(row: Row) -> float:

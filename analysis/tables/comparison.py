@@ -11,12 +11,12 @@ import pandas as pd
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
 from analysis.frames.runs import IMPORTED
-from analysis.report.layout import BASE as BASE_ROW
-from analysis.report.layout import Block, Column, Row, columns, fill
+from analysis.report.cells import BASE as BASE_ROW
+from analysis.report.cells import Block, Column, Row, columns, fill
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.metric import Metric, benchmarks, parse, usual
+from analysis.scores.metric import Metric, benchmarks, default_metrics, parse
 from analysis.scores.selection import BASE, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
@@ -25,7 +25,7 @@ MOST_BENCHMARKS = 3  # shown side by side; of more, the average alone
 
 
 @dataclass(frozen=True)
-class Ask:
+class ComparisonOptions:
     """The options of the comparison. metrics: names, "" for the usual ones; against: the arm that others are compared
     to, `base`, or "" for the default; across: the knob whose values become columns, "" for none."""
 
@@ -34,13 +34,13 @@ class Ask:
     across: str = ""
 
 
-def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
+def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table | None:
     """None without runs or without a metric of them. LookupError for an unknown metric, arm or knob."""
     all_arms = arms(frames)
     if not all_arms:
         return None
     ids = [run.run_id for run in frames.rows]
-    metrics = parse(ask.metrics, frames, ids) if ask.metrics else usual(frames, ids)
+    metrics = parse(ask.metrics, frames, ids) if ask.metrics else default_metrics(frames, ids)
     if not metrics:
         return None
     has_reference = False
@@ -52,7 +52,7 @@ def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
         against = _references(setting_arms, ask.against, baseline(frames)) if comparable else {}
         has_reference = has_reference or bool(against) or ask.against == BASE
         block = Block(_title(frames, setting_arms), tuple(_rows(setting_arms, against, has_base=has_base)))
-        measured = metrics if ask.metrics else usual(frames, [i for arm in setting_arms for i in arm.run_ids])
+        measured = metrics if ask.metrics else default_metrics(frames, [i for arm in setting_arms for i in arm.run_ids])
         cells = fill(frames, [block], _columns(frames, setting_arms, [m for m in metrics if m in measured]))
         parts.append(_crossed(cells, setting_arms, ask.across) if ask.across else cells)
     if ask.against and not has_reference:
@@ -83,7 +83,7 @@ def _notes(all_arms: Sequence[Arm], *, has_base: bool) -> Iterable[str]:
 
 
 def _references(setting_arms: Sequence[Arm], against: str, baseline: str) -> dict[str, str]:
-    """By group of an arm, the label of the row that the arm is compared to. against: as in `Ask`."""
+    """By group of an arm, the label of the row that the arm is compared to. against: as in `ComparisonOptions`."""
     if against == BASE or (not against and len(setting_arms) == 1):
         return {arm.group_id: BASE_ROW for arm in setting_arms}
     return {group: arm.label for group, arm in reference_of(setting_arms, against, baseline).items()}

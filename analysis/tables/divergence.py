@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import Block, Row, columns, fill
+from analysis.report.cells import Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank
 from analysis.scores.cell import cell, validated

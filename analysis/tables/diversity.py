@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import frame, row_records
+from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.arm import settings
-from analysis.scores.evaluated import diversity, evaluations, label
+from analysis.scores.policy_evaluations import diversity, evaluations, label
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 
@@ -36,7 +36,7 @@ def table(frames: Frames) -> Table | None:
         *interval_notes(max((len(arm.runs) for arm in evaluated), default=1)),
     )
     paper = (published("lad", 4), published("pacs", 3))
-    return Table("diversity", "Diversity", QUESTION, frame(records), ("",), notes, paper, formats=formats)
+    return Table("diversity", "Diversity", QUESTION, cells_frame(records), ("",), notes, paper, formats=formats)
 
 
 def _better(name: str) -> int:

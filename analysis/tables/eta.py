@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import BASE, Block, Row, columns, fill
+from analysis.report.cells import BASE, Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
 from analysis.scores.arm import Arm, grpo_command
 from analysis.scores.comparable import Comparable, lad_settings, shown

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import BASE, Block, Row, columns, fill
+from analysis.report.cells import BASE, Block, Row, columns, fill
 from analysis.report.table import Format, Table, with_notes
 from analysis.scores import objective
-from analysis.scores.arm import told_apart
-from analysis.scores.exact_likelihood import EXACT, Contest, Learner, contests
+from analysis.scores.arm import distinct_names
+from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
 
 QUESTION = "How near does each objective come to exact maximum likelihood as rollouts per prompt grow?"
 
@@ -31,9 +31,9 @@ def table(frames: Frames) -> Table | None:
     return with_notes(ours, frames)
 
 
-def _block(contest: Contest) -> Block:
+def _block(contest: LikelihoodComparison) -> Block:
     """A row per learner, compared to exact likelihood where a single arm of it ran."""
-    names = told_apart({learner.arm: label(learner) for learner in contest.learners})
+    names = distinct_names({learner.arm: label(learner) for learner in contest.learners})
     exact = names[contest.exact[0].arm] if len(contest.exact) == 1 else ""
     rows = [
         Row(names[learner.arm], (learner.arm,), against="" if learner.objective == EXACT else exact)

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import frame, record
+from analysis.report.cells import cells_frame, record
 from analysis.report.table import Format, Table, difference_notes, format_of
 from analysis.scores import study
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
 from analysis.scores.comparison import Compared, compare
-from analysis.scores.metric import ENTROPY, Kind, Metric, trained, widest
+from analysis.scores.metric import ENTROPY, Kind, Metric, training_names, widest
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.study import baseline, swept
-from analysis.scores.trajectory import Level, cell_of, evaluated_between, level
+from analysis.scores.trajectory import Level, cell_of, level, settings_with_curves
 
 QUESTION = "Is an arm still ahead at equal accuracy, equal tokens, equal time?"
 AXES = (Where.ACCURACY, Where.TOKENS, Where.SECONDS)
@@ -27,7 +27,7 @@ def table(frames: Frames) -> Table | None:
     """None unless some setting has two arms that were evaluated during training."""
     records: list[dict[str, Any]] = []
     formats: dict[str, Format] = {}
-    for setting in evaluated_between(frames):
+    for setting in settings_with_curves(frames):
         setting_arms = ordered(setting.arms, swept(frames))
         against = default_reference(setting_arms, baseline(frames))
         if against:
@@ -38,7 +38,7 @@ def table(frames: Frames) -> Table | None:
     if not records:
         return None
     shown = tuple(dict.fromkeys(str(r["metric"]) for r in records))
-    cells = frame(records)
+    cells = cells_frame(records)
     notes = (
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
         "GPU-seconds: of training steps, times devices. Between two evaluations each problem's score is interpolated.",
@@ -50,7 +50,7 @@ def table(frames: Frames) -> Table | None:
 
 
 def _metrics(frames: Frames, setting: Comparable) -> list[Metric]:
-    entropy = [ENTROPY] if ENTROPY.key in trained(frames, [i for a in setting.arms for i in a.run_ids]) else []
+    entropy = [ENTROPY] if ENTROPY.key in training_names(frames, [i for a in setting.arms for i in a.run_ids]) else []
     return [*widest(setting.metrics), *entropy]
 
 
@@ -96,7 +96,7 @@ def _compared(
 
 
 def _extrapolation(pair_level: Level) -> str:
-    return f"leans on a line drawn from the base policy: {pair_level.leans}" if pair_level.leans else ""
+    return f"leans on a line drawn from the base policy: {pair_level.caveat}" if pair_level.caveat else ""
 
 
 def _level_text(pair_level: Level) -> str:

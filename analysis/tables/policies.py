@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
-from analysis.report.layout import frame, row_records
+from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import Cell, cell, last_points, mean_of
 from analysis.scores.contrast import Scores
-from analysis.scores.evaluated import BASE, evaluations, label, policy_of
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
+from analysis.scores.policy_evaluations import BASE, evaluations, label, policy_of
 from analysis.scores.selection import ordered, reference_of
 from analysis.scores.study import baseline, swept
-from analysis.tables.comparison import Ask
+from analysis.tables.comparison import ComparisonOptions
 from rlvr.metrics import pass_at_k
 
 QUESTION = "What does each policy solve, and with how many samples?"
@@ -30,7 +30,7 @@ KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
 REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
 
-def table(frames: Frames, ask: Ask | None = None) -> Table | None:
+def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
     """None without an evaluation. ask: the options of the comparison, of which `against` applies here too."""
     evaluated = evaluations(frames)
     if not evaluated:
@@ -70,7 +70,7 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
         *interval_notes(seeds),
     )
     formats = {name: Format(1.0, 0, "", -1) for name in (REACH, REACH_REFERENCE)} | {DISTINCT: Format(1.0, 2, "")}
-    return Table("policies", "Policies", QUESTION, frame(records), ("",), notes, formats=formats)
+    return Table("policies", "Policies", QUESTION, cells_frame(records), ("",), notes, formats=formats)
 
 
 def _note_on_references(references: Iterable[str]) -> Iterable[str]:
@@ -199,7 +199,9 @@ def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, ProblemCou
     """The counts of the last evaluation of each run that has them."""
     points = last_points(frames, arm)
     counted = [
-        (run, frames.judged(run.run_id, points[run.run_id].after, source)) for run in arm.runs if run.run_id in points
+        (run, frames.problem_counts(run.run_id, points[run.run_id].after, source))
+        for run in arm.runs
+        if run.run_id in points
     ]
     return [(run, judged) for run, judged in counted if judged is not None]
 

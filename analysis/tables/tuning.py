@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import frame, record
+from analysis.report.cells import cells_frame, record
 from analysis.report.table import Table, format_of, interval_notes
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Scores
@@ -36,7 +36,7 @@ def table(frames: Frames) -> Table | None:
         *(interval_notes(seeds) if seeds > 1 else ()),
     )
     formats = {str(metric): format_of(metric)}
-    return Table("tuning", "Tuning", QUESTION, frame(records), (str(metric),), notes, formats=formats)
+    return Table("tuning", "Tuning", QUESTION, cells_frame(records), (str(metric),), notes, formats=formats)
 
 
 def _cell(tried: Tried) -> Cell:

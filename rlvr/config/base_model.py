@@ -17,12 +17,12 @@ from typing import Any, cast
 from omegaconf import DictConfig
 
 from rlvr.config import memory
-from rlvr.config.pairing import Abilities
+from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import Choices, Knobs
 from rlvr.ledger import layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
-from rlvr.records import NotAtHand
+from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
 
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
@@ -49,7 +49,7 @@ def check(config: Knobs) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
     _check_heads(model)
-    rank, architecture = config.trainer.get("lora_rank"), memory.of_model(model)
+    rank, architecture = config.trainer.get("lora_rank"), memory.architecture_of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
             f"trainer.lora_rank={rank} is more than the model is wide, {architecture.hidden}: adapters of that rank "
@@ -60,7 +60,7 @@ def check(config: Knobs) -> None:
         # cwd is part of the cache key: a relative path means another directory elsewhere.
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
         if fault:
-            raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
+            raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
 
 def _check_heads(model: Knobs) -> None:
@@ -87,7 +87,7 @@ def _check_heads(model: Knobs) -> None:
         )
 
 
-def check_context(config: Knobs, choices: Choices, task: Abilities) -> None:
+def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     """Raises ValueError if the longest prompt and response exceed the context of the model (or evaluated policy)."""
     policy = config.get("policy")
     model: Mapping[str, Any] = model_of(Path(policy.path)) if policy else config.model

@@ -24,7 +24,7 @@ PROVIDED = {
 CALLED_WITH_DATA = ("loss", "divergence", "advantage")  # called at each step with PROVIDED; others are built once
 
 
-class Written:
+class UnresolvedConfig:
     """Facts about a composed config before interpolation; the same for all points that differ in values alone."""
 
     def __init__(self, config: DictConfig) -> None:

@@ -11,8 +11,8 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlvr.config.binding import Written
-from rlvr.config.freeze import frozen
+from rlvr.config.binding import UnresolvedConfig
+from rlvr.config.freeze import frozen_config
 from rlvr.config.schema import Choices
 
 Number = int | float
@@ -25,19 +25,19 @@ _TYPED = re.compile(r"([A-Za-z_][\w.]*)=(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17
 
 
 @dataclass(frozen=True)
-class ByNumber:
+class ConfigOfNumbers:
     """What the points of a setting have in common, and where the frozen config holds each of their numbers."""
 
     config: DictConfig  # of one of the points
     choices: Choices
     plain: Mapping[str, Any]  # `config`, frozen
     places: Mapping[str, Sequence[tuple[Place, type]]]  # by key: where its number is held, and as which type
-    written: Written
+    written: UnresolvedConfig
 
     @classmethod
     def of(
         cls, config: DictConfig, choices: Choices, plain: Mapping[str, Any], numbers: Mapping[str, Number]
-    ) -> ByNumber | None:
+    ) -> ConfigOfNumbers | None:
         """None if a number, or the seed, influences more than the places that hold it.
 
         plain: the config, frozen. numbers: the typed numbers, by key.
@@ -52,7 +52,7 @@ class ByNumber:
         if any((type(held[key]), held[key]) not in ((int, n), (float, n)) for key, n in numbers.items()):
             return None  # a boolean, a text, or an option whose name is a number
         others = {key: type(number)(OTHER + 4096 * at) for at, (key, number) in enumerate(numbers.items())}
-        known = cls(config, choices, plain, {}, Written(config))
+        known = cls(config, choices, plain, {}, UnresolvedConfig(config))
         places: dict[str, list[tuple[Place, type]]] = {}
         for key, number in numbers.items():
             changes = list(_differences(plain, known._composed(numbers | {key: others[key]}, numbers)))
@@ -70,7 +70,7 @@ class ByNumber:
         try:
             for key, number in numbers.items():
                 OmegaConf.update(self.config, key, number)
-            return frozen(self.config, self.choices)
+            return frozen_config(self.config, self.choices)
         except (OmegaConfBaseException, ValueError):
             return {}
         finally:

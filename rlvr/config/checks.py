@@ -13,15 +13,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from rlvr.config import base_model, engine, memory, pairing, schema, values
-from rlvr.config.binding import Written, bind, check_partial, close_match
+from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
-from rlvr.config.freeze import frozen, missing_of_task
-from rlvr.config.pairing import Abilities
+from rlvr.config.freeze import frozen_config, missing_of_task
+from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
-from rlvr.records import NotAtHand
+from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
 
 SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELISM does not match
@@ -43,7 +43,9 @@ class Checker:
         self.dry_run = dry_run
         self.unchecked: dict[str, None] = {}  # lines, in order (a dict as an ordered set)
         self._valid_sections: set[str] = set()  # sections of configs, with their values, that passed the checks
-        self._tasks: dict[str, Abilities | None] = {}  # by the task's section; None: its data are not on this machine
+        self._tasks: dict[
+            str, TaskAbilities | None
+        ] = {}  # by the task's section; None: its data are not on this machine
         self._hub = BriefHub()
 
     def check(
@@ -51,13 +53,13 @@ class Checker:
         config: DictConfig,
         choices: Choices,
         plain: Mapping[str, Any] | None = None,
-        written: Written | None = None,
+        written: UnresolvedConfig | None = None,
     ) -> None:
         """Checks all but the task, which `check_task` builds. Raises ValueError.
 
-        plain: the config, frozen. written: `Written` of this config or of one that differs from it in values alone.
+        plain: the config, frozen. written: of this config, or of one that differs from it in values alone.
         """
-        plain, written = plain or self._frozen(config, choices), written or Written(config)
+        plain, written = plain or self._frozen(config, choices), written or UnresolvedConfig(config)
         knobs = Section(plain)
         self._check_values(written, choices, plain)
         check_secrets(plain)
@@ -86,7 +88,7 @@ class Checker:
         if setting not in self._tasks:
             # Stays None if data are missing, so that they are requested once: an unreachable hub may take long to fail.
             abilities = None
-            with self._missing_noted(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
+            with self._missing_noted(), self._hub.in_use() if self.dry_run else contextlib.nullcontext():
                 check_data(config)
                 abilities = abilities_of(plain["task"], choices)
             self._tasks[setting] = abilities
@@ -100,19 +102,19 @@ class Checker:
         return None if abilities is None else abilities.train_problems
 
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
-        return frozen(config, choices, on_paper=self.dry_run)
+        return frozen_config(config, choices, on_paper=self.dry_run)
 
     @contextlib.contextmanager
     def _missing_noted(self) -> Generator[None, None, None]:
         """In a dry run, what this machine lacks is noted in `unchecked`; otherwise it is an error."""
         try:
             yield
-        except NotAtHand as error:
+        except NotAvailable as error:
             if not self.dry_run:
                 raise
             self.unchecked[str(error)] = None
 
-    def _check_values(self, written: Written, choices: Choices, plain: Mapping[str, Any]) -> None:
+    def _check_values(self, written: UnresolvedConfig, choices: Choices, plain: Mapping[str, Any]) -> None:
         """Every knob is known, of its type and in its range. Sections that passed before are not checked again."""
         usual = functools.partial(self.registry.as_written, choices)
         texts = {section: f"{section}={value!r}" for section, value in plain.items()}
@@ -120,13 +122,13 @@ class Checker:
         check_schema(plain, usual, fresh)
         for section in fresh:
             for path in written.components(section):
-                bind(path, values.at(plain, path), usual)
-                _check_flags(path, values.at(plain, path), usual)
-                check_partial(path, values.at(plain, path))
+                bind(path, values.value_at(plain, path), usual)
+                _check_flags(path, values.value_at(plain, path), usual)
+                check_partial(path, values.value_at(plain, path))
         values.check_finite(fresh)
         self._valid_sections.update(texts[section] for section in fresh)
 
-    def _check_shorthands(self, knobs: Section, choices: Choices, written: Written) -> None:
+    def _check_shorthands(self, knobs: Section, choices: Choices, written: UnresolvedConfig) -> None:
         for name in SHORTHANDS:
             of_recipe = self.registry.as_written(choices, f"paper.{name}")  # a recipe sets it for losses that read it
             if knobs[name] in (None, of_recipe) or name in written.shorthands:
@@ -154,10 +156,12 @@ def check_data(config: DictConfig) -> None:
     """Raises NotAtHand for knobs of the task without a value: a recipe cannot name data that are on no hub."""
     if missing := missing_of_task(config):
         needed = " ".join(f"{key}=..." for key in missing)
-        raise NotAtHand(f"{', '.join(missing)} without a value. A launch needs {needed}, and its run has another id.")
+        raise NotAvailable(
+            f"{', '.join(missing)} without a value. A launch needs {needed}, and its run has another id."
+        )
 
 
-def abilities_of(node: Mapping[str, Any], choices: Choices) -> Abilities:
+def abilities_of(node: Mapping[str, Any], choices: Choices) -> TaskAbilities:
     """The abilities of a task with this config, which is built for it.
 
     Raises the task's own ValueError or OSError, and ValueError for any other exception while it is built.
@@ -169,7 +173,7 @@ def abilities_of(node: Mapping[str, Any], choices: Choices) -> Abilities:
         if isinstance(cause, ValueError | OSError):
             raise cause from None
         raise ValueError(f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}") from error
-    abilities = Abilities.of(task, choices.get("task"))
+    abilities = TaskAbilities.of(task, choices.get("task"))
     task.close()
     return abilities
 
@@ -192,9 +196,9 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
         if section.split(".")[0] in skipped:
             continue
         above, _, name = section.rpartition(".")
-        if section and name not in values.at(plain, above):
+        if section and name not in values.value_at(plain, above):
             raise ValueError(f"~{section}: every run has a {name}. Leave it out.")
-        below = values.at(plain, section)
+        below = values.value_at(plain, section)
         if not isinstance(below, Mapping):
             raise ValueError(f"{section}={below} has no knobs: {section} is a section of the config. Set a knob of it.")
         for name in cast("Mapping[str, object]", below).keys() - names - {"choices"}:
@@ -203,9 +207,9 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
     for key, kind in known.items():
         if key.split(".")[0] in skipped:
             continue
-        if (name := key.rpartition(".")[2]) not in values.at(plain, key.rpartition(".")[0]):
+        if (name := key.rpartition(".")[2]) not in values.value_at(plain, key.rpartition(".")[0]):
             raise ValueError(f"~{key}: every run has a {name}. Leave it out.")
-        values.check(key, values.at(plain, key), kind, usual)
+        values.check(key, values.value_at(plain, key), kind, usual)
 
 
 def check_choices(config: Knobs) -> None:

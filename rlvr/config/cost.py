@@ -1,7 +1,7 @@
 """Estimates how long a run takes, from its floating-point operations and bytes. No torch.
 
 Each part of a step has a formula with the rates of a device (`DEVICES`) and the share of them that is reached
-(`Reached`). The formulas are rough; `calibrated` corrects them by runs that have finished on the same devices.
+(`Efficiency`). The formulas are rough; `calibrated` corrects them by runs that have finished on the same devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEVICES: Mapping[str, Device] = {
 
 
 @dataclass(frozen=True)
-class Reached:
+class Efficiency:
     """Shares of a device's rates that are reached, and costs that do not depend on the size of the work."""
 
     training: float = 0.4  # of FLOP/s
@@ -64,8 +64,8 @@ class Reached:
         return max(computed_s, launched_s) if self.queued else computed_s + launched_s
 
 
-GPU = Reached()
-CPU = Reached(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
+GPU = Efficiency()
+CPU = Efficiency(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
 # Assumed where no finished run shows them: mean response over the longest, tokens of a prompt, problems of a benchmark,
 # share of groups that dynamic sampling keeps.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
@@ -78,7 +78,7 @@ class Workload:
     """What, beside the model, decides how long a run takes."""
 
     device: Device
-    reached: Reached
+    reached: Efficiency
     devices: int  # number of devices that train
     engines: int  # number of engines that sample
     threads: int  # per rank: CPU cores; 1 on a GPU

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvr.config.imports import find
+from rlvr.config.imports import find_spec
 
 MOST_REEXPORTS = 20  # that are followed for one name
 
@@ -74,10 +74,10 @@ def definition(target: str) -> Definition:
 def _module_and_name(target: str, requested: str) -> tuple[str, str]:
     """(module, name in it). Unclear if the name is an attribute of an object in a module, such as a class's method."""
     module, _, name = target.rpartition(".")
-    if module and find(module) is not None:
+    if module and find_spec(module) is not None:
         return module, name
     outer = module.rpartition(".")[0]
-    while outer and find(outer) is None:
+    while outer and find_spec(outer) is None:
         outer = outer.rpartition(".")[0]
     known = read(outer) if outer else None
     inner = module.removeprefix(f"{outer}.").split(".")[0]
@@ -89,7 +89,7 @@ def _module_and_name(target: str, requested: str) -> tuple[str, str]:
 @functools.cache
 def read(module: str) -> Module:
     """The bindings of a module. Raises Unclear if it has no Python source, ValueError for a syntax error."""
-    spec = find(module)
+    spec = find_spec(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise Unclear
     text = Path(spec.origin).read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from rlvr.config.definition import Unclear, definition
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared
-from rlvr.records import NotAtHand
+from rlvr.records import NotAvailable
 
 MOST_AHEAD = 16  # steps
 
@@ -59,7 +59,7 @@ def check_engine(config: Knobs, choices: Choices) -> None:
     if "workers" in engine:
         _check_workers(config, rollout)
     if python is None and importlib.util.find_spec("vllm") is None:
-        raise NotAtHand(
+        raise NotAvailable(
             f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
             "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
         )
@@ -97,7 +97,7 @@ def _check_tensor_parallel(config: Knobs) -> None:
             f"{typed_size}: ranks that share a vLLM take turns with it, which rollout.ahead={config.rollout.ahead} "
             "does not allow. Pass rollout=ray, or rollout.ahead=1."
         )
-    model = memory.of_model(config.get("model"))
+    model = memory.architecture_of_model(config.get("model"))
     if model is not None and (model.heads % size or (model.kv_heads % size and size % model.kv_heads)):
         raise ValueError(
             f"{typed_size} cuts the model's {model.heads} attention heads, or {model.kv_heads} key heads, into unequal "
@@ -126,7 +126,7 @@ def _check_workers(config: Knobs, rollout: str | None) -> None:
             "fewer workers."
         )
     if importlib.util.find_spec("ray") is None:
-        raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
+        raise NotAvailable(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
 
 
 def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:

@@ -16,7 +16,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from rlvr.config import schema, values
 from rlvr.config.binding import close_match
 from rlvr.config.registry import Registry
-from rlvr.ledger.files import denied
+from rlvr.ledger.files import permission_advice
 from rlvr.ledger.layout import home
 from rlvr.ledger.terminal import one_line
 
@@ -53,7 +53,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
-    if denial := denied(error, home()):
+    if denial := permission_advice(error, home()):
         return denial
     if isinstance(error, OSError) and error.filename is not None:
         return one_line(error)
@@ -68,7 +68,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     return _several_values(text, registry, sweep) or next(_explanations(text, arguments, registry))
 
 
-def of_unreadable(registry: Registry) -> list[str]:
+def unreadable_option_lines(registry: Registry) -> list[str]:
     """A line for each option that was left out because its file cannot be read."""
     return [
         f"{group}={option} cannot be chosen: {explain(error, (), registry)}"

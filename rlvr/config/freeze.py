@@ -19,7 +19,7 @@ BEST = "@best"  # suffix of the group of evaluated checkpoints that are each the
 DATA = ("train", "test", "databases")  # knobs of tasks whose values are files or names on the hub
 
 
-def frozen(config: DictConfig, choices: Choices, *, on_paper: bool = False) -> dict[str, Any]:
+def frozen_config(config: DictConfig, choices: Choices, *, on_paper: bool = False) -> dict[str, Any]:
     """The resolved config as plain data, with the chosen option of every group: the only config that a job reads.
 
     on_paper: a dry run, in which knobs of the task may lack a value and are then "???". Raises ValueError for any other
@@ -97,7 +97,7 @@ def group_id(config: DictConfig, *, on_paper: bool = False) -> str:
     seed = config.seed
     try:
         config.seed = 0
-        return group_of(frozen(config, {}, on_paper=on_paper))
+        return group_of(frozen_config(config, {}, on_paper=on_paper))
     finally:
         config.seed = seed
 

@@ -22,12 +22,12 @@ PACKAGES = ("rlvr", "sweeps", "slurm", "analysis")
 # --- processes
 
 
-def python(*arguments: str) -> list[str]:
+def python_command(*arguments: str) -> list[str]:
     """Command line of this interpreter that does not search the working directory."""
     return [sys.executable, "-P", *arguments]
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Environment variables of a child process: it finds our packages first and does not search the working directory.
 
     Its own child processes inherit both.
@@ -38,10 +38,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "PYTHONSAFEPATH": "1"}
 
 
-def foreign() -> str:
+def hidden_package_message() -> str:
     """Which file hides one of our packages, and what to do, in one line; "" if none does."""
     for name in PACKAGES:
-        spec = find(name)
+        spec = find_spec(name)
         if spec is not None and spec.origin is not None and Path(spec.origin).resolve().parent != ROOT / name:
             return (
                 f"`import {name}` finds {spec.origin}, not {ROOT / name}. Rename that file, or take its directory off "
@@ -53,7 +53,7 @@ def foreign() -> str:
 # --- the user's own code
 
 
-def find(module: str) -> ModuleSpec | None:
+def find_spec(module: str) -> ModuleSpec | None:
     """The spec of a module, without importing the module or its parents; None if there is no such module."""
     top, *submodules = module.split(".")
     try:
@@ -69,9 +69,9 @@ def find(module: str) -> ModuleSpec | None:
     return spec
 
 
-def directory(package: str) -> Path | None:
+def directory_of_package(package: str) -> Path | None:
     """The directory in which Python finds a top-level package or module; None if it is built in or does not exist."""
-    spec = find(package)
+    spec = find_spec(package)
     if spec is None or spec.origin in (None, "built-in", "frozen"):
         locations = [] if spec is None or spec.submodule_search_locations is None else spec.submodule_search_locations
         return next((Path(location).resolve().parent for location in locations), None)
@@ -89,11 +89,11 @@ def import_paths(packages: Collection[str]) -> tuple[str, ...]:
     own_entries = [entry for entry in entries if not is_common(entry)]
     for package in sorted(packages):
         refuse_hidden(package, own_entries)
-    directories = {directory(package) for package in packages}
+    directories = {directory_of_package(package) for package in packages}
     return tuple(map(str, own_entries)) if directories.intersection(own_entries) else ()
 
 
-def extend(paths: Sequence[str]) -> None:
+def add_import_paths(paths: Sequence[str]) -> None:
     """Append directories to sys.path; as the last entries they hide nothing."""
     for path in paths:
         if path not in sys.path:
@@ -107,8 +107,8 @@ def refuse_hidden(package: str, paths: Sequence[Path]) -> None:
     expected = next(holding, None)
     if expected is None or package in PACKAGES:
         return
-    spec = find(package)
-    if spec is not None and directory(package) != expected.resolve():
+    spec = find_spec(package)
+    if spec is not None and directory_of_package(package) != expected.resolve():
         raise ValueError(
             f"`import {package}` finds {spec.origin}, which hides {package} in {expected}. Rename one of them, or take "
             "the directory of the first off PYTHONPATH."

@@ -88,7 +88,7 @@ def architecture(config: Mapping[str, Any]) -> Architecture | None:
     )
 
 
-def of_model(model: Mapping[str, Any] | None) -> Architecture | None:
+def architecture_of_model(model: Mapping[str, Any] | None) -> Architecture | None:
     """The architecture of the `model` of a run's config; None if it is not known without a download.
 
     Sources: the numbers in the config itself, the config.json of a directory or of a downloaded hub model, or the
@@ -204,7 +204,7 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     engine = config["rollout"]["engine"]
     if engine["max_cache_gb"] is not None:
         return engine["max_cache_gb"]
-    model = of_model(config["model"] or config.get("policy"))
+    model = architecture_of_model(config["model"] or config.get("policy"))
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
     weights = _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1)
@@ -264,19 +264,19 @@ def _width(dtype: str) -> int:
 def check(config: Mapping[str, Any]) -> None:
     """Raises ValueError if a run needs more memory per GPU than `cluster.gpu_memory_gb`; null: no check."""
     gpu_gb = config["cluster"].get("gpu_memory_gb")
-    model = of_model(config["model"]) if gpu_gb else None
+    model = architecture_of_model(config["model"]) if gpu_gb else None
     if model is None:
         return
     parts = per_gpu(model, setting_of(config))
     if sum(parts.values()) > gpu_gb * GB:
         raise ValueError(
             f"cluster.gpu_memory_gb={gpu_gb:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
-            f"{shown(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
+            f"{parts_in_one_line(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
             "trainer.dtype=bfloat16 or a smaller trainer.token_budget; null: no check."
         )
 
 
-def shown(parts: Mapping[str, float]) -> str:
+def parts_in_one_line(parts: Mapping[str, float]) -> str:
     """The parts in one line, the largest first: `weights 28.4, gradients 28.4 GB`."""
     large = sorted(((v / GB, k) for k, v in parts.items() if v > 0), reverse=True)
     return ", ".join(f"{k} {v:.1f}" for v, k in large) + " GB"

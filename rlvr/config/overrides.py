@@ -152,7 +152,7 @@ def _too_many(reason: str) -> ValueError:
     )
 
 
-def cross(axes: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
+def combinations(axes: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
     """All combinations of the axes' values; the values of zipped keys are paired one by one.
 
     Raises ValueError if zipped keys have different numbers of values.
@@ -183,7 +183,7 @@ def value_of(override: str) -> object:
     return parse([override])[0].value()
 
 
-def usual(config: DictConfig, key: str) -> object:
+def default_of(config: DictConfig, key: str) -> object:
     """The value or option of points that do not set this key."""
     choices = config.hydra.runtime.choices
     value = choices[key] if key in choices else OmegaConf.select(config, key)

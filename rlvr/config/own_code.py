@@ -32,9 +32,13 @@ def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
     while waiting:
         module = waiting.pop()
         package = module.split(".")[0]
-        if module in file_of_module or package in imports.PACKAGES or imports.directory(package) not in directories:
+        if (
+            module in file_of_module
+            or package in imports.PACKAGES
+            or imports.directory_of_package(package) not in directories
+        ):
             continue
-        spec = imports.find(module)
+        spec = imports.find_spec(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             continue
         file_of_module[module] = Path(spec.origin)
@@ -56,7 +60,7 @@ def changed(run_dir: Path) -> list[str]:
     """The files, as Python finds them now, of which the run used another version, or several."""
     changed_files: list[str] = []
     for module, versions in own_code.recorded(run_dir).items():
-        spec = imports.find(module)
+        spec = imports.find_spec(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             continue
         if versions != (_digest(Path(spec.origin)),):

@@ -33,7 +33,7 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
 
 
 @dataclass(frozen=True)
-class Abilities:
+class TaskAbilities:
     """The abilities of a task that decide which objective and model go with it."""
 
     max_tokens: int
@@ -46,7 +46,7 @@ class Abilities:
     arms: int  # of a bandit; 0: it is none
 
     @classmethod
-    def of(cls, task: object, option: str | None) -> Abilities:
+    def of(cls, task: object, option: str | None) -> TaskAbilities:
         """option: the chosen option of the group `task`. Raises ValueError for an object that is no task."""
         from rlvr.records import ArmedTask, SolvedTask, Task, TaughtTask, may_be_graded  # numpy: not for `--help`
 
@@ -72,7 +72,7 @@ class Abilities:
 _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
 
 
-def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
+def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     """Raises ValueError for a task that the objective cannot learn from, or that cannot be evaluated as configured."""
     if config.get("policy"):
         if task.arms:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rlvr.config import definition as source
 from rlvr.config.definition import Definition, Unclear, definition
-from rlvr.config.imports import environment, extend, python
+from rlvr.config.imports import add_import_paths, child_environment, python_command
 
 # Decorators that do not change a function's parameters -> the mark that each of them sets.
 MARKS = {
@@ -71,7 +71,7 @@ def declared(target: str) -> frozenset[str]:
     return signature(target).declared
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Clear all caches of sources: in a notebook, files change between two commands."""
     signature.cache_clear()
     source.read.cache_clear()
@@ -240,8 +240,8 @@ def _from_import(target: str) -> Signature:
     if module in sys.modules:
         return _inspected(target)
     request = json.dumps({"target": target, "path": sys.path})
-    command = python("-m", "rlvr.config.signature")
-    child = subprocess.run(command, input=request, capture_output=True, text=True, env=environment(), check=False)
+    command = python_command("-m", "rlvr.config.signature")
+    child = subprocess.run(command, input=request, capture_output=True, text=True, env=child_environment(), check=False)
     if child.returncode:
         lines = [line for line in child.stderr.splitlines() if line.strip()]
         exited = f"_target_: {target}: importing it ends Python with exit code {child.returncode}"
@@ -301,7 +301,7 @@ def _main() -> int:
     request = json.loads(sys.stdin.read())
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    extend(request["path"])
+    add_import_paths(request["path"])
     try:
         inspected = _inspected(request["target"])
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything; it is reported in one line

@@ -27,13 +27,13 @@ COMPONENTS = {
 }
 
 
-def restore(paths: Sequence[str], config: object) -> None:
+def make_importable(paths: Sequence[str], config: object) -> None:
     """Make the components of a run importable as they were at its launch.
 
     paths: `import_paths` of its run.json. config: its frozen config. Raises ValueError if Python would import another
     module of the same name, or if the config names something that it may not call.
     """
-    imports.extend(paths)
+    imports.add_import_paths(paths)
     for package in sorted(packages(config)):
         imports.refuse_hidden(package, [Path(path) for path in paths])
     refuse_targets(config, paths)
@@ -50,12 +50,14 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
         own_directories.append(imports.ROOT)
     for target in sorted(targets(config)):
         package = target.split(".")[0]
-        directory = imports.directory(package)
+        directory = imports.directory_of_package(package)
         is_allowed = _is_component(target) if package in imports.PACKAGES else directory in own_directories
         if is_allowed or trusted(package):
             continue
         gone = [path for path in paths if not Path(path).is_dir()]
-        if gone and (imports.find(package) is None or (directory is not None and not imports.is_common(directory))):
+        if gone and (
+            imports.find_spec(package) is None or (directory is not None and not imports.is_common(directory))
+        ):
             raise ValueError(
                 f"_target_: {target} came from a directory that is gone, {' or '.join(gone)}. Put it back, or a link "
                 f"to where it is now: ln -s NEW_PLACE {shlex.quote(gone[-1])}"

@@ -79,7 +79,7 @@ def sections_of(schema: type, prefix: str = "") -> dict[str, frozenset[str]]:
     return names_by_section
 
 
-def at(plain: Mapping[str, Any], key: str) -> Any:
+def value_at(plain: Mapping[str, Any], key: str) -> Any:
     """The value of a plain config at a dotted key."""
     node: Any = plain
     for name in key.split(".") if key else ():

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from rlvr.diagnostics.judge import Judge
 from rlvr.ledger import journal, layout, terminal
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 from rlvr.ledger.runs import read_config, read_info
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import approach_score, distinct_n, elo_rating, embedding_diversity, percentile
@@ -293,7 +293,7 @@ def _add(file: Path, rows: pd.DataFrame) -> None:
 
 def _write(file: Path, rows: pd.DataFrame) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole(file) as aside:
+    with write_atomically(file) as aside:
         rows.to_parquet(aside, index=False)
 
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from rlvr.config.registry import Registry
 from rlvr.diagnostics.measurement import command, points, split, write
 from rlvr.ledger.layout import home, reports
-from rlvr.objective.batch import Batch, Loss, Policy, needed
+from rlvr.objective.batch import Batch, Loss, Policy, declared_needs
 from rlvr.records import ArmedTask
 
 DEFAULT = (
@@ -147,7 +147,7 @@ def _arms(config: DictConfig) -> tuple[Tensor, Tensor]:
     task, advantage = instantiate(config.task), instantiate(config.advantage)
     if not isinstance(task, ArmedTask) or len(task.arms) != len(ARMS):
         raise ValueError("a policy over three arms is a point of a triangle: pass task=bandit task.arms=3.")
-    if needed(advantage):
+    if declared_needs(advantage):
         raise ValueError("the advantage must depend on rewards only: pass advantage=grpo, dr_grpo, rloo or reinforce.")
     reward = torch.from_numpy(task.rewards())
     return reward, advantage(reward, torch.zeros(len(ARMS), dtype=torch.int64))

@@ -49,7 +49,7 @@ def command(
 def split(arguments: Sequence[str]) -> tuple[list[str], Registry]:
     """(the overrides among the arguments, the registry of their options). `--config-dir DIR` works as for a run."""
     registry, words = Registry.of(arguments), list(arguments)
-    imports.extend(registry.directories)
+    imports.add_import_paths(registry.directories)
     for index in [index for index, word in enumerate(words) if word in CONFIG_DIR]:
         del words[index : index + 2]
     return [word for word in words if not word.startswith("--config-dir=")], registry
@@ -60,7 +60,7 @@ def points(words: Sequence[str]) -> list[list[str]]:
     no_knobs = [word for word in words if "=" not in word or word.startswith("-")]
     if no_knobs:
         raise ValueError(f"{no_knobs[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
-    return [list(point.values()) for point in overrides.cross(overrides.alternatives(overrides.parse(words)))]
+    return [list(point.values()) for point in overrides.combinations(overrides.alternatives(overrides.parse(words)))]
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], name: str) -> list[Path]:
@@ -71,8 +71,8 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], name: str) -> list[P
     folder.mkdir(parents=True, exist_ok=True)
     for table, rows in tables.items():
         write_text(folder / f"{table}.csv", rows.to_csv(index=False))
-    command_line = imports.python("-m", "analysis.diagnostics", name, str(folder))
-    drawing = subprocess.run(command_line, env=imports.environment(), capture_output=True, text=True, check=False)
+    command_line = imports.python_command("-m", "analysis.diagnostics", name, str(folder))
+    drawing = subprocess.run(command_line, env=imports.child_environment(), capture_output=True, text=True, check=False)
     if drawing.returncode:
         raise RuntimeError(f"{folder} has the tables and no figure: {drawing.stderr.strip()}")
     return [*(folder / f"{table}.csv" for table in tables), folder / f"{name}.png", folder / f"{name}.pdf"]

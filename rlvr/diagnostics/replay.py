@@ -80,9 +80,11 @@ def _replay(options: Mapping[str, str], overrides: Sequence[str], run_dir: Path 
     objectives = arms(overrides, _config(run_dir), options["policy"], registry)
     if source is not None and not source.is_file():
         raise ValueError(f"rollouts={source} is no file. A run keeps them with keep_rollouts=1.")
-    from rlvr.diagnostics import screen  # imports torch
+    from rlvr.diagnostics import replay_report  # imports torch
 
-    screen.screen(objectives, source, _checkpoint(options["policy"]), Path(options["out"]) if options["out"] else None)
+    replay_report.screen(
+        objectives, source, _checkpoint(options["policy"]), Path(options["out"]) if options["out"] else None
+    )
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -113,7 +115,7 @@ def _config(run_dir: Path | None) -> DictConfig | None:
         return None
     check_owner(run_dir)
     plain = read_config(run_dir)
-    targets.restore(read_info(run_dir).import_paths, plain)
+    targets.make_importable(read_info(run_dir).import_paths, plain)
     return OmegaConf.create(plain)
 
 

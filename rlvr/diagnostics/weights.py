@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 from rlvr.config.registry import Registry
 from rlvr.diagnostics.measurement import command, points, split, write
 from rlvr.ledger.layout import home, reports
-from rlvr.objective.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
+from rlvr.objective.batch import Advantage, Batch, Loss, Policy, declared_needs, first_pass_of
 from rlvr.objective.reduce import aggregate
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tu
     """
     if not ((rates > 0) & (rates < 1)).all():
         raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
-    needs = needed(loss) | needed(advantage) | ({"first pass"} if first_pass_of(loss) else set())
+    needs = declared_needs(loss) | declared_needs(advantage) | ({"first pass"} if first_pass_of(loss) else set())
     missing = sorted(needs - {"solution"})
     if missing:
         raise ValueError(

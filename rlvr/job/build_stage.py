@@ -31,7 +31,7 @@ def build(run_dir: Path, stage_id: str) -> None:
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
-    targets.restore(read_info(run_dir).import_paths, plain)
+    targets.make_importable(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     config.rollout.engine = presampling_engine(plain["rollout"]["engine"])
     store = layout.stages_beside(run_dir)

@@ -92,7 +92,7 @@ class Checkpoints:
             "when_visible": functools.partial(self._drop, path),
         }
         if ahead is not None:
-            state["ahead"], how["write_more"] = ahead.rest, ahead.write
+            state["ahead"], how["write_more"] = ahead.json_fields, ahead.write
         self.trainer.save(path, state, **how)
 
     def resume(self, recorded: int | None = None) -> dict[str, Any] | None:

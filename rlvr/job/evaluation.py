@@ -31,7 +31,14 @@ from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import EVALUATION, accuracy
 from rlvr.records import ArmedTask, Rollout, Sampling
-from rlvr.rollout.evaluation import NOISE_STREAM, Answers, answer_of, held_out, measured, voted
+from rlvr.rollout.evaluation import (
+    NOISE_STREAM,
+    Answers,
+    answer_of,
+    complete_evaluation_metrics,
+    evaluation_metrics,
+    held_out_problems,
+)
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -56,7 +63,7 @@ class Evaluation:
             )
         if attempt is not None:
             record_stages(run_dir, parts.stages)
-        self.problems = held_out(parts.task, config.evaluation.problems)
+        self.problems = held_out_problems(parts.task, config.evaluation.problems)
         self.keys = [key_of(problem) for problem in self.problems]
         options = config.evaluation
         self.sampling = Sampling(
@@ -147,8 +154,10 @@ class Evaluation:
 
         write_ordered(tables(), layout.evaluation(self.dir, STEP), step=STEP)
         k = list(options.k)
-        metrics = measured(self.parts.task, by_source, samples=options.samples, k=k, prefix=EVALUATION)
-        metrics |= voted(self.parts.task, by_source, samples=options.samples, k=k) | {"time/evaluation_s": seconds}
+        metrics = evaluation_metrics(self.parts.task, by_source, samples=options.samples, k=k, prefix=EVALUATION)
+        metrics |= complete_evaluation_metrics(self.parts.task, by_source, samples=options.samples, k=k) | {
+            "time/evaluation_s": seconds
+        }
         if self.journal is not None:
             self.journal.record(STEP, metrics)
         if self.attempt is not None:

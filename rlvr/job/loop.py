@@ -20,7 +20,7 @@ from rlvr.job.log import brief
 from rlvr.job.mixture import Mixture, split_streams
 from rlvr.job.parts import Parts, gather_rollouts
 from rlvr.ledger import inputs, layout
-from rlvr.ledger.attempt import Attempt, StopFlag, asked_to_prune
+from rlvr.ledger.attempt import Attempt, StopFlag, prune_reason
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.rollouts import write_rollouts
@@ -28,10 +28,10 @@ from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import VALIDATION, accuracy
 from rlvr.objective import mismatch
-from rlvr.objective.batch import Batch, needed
+from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.empty_steps import EmptySteps
-from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
+from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out_problems
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.selection import Selection
@@ -68,9 +68,9 @@ class Run:
             record_stages(run_dir, parts.stages)
             inputs.record(run_dir, as_dict(config))
         self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
-        self.problems = held_out(self.task, config.evaluation.problems)
+        self.problems = held_out_problems(self.task, config.evaluation.problems)
         limit = config.evaluation.validation
-        self.validation = [] if limit is None else held_out(self.task, limit, "validation")
+        self.validation = [] if limit is None else held_out_problems(self.task, limit, "validation")
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
         self.step_sampler = self._step_sampler()
         self.empty_steps = EmptySteps(Selection.of(config.rollout), warns=self.place.rank == 0)
@@ -110,7 +110,7 @@ class Run:
                 metrics = self._evaluate(0)
             self._finish(0, metrics)
         for step in range(done + 1, self.config.steps + 1):
-            pruned = self.attempt is not None and bool(asked_to_prune(self.attempt.path))
+            pruned = self.attempt is not None and bool(prune_reason(self.attempt.path))
             if distributed.any_rank(bool(stop) or pruned):
                 self._save(step - 1, {})
                 return Cause.PRUNED if pruned else stop.cause
@@ -125,7 +125,7 @@ class Run:
     def _step(self, step: int) -> dict[str, float]:
         began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
-        self.empty_steps.look(sampled)
+        self.empty_steps.check(sampled)
         groups, staleness = sampled.groups, sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
@@ -163,7 +163,7 @@ class Run:
         buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
         groups = penalised(groups, max_tokens=place.max_tokens, buffer=buffer, factor=factor)
         own_logp = rollout.logp_old == "trainer"
-        policy_of = functools.partial(trainer.policy_of, with_entropy="entropy" in needed(self.advantage))
+        policy_of = functools.partial(trainer.policy_of, with_entropy="entropy" in declared_needs(self.advantage))
         batch = collate(groups, self.advantage, pad_token_id=place.pad_token_id, policy_of=policy_of, own_logp=own_logp)
         if rollout.overlong_filter:
             batch = without_cut(batch, groups)

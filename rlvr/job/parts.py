@@ -41,10 +41,10 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
     """Every rank's groups, in the order of ranks, on every rank; with several ranks, without the problems' text."""
     if dist.get_world_size() == 1:
         return [mine]
-    return [rollouts.of_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
+    return [rollouts.rollouts_from_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
-def in_turn(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
+def one_thread_at_a_time(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
     """A function that does `work`, in one thread at a time."""
 
     def locked(argument: A) -> B:
@@ -70,8 +70,8 @@ def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float
 class Parts:
     """Task, base policy, tokenizer, engine and sampler, built from a run's frozen config."""
 
-    def __init__(self, config: DictConfig, store: Path, heard: Callable[[], None] = lambda: None) -> None:
-        """store: the directory of stages; the first rank builds missing ones. heard: see `Sampler`."""
+    def __init__(self, config: DictConfig, store: Path, on_answer: Callable[[], None] = lambda: None) -> None:
+        """store: the directory of stages; the first rank builds missing ones. on_answer: see `Sampler`."""
         self.config, self.store = config, store
         rank, world, device = distributed.join_group()
         self.task: Task = instantiate(config.task, _convert_="all")
@@ -95,14 +95,16 @@ class Parts:
         self.sampler = Sampler(
             self.task,
             self.engine,
-            encode=in_turn(lambda problems: encode(tokenizer, problems, chat=chat, system=system), tokenizing),
-            decode=in_turn(lambda tokens: decode(tokenizer, tokens, silent), tokenizing),
+            encode=one_thread_at_a_time(
+                lambda problems: encode(tokenizer, problems, chat=chat, system=system), tokenizing
+            ),
+            decode=one_thread_at_a_time(lambda tokens: decode(tokenizer, tokens, silent), tokenizing),
             rank=rank,
             world=world,
             gather=gather_rollouts,
             new_board=distributed.new_board,
             ranks_per_engine=ranks_per_engine(config.rollout.engine, world) if world > 1 else 1,
-            heard=heard,
+            on_answer=on_answer,
             judge_all=self._spread_judge(),
         )
 

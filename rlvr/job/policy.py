@@ -34,7 +34,7 @@ def base_of(checkpoint: Path) -> Path:
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
-    targets.restore(read_info(run_dir).import_paths, plain)
+    targets.make_importable(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
     try:

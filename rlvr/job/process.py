@@ -26,10 +26,10 @@ from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, asked_to_prune, gpu_ooms, record_rank
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, num_gpu_ooms, prune_reason, write_rank_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
-from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_proven_config
+from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_verified_config
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -42,30 +42,30 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     """
     schema.register()
     check_owner(run_dir)
-    config = OmegaConf.create(read_proven_config(run_dir))
+    config = OmegaConf.create(read_verified_config(run_dir))
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:
             faulthandler.register(signal.SIGQUIT, all_threads=True)
             cause, message = _with_cause(lambda: _execute(config, run_dir, None, stop), stop)
             if message:
-                record_rank(run_dir, rank, cause, message)
+                write_rank_end(run_dir, rank, cause, message)
             return cause, message
         details: dict[str, int] = {}
         if config.trainer is not None:  # an evaluation has none
-            config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
+            config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, num_gpu_ooms(run_dir)))
             details = {"token_budget": config.trainer.token_budget}
         with Attempt.open(run_dir, ranks=world, **details) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _with_cause(lambda: _execute(config, run_dir, attempt, stop), stop)
-            attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
+            attempt.close(cause, message or (prune_reason(attempt.path) if cause is Cause.PRUNED else ""))
             return cause, message
 
 
 def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
     """Train or evaluate. attempt: None except on the first rank."""
     plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
-    targets.restore(paths, plain)
+    targets.make_importable(paths, plain)
     with contextlib.ExitStack() as stack:
         journal = None
         if attempt is not None:

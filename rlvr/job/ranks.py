@@ -162,7 +162,7 @@ class Ranks:
             process = self._processes.pop(pid, None)
             if process is None:
                 if ray is not None:
-                    print(f"Ray of this node has ended: {ray.last_words}", file=sys.stderr, flush=True)
+                    print(f"Ray of this node has ended: {ray.last_log_lines}", file=sys.stderr, flush=True)
                 continue
             process.returncode = os.waitstatus_to_exitcode(status)
             if not process.returncode:

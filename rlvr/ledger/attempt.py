@@ -18,7 +18,7 @@ from typing import Any
 from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
 from rlvr.ledger.cause import Cause, cause_of
-from rlvr.ledger.files import FULL, read_json, write_json
+from rlvr.ledger.files import DISK_FULL_ERRORS, read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
@@ -165,7 +165,7 @@ class Attempt:
             # Not durable: it is out of date in a second, and an empty file reads as no heartbeat.
             write_json(layout.heartbeat(self.path), self._beat, durable=False)
         except OSError as error:
-            if error.errno not in FULL:  # a full disk is reported by the next checkpoint
+            if error.errno not in DISK_FULL_ERRORS:  # a full disk is reported by the next checkpoint
                 raise
         else:
             self._has_unwritten_beat = False
@@ -200,7 +200,7 @@ class Attempt:
             self.close(Cause.ERROR, "the attempt was left without recording how it ended")
 
 
-def last_sign(beat: Mapping[str, Any]) -> float:
+def last_heartbeat_time(beat: Mapping[str, Any]) -> float:
     """Time of the last sign of life in a heartbeat.json, in seconds since the epoch; 0 if it contains none."""
     return max(float(beat.get("time") or 0.0), float(beat.get("alive") or 0.0))
 
@@ -237,7 +237,7 @@ def _write_end(attempt: Path, cause: Cause, code: int, message: str, seconds: fl
     write_json(layout.end(attempt), end)
 
 
-def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
+def record_missing_end(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
     """Write exit.json for an attempt whose process is gone. Returns whether it was written.
 
     An existing exit.json is kept. On a full disk a line on standard error contains what could not be written.
@@ -249,35 +249,35 @@ def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: s
     try:
         _write_end(attempt, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRORS:
             raise
-        say_unwritten(run_dir, cause, message, error)
+        print_unwritten_end(run_dir, cause, message, error)
         return False
     return True
 
 
-def say_unwritten(run_dir: Path, cause: Cause, message: str, error: OSError) -> None:
+def print_unwritten_end(run_dir: Path, cause: Cause, message: str, error: OSError) -> None:
     """Print the end of a run that could not be written because the disk is full."""
     text = f"{run_dir}: its end, {cause.value}, could not be written: {error.strerror}. {message}"
     print(text, file=sys.stderr, flush=True)
 
 
-def record_rank(run_dir: Path, rank: int, cause: Cause, message: str) -> None:
+def write_rank_end(run_dir: Path, rank: int, cause: Cause, message: str) -> None:
     """Write the end of a rank other than 0. Rank 0 writes exit.json, but sees only that the other rank is gone."""
     attempt = layout.attempt(run_dir, newest_attempt(run_dir))
     if attempt.is_dir():
         write_json(layout.rank_end(attempt, rank), {"cause": cause.value, "message": f"rank {rank}: {message}"})
 
 
-def rank_record(run_dir: Path, number: int) -> tuple[Cause, str] | None:
-    """Cause and message that the lowest rank wrote with `record_rank`; None if no rank did."""
+def read_rank_end(run_dir: Path, number: int) -> tuple[Cause, str] | None:
+    """Cause and message that the lowest rank wrote with `write_rank_end`; None if no rank did."""
     for path in layout.rank_ends(layout.attempt(run_dir, number)):
         if content := read_json(path):
             return Cause(content["cause"]), str(content["message"])
     return None
 
 
-def gpu_ooms(run_dir: Path) -> int:
+def num_gpu_ooms(run_dir: Path) -> int:
     """Number of attempts that ran out of GPU memory.
 
     The next attempt halves `trainer.token_budget` that many times, at most HALVINGS times. Except for rounding, this
@@ -290,14 +290,14 @@ def gpu_ooms(run_dir: Path) -> int:
 # --- requests to stop: through the ledger (to prune a run), or by a signal
 
 
-def ask_to_prune(run_dir: Path, reason: str) -> None:
+def request_prune(run_dir: Path, reason: str) -> None:
     """Request that the newest attempt, on any node, saves after its step and ends as `pruned`. Not later ones."""
     path = layout.prune_request(layout.attempt(run_dir, newest_attempt(run_dir)))
     if path.parent.is_dir() and not path.exists():
         write_json(path, {"reason": reason})
 
 
-def asked_to_prune(attempt: Path) -> str:
+def prune_reason(attempt: Path) -> str:
     """The reason of the request to prune the attempt in this directory; "" if there is none."""
     path = layout.prune_request(attempt)
     return str((read_json(path) or {}).get("reason", "")) if path.exists() else ""

@@ -43,14 +43,14 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def seal(directory: Path, known: Mapping[str, str] | None = None) -> None:
+def write_digests(directory: Path, known: Mapping[str, str] | None = None) -> None:
     """Write digests.json. known: the digests, if they have been computed already."""
     if known is None:
         known = digests(directory, files_of(directory))
     write_json(directory / FILE, dict(known))
 
 
-def sealed(directory: Path) -> Mapping[str, str]:
+def read_digests(directory: Path) -> Mapping[str, str]:
     """The content of digests.json; {} if it is missing or damaged."""
     return read_json(directory / FILE) or {}
 
@@ -60,7 +60,7 @@ def fault_of(directory: Path, current: Mapping[str, str] | None = None) -> str:
 
     current: the digests of its files as they are now, if they have been computed already.
     """
-    expected = sealed(directory)
+    expected = read_digests(directory)
     if not expected:
         return f"{FILE} is missing or damaged"
     if current is None:

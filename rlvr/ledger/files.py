@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, cast
 
 SUFFIX = ".tmp"
-FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
 
 
-def denied(error: BaseException, home: Path) -> str:
+def permission_advice(error: BaseException, home: Path) -> str:
     """One line on what to do if a file may not be written; "" for any other error. home: the directory of runs/."""
     if not isinstance(error, OSError):
         return ""
@@ -34,7 +34,7 @@ def denied(error: BaseException, home: Path) -> str:
     if not is_refused and not has_no_home:
         return ""
     return (
-        f"{target_of(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
+        f"{final_path(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
         "directory that you may write to (on SLURM, one that the nodes see too)."
     )
 
@@ -43,13 +43,13 @@ def denied(error: BaseException, home: Path) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, durable: bool = True, new: bool = False) -> Generator[Path, None, None]:
+def write_atomically(path: Path, *, durable: bool = True, new: bool = False) -> Generator[Path, None, None]:
     """Yield a temporary path, to write a file or create a directory at; on exit it is renamed to `path` in one step.
 
     After an error it is removed. durable=False skips the fsync: after a power cut the file may be empty. new: raise
     FileExistsError if `path` is a directory that is not empty, instead of replacing it.
     """
-    aside = aside_of(path, _new_owner())
+    aside = temporary_path(path, _new_owner())
     try:
         yield aside
         publish(aside, path, durable=durable, new=new)
@@ -59,14 +59,14 @@ def whole(path: Path, *, durable: bool = True, new: bool = False) -> Generator[P
         raise
 
 
-def aside_of(path: Path, owner: str = "") -> Path:
+def temporary_path(path: Path, owner: str = "") -> Path:
     """The temporary path of a file or directory that is to become `path`. A single writer uses `whole` instead."""
     name = f"{path.name}.{owner}" if owner else path.name
     return path.with_name(f".{name}{SUFFIX}")
 
 
-def target_of(path: Path | str) -> Path:
-    """For messages: the final path of a temporary one (`aside_of`); any other path unchanged."""
+def final_path(path: Path | str) -> Path:
+    """For messages: the final path of a temporary one (`temporary_path`); any other path unchanged."""
     match = re.fullmatch(r"\.(.+?)(?:\.\d+-[0-9a-f]{8})?" + re.escape(SUFFIX), Path(path).name)
     return Path(path).with_name(match[1]) if match else Path(path)
 
@@ -101,7 +101,7 @@ def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False)
 
 def _replace_directory(aside: Path, path: Path) -> None:
     """In two renames: no system call replaces a directory that is not empty."""
-    replaced = path.rename(aside_of(path, _new_owner()))
+    replaced = path.rename(temporary_path(path, _new_owner()))
     try:
         aside.rename(path)
     except OSError:
@@ -122,7 +122,7 @@ def sync(path: Path) -> None:
 
 def write_text(path: Path, text: str, *, durable: bool = True, private: bool = False) -> None:
     """Replace a file in one step. private: only its owner may read it."""
-    with whole(path, durable=durable) as aside:
+    with write_atomically(path, durable=durable) as aside:
         if private:
             aside.touch(mode=0o600)
         aside.write_text(text, encoding="utf-8")
@@ -136,7 +136,7 @@ def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True, 
 def remove(path: Path) -> None:
     """Delete a file or a directory. No reader sees part of a directory: it is renamed first."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path if path.name.startswith(".") else path.rename(aside_of(path, _new_owner())))
+        shutil.rmtree(path if path.name.startswith(".") else path.rename(temporary_path(path, _new_owner())))
     else:
         path.unlink()
 

@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-LINES = ("also", "zip", "exclude", "when")  # they define the grid, and are not part of the config of a run in it
+GRID_KEYS = ("also", "zip", "exclude", "when")  # they define the grid, and are not part of the config of a run in it
 GROWTH = ("until", "budget", "tune")  # later runs of a sweep depend on the results of earlier ones (sweeps/growing)
-ADDED = ("controls",)  # further arms, which the sweep itself adds
+ADDED_ARMS = ("controls",)  # further arms, which the sweep itself adds
 NAMING = ("name", "tags")  # the names of a launch
 EXPECTED = ("baseline", "claims")  # what a study expects of its arms; `python -m analysis` tests it
 # Where and how a run is carried out, and what is kept of it: not part of its identity, may change between attempts.
 NOT_IDENTITY = (
     *("cluster", "tracker", "checkpoint", "keep_rollouts", "choices"),
-    *(*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED),
+    *(*GRID_KEYS, *GROWTH, *ADDED_ARMS, *NAMING, *EXPECTED),
 )
 NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers", "tensor_parallel")  # knobs of rollout.engine
 NOT_IDENTITY_OF_TASK = ("reader",)  # it repeats settings of model, policy and rollout

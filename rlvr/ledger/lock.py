@@ -122,7 +122,7 @@ def unlock(fd: int) -> None:
         os.close(fd)
 
 
-def sign(held: int) -> None:
+def write_holder(held: int) -> None:
     """Write the record of this process into a lock that it holds."""
     os.ftruncate(held, 0)
     os.pwrite(held, json.dumps(process_record(os.getpid())).encode(), 0)

@@ -43,7 +43,7 @@ def digest_of(path: Path) -> str:
     content of small files and the sizes and times of weights, so that a copy counts as another policy. Raises
     ValueError if the directory contains no policy.
     """
-    sealed = digests.sealed(path)
+    sealed = digests.read_digests(path)
     if is_checkpoint(path) and not sealed:
         raise ValueError(f"{path} is damaged: {digests.fault_of(path)}. Pass another checkpoint of the run.")
     files = sorted({file for pattern in PATTERNS for file in path.glob(pattern)})

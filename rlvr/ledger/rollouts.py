@@ -54,7 +54,7 @@ def to_bytes(groups: Sequence[Rollout]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def of_bytes(data: bytes) -> list[Rollout]:
+def rollouts_from_bytes(data: bytes) -> list[Rollout]:
     """The groups in bytes from `to_bytes`, as `read_rollouts` returns them."""
     with pa.ipc.open_stream(data) as stream:
         return _groups(stream.read_all())

@@ -46,7 +46,7 @@ def check_format(content: Mapping[str, Any] | None, what: str, path: Path) -> Ma
     return content
 
 
-def grouped(errors: Iterable[Unreadable], shown: int = 3) -> list[str]:
+def lines_by_reason(errors: Iterable[Unreadable], shown: int = 3) -> list[str]:
     """One line for each reason, with the first `shown` runs or sweeps that have it."""
     by_reason: dict[str, list[str]] = {}
     for error in errors:
@@ -109,7 +109,7 @@ def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durab
 # --- config.yaml
 
 
-def read_proven_config(run_dir: Path) -> dict[str, Any]:
+def read_verified_config(run_dir: Path) -> dict[str, Any]:
     """As `read_config`, for training: raises Unreadable, too, if the config's hash is not the run's id.
 
     A truncated file may still be valid YAML, and an edited one would train something else than the run's name says.

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlvr.ledger import digests, layout
-from rlvr.ledger.files import read_json, whole, write_json
+from rlvr.ledger.files import read_json, write_atomically, write_json
 from rlvr.records import Problem
 
 log = logging.getLogger("rlvr")
@@ -92,7 +92,7 @@ class SampleSet:
         pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], SCHEMA), buffer, compression="zstd")
         content = buffer.getvalue().to_pybytes()
         path = self.directory / f"{hashlib.sha256(content).hexdigest()}.parquet"
-        with whole(path) as aside:
+        with write_atomically(path) as aside:
             aside.write_bytes(content)
         return path
 
@@ -166,7 +166,7 @@ def write_ordered(parts: Iterator[pa.Table], path: Path, *, step: int) -> None:
     """Write all parts to one Parquet file, a row group for each. The number of the step becomes the first column."""
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = SCHEMA.remove(SCHEMA.get_field_index("key")).insert(0, pa.field("step", pa.int64()))
-    with whole(path) as aside, pq.ParquetWriter(aside, schema, compression="zstd") as writer:
+    with write_atomically(path) as aside, pq.ParquetWriter(aside, schema, compression="zstd") as writer:
         for part in parts:
             steps = pa.array([step] * part.num_rows, pa.int64())
             writer.write_table(part.drop_columns("key").add_column(0, schema.field(0), steps))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rlvr.ledger import layout
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 from rlvr.records import Rollout
 
 
@@ -57,5 +57,5 @@ def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: in
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write a table. The file appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as aside:
+    with write_atomically(path) as aside:
         pq.write_table(table, aside, compression="zstd")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.ledger import digests, layout
-from rlvr.ledger.files import SUFFIX, read_json, remove, whole, write_json
+from rlvr.ledger.files import SUFFIX, read_json, remove, write_atomically, write_json
 from rlvr.ledger.identity import of_engine, of_task
 from rlvr.ledger.lock import lock, unlock
 
@@ -239,11 +239,11 @@ def _wait_for(path: Path, what: str) -> int:
 def _build(final: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> None:
     log.info("building the %s stage %s", identity["source"], final.name)
     began = time.monotonic()
-    with whole(final, new=True) as aside:
+    with write_atomically(final, new=True) as aside:
         aside.mkdir()
         built = build(aside)
         seconds = round(time.monotonic() - began, 3)
         info = {"stage_id": final.name, "identity": identity, "seconds": seconds, **built}
         write_json(layout.stage_info(aside), info)
-        digests.seal(aside)
+        digests.write_digests(aside)
     log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import End, last_sign, newest_attempt, read_end
+from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, read_info
@@ -78,7 +78,7 @@ class _AttemptFiles:
     @property
     def last_heartbeat(self) -> float | None:
         """Unix time of its last heartbeat; None if there is none."""
-        return last_sign(self.beat) or None
+        return last_heartbeat_time(self.beat) or None
 
     @property
     def finished(self) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, cast
 from rlvr.ledger import layout, state
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, read_json_lines, remove, whole, write_json, write_text
+from rlvr.ledger.files import read_json, read_json_lines, remove, write_atomically, write_json, write_text
 from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
@@ -91,7 +91,7 @@ def sweep_id(study: str, run_ids: Iterable[str]) -> str:
 def _keep_aside(path: Path, damage: str) -> None:
     """Copy a damaged file before it is replaced, readable by its owner only, and print a line about it."""
     kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-    with whole(kept) as aside:
+    with write_atomically(kept) as aside:
         aside.touch(mode=0o600)
         shutil.copyfile(path, aside)
     print(f"{path} is written anew: {damage}. What stood there is kept as {kept.name}.", file=sys.stderr, flush=True)
@@ -103,7 +103,7 @@ class Ledger:
     def __init__(self, home: Path | str) -> None:
         self.home = Path(home)
         self.root = layout.runs(self.home)
-        self.made: set[str] = set()  # ids of the runs that this object, and no other command, has created
+        self.created_runs: set[str] = set()  # ids of the runs that this object, and no other command, has created
         self._recorded: dict[
             str, tuple[int, int]
         ] = {}  # of the sweeps that this object wrote: `_version` of sweep.json
@@ -119,7 +119,7 @@ class Ledger:
         """
         target = self.run_dir(run_id)
         if not layout.config(target).exists() and self._create(target, config_yaml, info):
-            self.made.add(run_id)
+            self.created_runs.add(run_id)
             return target
         if read_json(layout.info(target)) is None:  # the directory was created by something else, or is damaged
             write_json(layout.info(target), {**info, "format": FORMAT}, private=True)
@@ -142,7 +142,7 @@ class Ledger:
         """Write the whole directory in one step. False if `target` exists already."""
         self.root.mkdir(parents=True, exist_ok=True)
         try:
-            with whole(target, new=True) as aside:
+            with write_atomically(target, new=True) as aside:
                 aside.mkdir()
                 write_run(aside, config_yaml, info, durable=False)  # `whole` forces all of it to disk at once
         except FileExistsError:
@@ -168,7 +168,7 @@ class Ledger:
             self._recorded[sweep_id] = version
         return target
 
-    def forget(self, sweep_id: str) -> None:
+    def withdraw_sweep(self, sweep_id: str) -> None:
         """Delete a sweep that its launch could not start, and the runs that this object created and that never began.
 
         A sweep that another command has recorded since is kept, and so are runs that any sweep contains.
@@ -177,7 +177,7 @@ class Ledger:
         if target.exists() and _version(layout.sweep_info(target)) == self._recorded.get(sweep_id):
             remove(target)
         needed = {run_id for sweep in self.sweeps() for run_id in sweep.run_ids}
-        for run_id in self.made - needed:
+        for run_id in self.created_runs - needed:
             if self.run_dir(run_id).is_dir() and not newest_attempt(self.run_dir(run_id)):
                 remove(self.run_dir(run_id))
 
@@ -278,15 +278,15 @@ class Ledger:
         return []
 
     def resolve_sweep(self, text: str) -> Sweep:
-        """As `the_sweep`, among the sweeps of this ledger."""
-        return the_sweep(self.sweeps(), text)
+        """As `find_sweep`, among the sweeps of this ledger."""
+        return find_sweep(self.sweeps(), text)
 
 
 class NoSweep(ValueError):
     """Raised when a text stands for no sweep."""
 
 
-def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
+def find_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
     """The sweep that a text stands for: an id, else a name or a study (its newest sweep), else the beginning of an id.
 
     sweeps: newest first. Raises NoSweep if none matches, ValueError if several do.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from rlvr.ledger import layout
-from rlvr.ledger.files import target_of
+from rlvr.ledger.files import final_path
 
 # Characters of our tables and messages, and what replaces them on a terminal that can only show ASCII.
 SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "±": "+/-", "≥": ">=", "≤": "<=", "→": "->"}
@@ -112,5 +112,5 @@ def _ascii_for(character: str) -> str:
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; for an error of the file system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{target_of(error.filename)}: {error.strerror}."
+        return f"{final_path(error.filename)}: {error.strerror}."
     return str(error)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 
-def factor(weight: Tensor) -> Tensor:
+def head_weight(weight: Tensor) -> Tensor:
     """The weights in the form that `logits` needs: a GPU multiplies half precision into float32, a CPU does not."""
     return weight if weight.is_cuda else weight.float()
 
 
 def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Logits [n, V] float32 of hidden [n, h]. weight: [V, h], as returned by `factor`."""
+    """Logits [n, V] float32 of hidden [n, h]. weight: [V, h], as returned by `head_weight`."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         product = torch.mm(hidden, weight.t(), out_dtype=torch.float32)  # type: ignore[call-overload]
         return product if bias is None else product.add_(bias)
@@ -31,7 +31,7 @@ class WideHead:
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if isinstance(head, nn.Linear) and head.weight.dtype != torch.float32:
-            self.weight, self.bias = factor(head.weight), head.bias
+            self.weight, self.bias = head_weight(head.weight), head.bias
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of hidden [n, h]."""

@@ -70,7 +70,7 @@ def skeleton(directory: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
+def small_copy(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
     """A model of the same architecture and widths with few layers, few words and random weights: it performs the same
     operations as the large one, and shows at little cost whether a property of these can be relied on.
     """

@@ -110,7 +110,7 @@ class Batch:
         return Batch(**picked)
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(**{name: onto(device, value) for name, value in self._tensors()})
+        return Batch(**{name: copy_to_device(device, value) for name, value in self._tensors()})
 
     def with_cut_groups(self) -> Batch:
         """The same rows, without usable groups: this batch does not contain all rows of each group."""
@@ -125,7 +125,7 @@ class Batch:
                 yield column.name, value
 
 
-def onto(device: torch.device, tensor: Tensor) -> Tensor:
+def copy_to_device(device: torch.device, tensor: Tensor) -> Tensor:
     """The tensor on a device. A copy to a GPU is asynchronous, from pinned memory: the host does not wait."""
     if device.type == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -251,12 +251,12 @@ def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
     return mark
 
 
-def needed(function: object) -> frozenset[str]:
+def declared_needs(function: object) -> frozenset[str]:
     """The inputs that a loss (its first pass included) or an advantage declares with `needs`, knobs bound or not."""
     unbound, _ = _without_knobs(function)
     inputs: frozenset[str] = getattr(unbound, "needs", frozenset[str]())
     statistics: object = getattr(unbound, "first_pass", None)
-    return inputs if statistics is None else inputs | needed(statistics)
+    return inputs if statistics is None else inputs | declared_needs(statistics)
 
 
 def marks_of(function: object) -> frozenset[str]:

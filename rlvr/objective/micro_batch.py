@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective import penalty, reduce
-from rlvr.objective.batch import Batch, Loss, Policy, marks_of, needed
+from rlvr.objective.batch import Batch, Loss, Policy, declared_needs, marks_of
 
 # What a loss may declare with `needs`. "solution" determines the batch itself, in rlvr/job/loop.py.
 AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
@@ -40,7 +40,7 @@ class Objective:
 
     @property
     def needs(self) -> frozenset[str]:
-        return needed(self.loss)
+        return declared_needs(self.loss)
 
     @property
     def needs_reference(self) -> bool:

@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 TRIAL_BYTES = 64
 
 
-class Broken(RuntimeError):
+class BroadcastFailed(RuntimeError):
     """Raised when a member is lost, or members cannot reach one another."""
 
 
@@ -53,10 +53,10 @@ class Group:
         thread.start()
         thread.join(2 * timeout_s)
         if not outcome:
-            raise Broken(f"{members} members have not connected within {2 * timeout_s:.0f} s")
+            raise BroadcastFailed(f"{members} members have not connected within {2 * timeout_s:.0f} s")
         if error := outcome[0]:
             self.close()
-            raise Broken(f"{members} members have not met: {error}") from error
+            raise BroadcastFailed(f"{members} members have not met: {error}") from error
 
     def _connect(self, store: Store, member: int, members: int, on: device, ip: str) -> None:
         """Wait for all members, then connect: a member that waits inside NCCL cannot learn that another one does not
@@ -77,7 +77,7 @@ class Group:
         trial = (sent if member == 0 else torch.zeros_like(sent)).to(on)
         self.broadcast(trial)
         if not torch.equal(trial.cpu(), sent):
-            raise Broken("other bytes came than were sent")
+            raise BroadcastFailed("other bytes came than were sent")
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class Group:
         try:
             self._backend.broadcast([tensor.view(-1).view(torch.uint8)], self._options).wait()
         except RuntimeError as error:
-            raise Broken(str(error)) from error
+            raise BroadcastFailed(str(error)) from error
 
     def close(self) -> None:
         """Leave the group. Members that wait for this one fail, with gloo at once, with NCCL after their timeout.
@@ -156,7 +156,7 @@ def meet(where: str, timeout_s: float) -> tuple[Store, str]:
     try:
         return TCPStore(host, int(port), is_master=False, timeout=timeout), ip_towards(where)
     except RuntimeError as error:
-        raise Broken(f"no answer from {where}: {error}") from error
+        raise BroadcastFailed(f"no answer from {where}: {error}") from error
 
 
 def ip_towards(address: str) -> str:

@@ -41,7 +41,7 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-class Lost(RuntimeError):
+class ProcessLost(RuntimeError):
     """Raised when a child process has ended or does not respond."""
 
 
@@ -95,11 +95,11 @@ class Child:
         while data:
             _, ready, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise Lost(f"it has not read its input for {timeout_s:.0f} s")
+                raise ProcessLost(f"it has not read its input for {timeout_s:.0f} s")
             try:
                 data = data[os.write(self._stdin, data[:CHUNK]) :]
             except BrokenPipeError:
-                raise Lost(self._exit_description()) from None
+                raise ProcessLost(self._exit_description()) from None
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         """The next message. Raises Lost if the child ends, or sends nothing for `timeout_s`."""
@@ -110,10 +110,10 @@ class Child:
         while len(data) < count:
             ready, _, _ = select.select([self._stdout], [], [], timeout_s)
             if not ready:
-                raise Lost(f"it has sent nothing for {timeout_s:.0f} s")
+                raise ProcessLost(f"it has sent nothing for {timeout_s:.0f} s")
             chunk = os.read(self._stdout, min(CHUNK, count - len(data)))
             if not chunk:
-                raise Lost(self._exit_description())
+                raise ProcessLost(self._exit_description())
             data += chunk
         return bytes(data)
 

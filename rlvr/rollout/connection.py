@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rlvr.rollout.child import Lost, Process
+from rlvr.rollout.child import Process, ProcessLost
 from rlvr.rollout.vllm_server import Arrays
 
 PATIENCE_S = 5.0
@@ -59,7 +59,7 @@ class Connection:
                 if answers:
                     return answers.popleft()
                 if self._lost:
-                    raise Lost(self._lost)
+                    raise ProcessLost(self._lost)
                 self._reading = True
             self._read(timeout_s)
 
@@ -68,7 +68,7 @@ class Connection:
         message, lost = None, ""
         try:
             message = self.process.receive(timeout_s)
-        except Lost as error:
+        except ProcessLost as error:
             lost = str(error) or "it is lost"
         finally:
             with self._changed:

@@ -25,7 +25,7 @@ class EmptySteps:
         self._num_hopeless = 0  # steps in a row that had neither groups nor a right answer
         self._was_empty = self._was_short = False  # the previous step
 
-    def look(self, sampled: StepGroups) -> None:
+    def check(self, sampled: StepGroups) -> None:
         """Warn at the first step of a row that has no groups, or under refill fewer groups than it asked for.
 
         Raises NothingToLearn at the last of EMPTY_STEPS steps in a row that have neither groups nor a right answer.

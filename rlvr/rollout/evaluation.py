@@ -24,14 +24,14 @@ from rlvr.records import (
     TaughtTask,
     may_be_graded,
 )
-from rlvr.rollout.sampler import Sampler, Spent
+from rlvr.rollout.sampler import RolloutCost, Sampler
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under common
 # random numbers.
 NOISE_STREAM = 1 << 32
 
 
-def held_out(task: Task, limit: int | None, split: Split = "test") -> list[Problem]:
+def held_out_problems(task: Task, limit: int | None, split: Split = "test") -> list[Problem]:
     """The problems of a split, at most `limit` of each benchmark."""
     size = task.size(split)
     if size is None:
@@ -63,11 +63,11 @@ def evaluate(
     different ones, over the problems whose n samples were all judged. Where rewards may be other than 0 and 1
     (`GradedTask`), `…/mean_reward` is the mean over problems of the mean reward of their judged samples.
     """
-    groups = sampler(problems, samples, sampling, Spent())
+    groups = sampler(problems, samples, sampling, RolloutCost())
     by_source: dict[str, list[Answers]] = defaultdict(list)
     for group in groups:
         by_source[group.problem.source].append(Answers.of(sampler.task, group))
-    return measured(sampler.task, by_source, samples=samples, k=k, prefix=prefix), groups
+    return evaluation_metrics(sampler.task, by_source, samples=samples, k=k, prefix=prefix), groups
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | 
     return " ".join(text.split()) if isinstance(task, TaughtTask) else None
 
 
-def measured(
+def evaluation_metrics(
     task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int], prefix: str
 ) -> dict[str, float]:
     """The metrics of `evaluate`, from the samples of each benchmark's problems."""
@@ -159,7 +159,7 @@ def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
     return isinstance(task, CanonicalTask) and task.several_answers
 
 
-def voted(
+def complete_evaluation_metrics(
     task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]
 ) -> dict[str, float]:
     """Metrics that need a complete evaluation: maj@k of the first k samples, and the share of problems ever solved.

@@ -25,9 +25,9 @@ from omegaconf import DictConfig
 
 from rlvr.records import Completion, Problem, Request, Rollout, Sampling, StreamingEngine
 from rlvr.rollout.judging_thread import JudgingThread
-from rlvr.rollout.sampler import Sampler, Spent, noise_key
+from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
 from rlvr.rollout.selection import Selection
-from rlvr.rollout.spurious import trained_on
+from rlvr.rollout.spurious_rewards import with_training_rewards
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 
@@ -89,7 +89,7 @@ class InFlightSampler:
         self._origin: int | None = None  # position of group 0 in the stream; None until sampling begins
         self._boundary = 0  # the first group that no step has taken
         self._problems: list[Problem] = []  # of the groups from the boundary on
-        self._next_group = sampler.number or 0  # the next group that this rank's engine begins
+        self._next_group = sampler.engine_number or 0  # the next group that this rank's engine begins
         self._running: dict[int, RunningGroup] = {}
         self._judged_groups: dict[int, JudgedGroup] = {}
         self._next_received = list(range(sampler.engines))  # by engine: the first group not yet exchanged
@@ -165,7 +165,7 @@ class InFlightSampler:
 
     def _end_of_step(self) -> int | None:
         """Number of the group before which the next step's groups end; None if it is not known yet."""
-        num_usable, limit = 0, self._boundary + self._selection.most
+        num_usable, limit = 0, self._boundary + self._selection.max_groups
         for number in range(self._boundary, limit):
             if number not in self._groups:
                 return None
@@ -176,7 +176,7 @@ class InFlightSampler:
 
     def _exchange_groups(self) -> None:
         """Exchange the newly judged groups among all ranks, those of each engine in order."""
-        mine, number = list[Rollout](), self._next_received[self.sampler.number or 0]
+        mine, number = list[Rollout](), self._next_received[self.sampler.engine_number or 0]
         with self._changed:
             failure = self._failure()
             if failure is not None:
@@ -206,7 +206,9 @@ class InFlightSampler:
                 learned
                 for number in numbers
                 if number not in self._unusable
-                for learned in trained_on([groups[number]], self._selection.reward, self._sampling_of(number))
+                for learned in with_training_rewards(
+                    [groups[number]], self._selection.reward, self._sampling_of(number)
+                )
             ]
             spent = self._spent(list(groups.values()), judged)
             self._unusable -= set(numbers)
@@ -219,11 +221,11 @@ class InFlightSampler:
         updates = min(group.updates[0] for group in kept or groups.values() if group.updates)
         return StepGroups(step, updates, kept, spent.metrics(), right=spent.right)
 
-    def _spent(self, groups: list[Rollout], judged: list[JudgedGroup]) -> Spent:
+    def _spent(self, groups: list[Rollout], judged: list[JudgedGroup]) -> RolloutCost:
         """The cost of a step's groups. Its seconds of sampling are those that the earlier steps have not counted."""
         ended = max((group.ended_s for group in judged), default=self._ended_s)
         began = min((group.running.begun_s for group in judged), default=ended)
-        spent = Spent()
+        spent = RolloutCost()
         spent.add(groups, rollout_s=max(0.0, ended - max(began, self._ended_s)), reward_s=self._judging_s)
         self._ended_s, self._judging_s = max(ended, self._ended_s), 0.0
         return spent
@@ -271,7 +273,7 @@ class InFlightSampler:
         step, first, num_usable = self._last_taken + 1, self._boundary, 0
         for earlier in range(first, number):
             num_usable += earlier not in self._unusable
-            if num_usable == self._selection.prompts or earlier + 1 - first == self._selection.most:
+            if num_usable == self._selection.prompts or earlier + 1 - first == self._selection.max_groups:
                 step, first, num_usable = step + 1, earlier + 1, 0
         return step
 

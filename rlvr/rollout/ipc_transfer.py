@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.rollout.child import Lost, Process
+from rlvr.rollout.child import Process, ProcessLost
 from rlvr.rollout.cuda_ipc import NotShared, SharedMemory
 
 BUCKET_BYTES = 2**29
@@ -56,7 +56,7 @@ class IpcTransfer:
             return
         try:
             work(*arguments)
-        except (Lost, NotShared) as error:
+        except (ProcessLost, NotShared) as error:
             self.failure = str(error)
 
     def _add(self, name: str, tensor: Tensor) -> None:
@@ -91,7 +91,7 @@ class IpcTransfer:
         self._send({"tensors": []})
         answer, _ = self._child.receive(self._timeout_s)
         if answer["version"] != self._version:
-            raise Lost(f"it answers from weights {answer['version']}, it was sent {self._version}")
+            raise ProcessLost(f"it answers from weights {answer['version']}, it was sent {self._version}")
         self.arrived = True
 
     def _send(self, header: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from rlvr.ledger.stages import (
 )
 from rlvr.records import Problem, Rollout, Sampling, Task
 from rlvr.rollout.node import broadcast_number
-from rlvr.rollout.sampler import Sampler, Spent
+from rlvr.rollout.sampler import RolloutCost, Sampler
 
 log = logging.getLogger("rlvr")
 
@@ -107,7 +107,7 @@ class Presample:
             rows: list[dict[str, Any]] = []
             chunk = AT_ONCE * sampler.engines
             for first in range(0, len(problems), chunk):
-                rows += map(_row, sampler(problems[first : first + chunk], self.samples, sampling, Spent()))
+                rows += map(_row, sampler(problems[first : first + chunk], self.samples, sampling, RolloutCost()))
                 log.info("pre-sampling: %d/%d problems", len(rows), len(problems))
             return rows
 

@@ -28,12 +28,12 @@ from torch import Tensor
 from rlvr.model.load import parse_dtype
 from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
 from rlvr.rollout.broadcast import LOOPBACK
-from rlvr.rollout.child import Lost, Process, environment_with
+from rlvr.rollout.child import Process, ProcessLost, environment_with
 from rlvr.rollout.connection import Connection
 from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
-from rlvr.rollout.ray_node import ADDRESS, MEET_S, NoPlace, guarded
+from rlvr.rollout.ray_node import ADDRESS, NODE_TIMEOUT_S, WorkerHasNoNode, ray_environment
 from rlvr.rollout.vllm import SERVER, Unanswered, VllmEngine, tolerance
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class RayEngine:
         seconds.
         """
         assert self._cluster is not None
-        deadline = time.monotonic() + MEET_S
+        deadline = time.monotonic() + NODE_TIMEOUT_S
         while True:
             placed = [worker for worker in self._workers if worker.has_place()]
             if placed:
@@ -335,7 +335,7 @@ class RemoteVllm(VllmEngine):
         try:
             with self._connection.topic() as topic:
                 self._stop(topic)
-        except Lost:
+        except ProcessLost:
             return False
         return True
 
@@ -344,7 +344,7 @@ class RemoteVllm(VllmEngine):
         assert self._connection is not None
         try:
             return str(self._exchange(self._connection, {"do": "join", **header})["why"])
-        except Lost as lost:
+        except ProcessLost as lost:
             return str(lost)
 
     def take_broadcast(self, tensors: Sequence[Any], version: int) -> bool:
@@ -356,7 +356,7 @@ class RemoteVllm(VllmEngine):
                 topic.send({"do": "take", "to_version": version, "tensors": tensors}, {}, self.timeout_s)
                 self._connection.begins_with = version
                 topic.receive(self.timeout_s)
-        except Lost as lost:
+        except ProcessLost as lost:
             log.warning("a worker was lost amid new weights: %s", lost)
             return False
         self._sent_version = version
@@ -371,7 +371,7 @@ class RemoteVllm(VllmEngine):
         """The result of `work`, or None if the worker has no place to do it."""
         try:
             return work()
-        except NoPlace as lost:
+        except WorkerHasNoNode as lost:
             log.warning("%s: the other workers answer in its stead", lost)
             with self.start_lock:
                 self._child = self._connection = None
@@ -387,7 +387,7 @@ class RemoteVllm(VllmEngine):
 
 def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) -> Cluster:
     """The cluster of all ranks. The first rank creates its places, which the others look up."""
-    with environment_with(guarded(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads the environment on import
+    with environment_with(ray_environment(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads the environment on import
         from rlvr.rollout.ray_cluster import Cluster
     first = Cluster(workers, gpus_each, 0, device) if rank == 0 else None
     if has_several_ranks():

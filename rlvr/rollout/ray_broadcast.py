@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlvr.ledger.attempt import STORE
-from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, ip_towards, meet, open_store
+from rlvr.rollout.broadcast import LOOPBACK, BroadcastFailed, Group, ip_towards, meet, open_store
 from rlvr.rollout.node import broadcast_number, gather_numbers, has_several_ranks
 from rlvr.rollout.ray_node import ADDRESS
 
@@ -77,7 +77,7 @@ class Broadcast:
             if self._group is not None:
                 try:
                     self._group.broadcast(cast)
-                except Broken as error:
+                except BroadcastFailed as error:
                     self._failure = str(error)
                     self._close()  # members that wait for a tensor then fail
             yield name, cast
@@ -127,7 +127,7 @@ class Broadcast:
             if store is not None:
                 try:
                     self._group = Group(store, 0, total, on=self._device, ip=_ip(where), timeout_s=TIMEOUT_S)
-                except Broken as error:
+                except BroadcastFailed as error:
                     failure = str(error)
             failures = [failure, *(future.result() for future in joining)]
             failure = next(filter(None, failures), "")

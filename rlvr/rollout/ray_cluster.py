@@ -32,10 +32,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rlvr.records import Judge, Problem, Reward
 from rlvr.rollout.broadcast import LOOPBACK
-from rlvr.rollout.child import BLOCKED_SIGNALS, Lost, environment_with
+from rlvr.rollout.child import BLOCKED_SIGNALS, ProcessLost, environment_with
 from rlvr.rollout.node import visible_gpus, worker_gpus
 from rlvr.rollout.ray_actor import ChildActor, JudgeActor, WeightsActor
-from rlvr.rollout.ray_node import ADDRESS, MEET_S, NODE_LABEL, STORE_BYTES, TOKEN, NoPlace, guarded, new_token
+from rlvr.rollout.ray_node import (
+    ADDRESS,
+    NODE_LABEL,
+    NODE_TIMEOUT_S,
+    STORE_BYTES,
+    TOKEN,
+    WorkerHasNoNode,
+    new_token,
+    ray_environment,
+)
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger("rlvr.ray")
@@ -74,7 +83,7 @@ class Cluster:
             self._group = placement_group(places, strategy="SPREAD", name=PLACES)
         else:
             self._group = get_placement_group(PLACES)
-        if not self._group.wait(MEET_S if address else ACTOR_TIMEOUT_S):
+        if not self._group.wait(NODE_TIMEOUT_S if address else ACTOR_TIMEOUT_S):
             self.close()
             raise RuntimeError(f"Ray has no room for {workers} workers: it has {ray.cluster_resources()}")
         self._this_node = ray.get_runtime_context().get_node_id()
@@ -85,7 +94,7 @@ class Cluster:
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
         self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # contains sockets: its path must be short
         _init(
-            {**guarded(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
+            {**ray_environment(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
             "local",
             include_dashboard=False,
             object_store_memory=STORE_BYTES,
@@ -115,7 +124,7 @@ class Cluster:
         """Ray's id of the node of place number `index`. Raises NoPlace while Ray has no node for it."""
         node = self._places()[index]
         if node not in _alive():
-            raise NoPlace(f"worker {index} has no place")
+            raise WorkerHasNoNode(f"worker {index} has no place")
         return node
 
     def start(
@@ -138,7 +147,7 @@ class Cluster:
         all_places = self._places()
         for node in dict.fromkeys(all_places[index] for index in places):
             if node not in ("", self._this_node):
-                with contextlib.suppress(Lost):
+                with contextlib.suppress(ProcessLost):
                     self._file_on(node, weights, version)
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
@@ -157,7 +166,7 @@ class Cluster:
                 self._holders[node] = _actor_on(node, WeightsActor, "weights")
             try:
                 return _file_with_version(self._holders[node], weights["file"], version)
-            except Lost:
+            except ProcessLost:
                 del self._holders[node]
                 raise
 
@@ -177,10 +186,10 @@ class Cluster:
                 self._judges[node] = _actor_on(node, JudgeActor, "judge", task, sys.path)
             try:
                 return answer_of(self._judges[node].reward.remote(answers), JUDGE_TIMEOUT_S)
-            except Lost:
+            except ProcessLost:
                 del self._judges[node]  # the next call starts another one
                 raise
-        raise Lost(f"node {number} is not alive")
+        raise ProcessLost(f"node {number} is not alive")
 
     def close(self) -> None:
         for judge in list(self._judges.values()) if ray.is_initialized() else []:
@@ -253,7 +262,7 @@ class RemoteProcess:
         while not ray.wait([answer], timeout=POLL_S)[0]:
             if not self._has_place():
                 ray.kill(self._actor)
-                raise NoPlace("the node of a worker is lost")
+                raise WorkerHasNoNode("the node of a worker is lost")
             if time.monotonic() > deadline:
                 break
         pid, _ = answer_of(answer, POLL_S)
@@ -270,7 +279,7 @@ class RemoteProcess:
     def kill(self) -> int:
         code = -int(signal.SIGKILL)
         if ray.is_initialized():  # otherwise everything has ended, and a call would start a new Ray
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(ProcessLost):
                 code = answer_of(self._actor.kill.remote(), ACTOR_TIMEOUT_S)
             ray.kill(self._actor)
         if self._process is not None:
@@ -286,23 +295,23 @@ def answer_of(call: Any, timeout_s: float) -> Any:
     try:
         return ray.get(call, timeout=timeout_s)
     except GetTimeoutError:
-        raise Lost(f"its actor has not answered for {timeout_s:.0f} s") from None
+        raise ProcessLost(f"its actor has not answered for {timeout_s:.0f} s") from None
     except (RayActorError, ActorUnschedulableError) as error:
-        raise Lost(f"its actor was lost: {error}") from None
+        raise ProcessLost(f"its actor was lost: {error}") from None
     except ObjectLostError as error:
-        raise Lost(f"its node was lost with the answer: {error}") from None
+        raise ProcessLost(f"its node was lost with the answer: {error}") from None
     except RayTaskError as error:
-        if isinstance(error.cause, Lost):
-            raise Lost(str(error.cause)) from None
+        if isinstance(error.cause, ProcessLost):
+            raise ProcessLost(str(error.cause)) from None
         raise
 
 
 def _connect(address: str) -> None:
     """Connect to the Ray of this job, which may still be starting."""
-    deadline = time.monotonic() + MEET_S
+    deadline = time.monotonic() + NODE_TIMEOUT_S
     while not ray.is_initialized():
         try:
-            _init(guarded(address), address, namespace=PLACES)
+            _init(ray_environment(address), address, namespace=PLACES)
         except (ConnectionError, RuntimeError) as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Ray does not answer at {address}: {error}") from error

@@ -33,7 +33,7 @@ TOKEN = "RAY_AUTH_TOKEN"
 NODE_LABEL = "rlvr-node"  # label of a node of Ray: its number in the job
 STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of weights pass through it
 POLL_S = 1.0
-MEET_S = 600.0  # for a node to start, or to return
+NODE_TIMEOUT_S = 600.0  # for a node to start, or to return
 MAX_FAILED_POLLS = 5  # in a row, after which the first node counts as lost
 GRACE_S = 20.0
 LAST_LINES = 20
@@ -41,11 +41,11 @@ RESTARTS = 20  # of Ray on a node without ranks
 PR_SET_PDEATHSIG = 1
 
 
-class NoPlace(RuntimeError):
+class WorkerHasNoNode(RuntimeError):
     """Raised when the node of a worker is lost and no other node has room for the worker."""
 
 
-def guarded(address: str) -> dict[str, str]:
+def ray_environment(address: str) -> dict[str, str]:
     """Environment variables for Ray, in its own processes and in ours, in addition to the token."""
     return {
         "RAY_AUTH_MODE": "token",  # every user of this machine can reach loopback, and Ray executes what it receives
@@ -94,7 +94,7 @@ class RayNode:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
                     [*_python_command("rlvr.rollout.ray_node"), *arguments],
-                    env={**os.environ, **guarded(self.address)},
+                    env={**os.environ, **ray_environment(self.address)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -121,13 +121,13 @@ class RayNode:
                 restarts += self._restart_if_ended()
             elif was_reached:
                 num_failed += 1
-            if restarts > RESTARTS or (not was_reached and time.monotonic() - began > MEET_S):
+            if restarts > RESTARTS or (not was_reached and time.monotonic() - began > NODE_TIMEOUT_S):
                 return 1
             time.sleep(POLL_S)
         return 0
 
     @property
-    def last_words(self) -> str:
+    def last_log_lines(self) -> str:
         """The last lines of Ray's log, without its dumps of state."""
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip() and "[state-dump]" not in line][-LAST_LINES:])
@@ -136,7 +136,7 @@ class RayNode:
         """Start Ray again if it has ended. Returns whether it had."""
         if self._process is not None and self._process.poll() is None:
             return False
-        print(f"Ray of this node has ended and is started again: {self.last_words}", file=sys.stderr, flush=True)
+        print(f"Ray of this node has ended and is started again: {self.last_log_lines}", file=sys.stderr, flush=True)
         self.close()
         self._start()
         return True
@@ -217,8 +217,8 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(worker_gpus)
     began = time.monotonic()
     while node and not listens(address):
-        if time.monotonic() - began > MEET_S:
-            sys.exit(f"no connection to {address} within {MEET_S:.0f} s")
+        if time.monotonic() - began > NODE_TIMEOUT_S:
+            sys.exit(f"no connection to {address} within {NODE_TIMEOUT_S:.0f} s")
         time.sleep(POLL_S)
     os.environ["RAY_START_HOOK"] = f"rlvr.rollout.ray_node.{without_client.__name__}"
     arguments = command(address, node, len(worker_gpus), len(worker_gpus) if gpus else places, directory)

@@ -27,7 +27,7 @@ def noise_key(problem: Problem) -> int:
 
 
 @dataclass
-class Spent:
+class RolloutCost:
     """The cost and contents of one step's rollouts, over all generation rounds. Seconds are those of this process."""
 
     rollout_s: float = 0.0
@@ -101,13 +101,13 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 class _Collector:
     """`Progress` that collects all samples, by row."""
 
-    heard: Callable[[], None]
+    on_answer: Callable[[], None]
     samples: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
     enough: bool = False
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
         self.samples[row] = samples
-        self.heard()
+        self.on_answer()
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Sampler:
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
     new_board: Callable[[], Board | None] = lambda: None  # of several ranks
     # held while judging: a task need not support two threads at once
-    judging: threading.Lock = field(default_factory=threading.Lock)
+    judge_lock: threading.Lock = field(default_factory=threading.Lock)
     ranks_per_engine: int = 1  # the first of them operates the engine, on behalf of all
-    heard: Callable[[], None] = lambda: None  # called, by any thread, whenever this rank's engine has answered
+    on_answer: Callable[[], None] = lambda: None  # called, by any thread, whenever this rank's engine has answered
     judge_all: Judge | None = None  # None: the task judges itself
 
     @property
@@ -134,14 +134,14 @@ class Sampler:
         return self.world // self.ranks_per_engine
 
     @property
-    def number(self) -> int | None:
+    def engine_number(self) -> int | None:
         """The number of the engine that this rank operates; None if another rank operates it."""
         engine, rank_of_engine = divmod(self.rank, self.ranks_per_engine)
         return None if rank_of_engine else engine
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """The items that are this rank's, where engines take them in turn; none if another rank operates its engine."""
-        return [] if self.number is None else items[self.number :: self.engines]
+        return [] if self.engine_number is None else items[self.engine_number :: self.engines]
 
     def gather_engines(self, mine: list[Rollout]) -> list[list[Rollout]]:
         """The groups of each engine, on every rank. mine: the groups of this rank."""
@@ -164,7 +164,7 @@ class Sampler:
         completions: Sequence[tuple[Completion, ...]],
     ) -> list[Rollout]:
         """Judge groups that this rank has sampled."""
-        self.heard()
+        self.on_answer()
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         return self._judge_texts(problems, prompts, completions, texts)
 
@@ -176,12 +176,14 @@ class Sampler:
         texts: Sequence[tuple[str, ...]],
     ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
-        with self.judging:
+        with self.judge_lock:
             rewards = iter(self.judge_all(answers) if self.judge_all else rewards_of(self.task, answers))
         rewards_by_group = [tuple(next(rewards) for _ in group) for group in texts]
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, rewards_by_group, strict=True)]
 
-    def __call__(self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: Spent) -> list[Rollout]:
+    def __call__(
+        self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: RolloutCost
+    ) -> list[Rollout]:
         """Groups in the order of `problems`, the same on every rank. Their cost is added to `spent`."""
         mine = self.share(problems)
         began = time.perf_counter()
@@ -200,7 +202,7 @@ class Sampler:
         problems: Sequence[Problem],
         samples: int,
         sampling: Sampling,
-        spent: Spent,
+        spent: RolloutCost,
         *,
         wanted: int,
         usable: Callable[[Rollout], bool],
@@ -236,10 +238,10 @@ class Sampler:
         return merged
 
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """All samples. As this may take hours, an engine that can reports each answered request (`heard`)."""
+        """All samples. As this may take hours, an engine that can reports each answered request (`on_answer`)."""
         if not requests or not isinstance(self.engine, StoppingEngine):
             return self.engine.generate(requests, sampling) if requests else []
-        collected = _Collector(self.heard)
+        collected = _Collector(self.on_answer)
         self.engine.generate_until(requests, sampling, collected)
         return [collected.samples[row] for row in range(len(requests))]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig
 
 from rlvr.records import Problem, Rollout, Sampling
-from rlvr.rollout.sampler import Sampler, Spent
-from rlvr.rollout.spurious import trained_on
+from rlvr.rollout.sampler import RolloutCost, Sampler
+from rlvr.rollout.spurious_rewards import with_training_rewards
 from rlvr.rollout.stream import Stream
 
 MOST = 8  # at most this many times the groups of a step are drawn at once, however small the share kept
@@ -45,18 +45,18 @@ class Selection:
 
     def usable(self, group: Rollout, sampling: Sampling) -> bool:
         """Whether a step can learn from the group."""
-        (learned,) = trained_on([group], self.reward, sampling)
+        (learned,) = with_training_rewards([group], self.reward, sampling)
         return _usable(learned, self.dynamic)
 
     @property
-    def most(self) -> int:
+    def max_groups(self) -> int:
         """The largest number of groups that a step draws where they are drawn one after the other."""
         return self.prompts * (self.max_rounds if self.dynamic == "refill" else 1)
 
 
 def select_groups(
     sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection, share: float = 1.0
-) -> tuple[list[Rollout], Spent]:
+) -> tuple[list[Rollout], RolloutCost]:
     """The groups to train on in one step: `prompts` of them; fewer, perhaps none, under `dynamic="drop"`, under a
     filter without refill, or where `max_rounds` rounds of refill did not yield enough.
 
@@ -74,7 +74,7 @@ def select_groups(
     def usable(group: Rollout) -> bool:
         return selection.usable(group, sampling)
 
-    spent, kept = Spent(), list[Rollout]()
+    spent, kept = RolloutCost(), list[Rollout]()
     wanted, drawn = _first_draw(selection, share), 0
     while True:
         problems = stream.draw(wanted)
@@ -88,7 +88,7 @@ def select_groups(
             groups = sampler.first_usable(problems, selection.samples, sampling, spent, wanted=missing, usable=usable)
             if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
                 drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
-        kept += trained_on([group for group in groups if usable(group)], selection.reward, sampling)
+        kept += with_training_rewards([group for group in groups if usable(group)], selection.reward, sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
         # The share kept so far predicts how many to draw: fewer, larger rounds.
@@ -106,11 +106,13 @@ def _first_draw(selection: Selection, share: float) -> int:
     return min(math.ceil(selection.overdraw * selection.prompts / share), MOST * selection.prompts)
 
 
-def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: Spent) -> list[Problem]:
+def _greedy_fails(
+    sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: RolloutCost
+) -> list[Problem]:
     """The problems whose most likely answer, token by token, is wrong. Time and tokens are added to the step's; the
     answers are not samples of the policy and enter no metric.
     """
-    greedy = Spent()
+    greedy = RolloutCost()
     groups = sampler(problems, 1, replace(sampling, temperature=0.0, top_p=1.0), greedy)
     spent.rollout_s += greedy.rollout_s
     spent.reward_s += greedy.reward_s

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rlvr.records import Judge, Problem, Reward
-from rlvr.rollout.child import Lost
+from rlvr.rollout.child import ProcessLost
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class SpreadJudge:
         for rows, future in pending:
             try:
                 rewards |= zip(rows, future.result(), strict=True)
-            except Lost as lost:
+            except ProcessLost as lost:
                 log.warning("the answers sent to another node are judged on this node: %s", lost)
                 self._judge_locally(answers, rows, rewards)
         return [rewards[row] for row in range(len(answers))]

@@ -57,7 +57,7 @@ class StepGroups:
             sync(directory / FILE)
 
     @property
-    def rest(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """JSON: the fields that `read` needs beside the file."""
         fields = {name: value for name, value in vars(self).items() if name != "groups"}
         return {**fields, "num_groups": len(self.groups)}

@@ -26,7 +26,7 @@ from torch import Tensor
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, EngineLost, Progress, Request, Sampling, Supply, Tolerance
-from rlvr.rollout.child import Child, Lost, Process
+from rlvr.rollout.child import Child, Process, ProcessLost
 from rlvr.rollout.connection import Connection, Topic
 from rlvr.rollout.ipc_transfer import IpcTransfer, refusal
 from rlvr.rollout.node import rank_on_node
@@ -225,7 +225,7 @@ class VllmEngine:
                 child = self._child = self._child or self._launch()
             try:
                 return work(self._connect(child))
-            except Lost as lost:
+            except ProcessLost as lost:
                 was_ready, code = self._ready, self._end_lost_process(child)
                 # An error of vLLM's own may be caused by another process of this node (memory that was about to be
                 # freed, a half-written cache of compiled code); one that occurs twice will most likely occur again.
@@ -239,7 +239,7 @@ class VllmEngine:
         """The connection to a process that has started and has the newest weights. Raises Lost."""
         with self.start_lock:
             if child is not self._child:
-                raise Lost("another thread has replaced it")
+                raise ProcessLost("another thread has replaced it")
             self._await_start(child)
             if self._connection is None or self._connection.process is not child:
                 self._connection = Connection(child)
@@ -290,7 +290,7 @@ class VllmEngine:
         unanswered_before = set(unanswered)
         try:
             self._sample(connection, supply, unanswered)
-        except Lost as lost:
+        except ProcessLost as lost:
             if unanswered_before and unanswered_before <= unanswered.keys():
                 raise
             self._end_lost_process(connection.process)
@@ -400,14 +400,14 @@ class VllmEngine:
         child = self._child = self._child or self._launch()
         try:
             self._await_start(child)
-        except Lost:
+        except ProcessLost:
             return None  # `take_weights` notices the loss, too
         transfer = None
         try:
             failure = "" if self._ipc_works else refusal(child, self.timeout_s)
             if not failure:
                 transfer = IpcTransfer(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
-        except Lost as lost:
+        except ProcessLost as lost:
             failure = str(lost)
         if transfer is None:
             self._use_main_memory(failure)

@@ -341,7 +341,7 @@ def join_on_worker(worker: Any, header: dict[str, Any], file: str) -> str:
         member = header["member"] + worker.rank
         settings = {"on": worker.device, "ip": ip, "timeout_s": header["timeout_s"]}
         worker.rlvr_group = broadcast.Group(store, member, header["members"], **settings)
-    except broadcast.Broken as error:
+    except broadcast.BroadcastFailed as error:
         return str(error)
     return ""
 

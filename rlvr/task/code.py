@@ -16,7 +16,7 @@ from rlvr.task.fence import last_block
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.task.verify.pool import Pool, considerate
+from rlvr.task.verify.pool import Pool, niceness_for
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
@@ -84,7 +84,7 @@ class Code(Verified):
 
         self._cpu_s = cpu_s
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
-        pool = Pool("rlvr.task.verify.program", **limits, nice=considerate(workers))
+        pool = Pool("rlvr.task.verify.program", **limits, nice=niceness_for(workers))
         limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection), pool)

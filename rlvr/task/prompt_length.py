@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlvr.records import NotAtHand, Problem
+from rlvr.records import NotAvailable, Problem
 from rlvr.task.chat_template import ChatTemplate
 
 log = logging.getLogger("rlvr")
@@ -97,7 +97,7 @@ class PromptLimit:
             lacking = "a model of Hugging Face: pass model=hf model.path=..."
             if self.reader.path is not None:
                 lacking = f"the tokenizer of {self.reader.path} on this machine: type hf download {self.reader.path}"
-            raise NotAtHand(f"task.max_prompt_tokens and task.long_prompts=drop need {lacking}, or drop them.")
+            raise NotAvailable(f"task.max_prompt_tokens and task.long_prompts=drop need {lacking}, or drop them.")
 
     def too_long(self, problems: Sequence[Problem]) -> frozenset[str]:
         """Ids of the training problems to drop. Raises ValueError for long prompts if `long_prompts` is "refuse"."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.records import NotAtHand
+from rlvr.records import NotAvailable
 
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
@@ -98,7 +98,7 @@ class BriefHub:
     """
 
     @functools.cached_property
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the hub is reachable; tested once."""
         from huggingface_hub import constants, get_session
         from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage] - its HTTP client's
@@ -110,7 +110,7 @@ class BriefHub:
         return True
 
     @contextlib.contextmanager
-    def asked(self) -> Generator[None, None, None]:
+    def in_use(self) -> Generator[None, None, None]:
         """A context in which `read` uses this hub: from its cache only if it is not reachable."""
         token = _brief.set(self)
         try:
@@ -143,12 +143,12 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
     try:
         from datasets import load_dataset  # type: ignore[import-not-found]
     except ModuleNotFoundError:
-        raise NotAtHand(
+        raise NotAvailable(
             f"{where} is not a file here.{_nearby(Path(where))} "
             "To read a data set from the Hugging Face hub: pip install 'rlvr[hub]'"
         ) from None
     brief = _brief.get()
-    unreachable = brief is not None and not brief.answers
+    unreachable = brief is not None and not brief.is_reachable
     try:
         with _offline() if unreachable else contextlib.nullcontext():
             rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
@@ -156,7 +156,7 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
         reason = " ".join(str(error).split())
         if unreachable and isinstance(error, ConnectionError):
             reason = "it does not answer, and its cache on this machine has no such data"
-        raise NotAtHand(f"{where} cannot be read from the hub: {reason}") from None
+        raise NotAvailable(f"{where} cannot be read from the hub: {reason}") from None
     return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.ledger import journal, layout, terminal
-from rlvr.ledger.runs import Unreadable, choices, flatten, grouped, read_config, read_info
+from rlvr.ledger.runs import Unreadable, choices, flatten, lines_by_reason, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 from rlvr.ledger.tags import as_text, as_value, params
 from rlvr.tracker.mlflow import run_dirs
@@ -113,7 +113,7 @@ def main(target: Target, arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {terminal.one_line(error)}", file=sys.stderr)
         return 2
-    for line in grouped(errors):
+    for line in lines_by_reason(errors):
         print(line, file=sys.stderr)
     print(f"{len(directories) - len(errors)} runs: {target.view(options)}")
     return 1 if errors else 0

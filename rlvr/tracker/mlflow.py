@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, the_sweep
+from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, find_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
@@ -44,7 +44,7 @@ def _selected_sweeps(ledger: Ledger, sweep_ids: Sequence[str]) -> list[Sweep]:
     selected: list[Sweep] = []
     for text in sweep_ids:
         try:
-            selected.append(the_sweep(sweeps, text))
+            selected.append(find_sweep(sweeps, text))
         except NoSweep:
             known = ", ".join(sweep.sweep_id for sweep in sweeps) or "none"
             raise ValueError(

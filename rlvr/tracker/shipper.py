@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import sync
-from rlvr.ledger.runs import RunInfo, Unreadable, grouped, read_config, read_info
+from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
@@ -196,7 +196,7 @@ class Shipper:
                 present.append(Run(directory, read_info(directory), state))
             except Unreadable as error:
                 errors.append(error)
-        for line in grouped(errors):
+        for line in lines_by_reason(errors):
             report.problems[line] = line
         return present
 

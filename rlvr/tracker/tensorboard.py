@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import write_atomically
 from rlvr.tracker import copies
 from rlvr.tracker.copies import CopiedRun, Value
 
@@ -27,7 +27,7 @@ def write(run: CopiedRun, options: argparse.Namespace) -> None:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    with whole(options.out / run.study / f"{run.name}-{run.run_id[:6]}", durable=False) as aside:
+    with write_atomically(options.out / run.study / f"{run.name}-{run.run_id[:6]}", durable=False) as aside:
         aside.mkdir(parents=True)
         with (aside / FILE).open("wb") as file:
             writer = RecordWriter(file)

@@ -54,7 +54,7 @@ def attend(
     scale, dtype = kwargs.get("scaling"), query.dtype
     if isinstance(packed, Varlen):
         return _attend_varlen(query, key, value, packed, scale)[None], None
-    query, key, value = precise(query, key, value)
+    query, key, value = to_float32_on_cpu(query, key, value)
     results = [_attend_segment(query, key, value, segment, scale) for segment in packed.segments]
     return torch.cat(results).to(dtype).index_select(0, packed.order)[None], None
 
@@ -118,7 +118,7 @@ def _attend_segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment,
     return result.transpose(1, 2).flatten(0, 1)
 
 
-def precise(*tensors: Tensor) -> tuple[Tensor, ...]:
+def to_float32_on_cpu(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast to float32 on a CPU, whose kernels take 1.6 times as long in half precision and round more."""
     return tuple(x if x.is_cuda else x.float() for x in tensors)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from rlvr.ledger import digests
-from rlvr.ledger.files import aside_of, publish, sync, write_json
+from rlvr.ledger.files import publish, sync, temporary_path, write_json
 from rlvr.ledger.layout import trainer_state
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
@@ -127,8 +127,8 @@ def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
     The first rank lists the files. Raises RuntimeError if another rank does not see one of them.
     """
     if world == 1:
-        return _fault(path, digests.digests(path, list(digests.sealed(path))))
-    names = distributed.of_first_rank([name for name in digests.sealed(path) if (path / name).is_file()])
+        return _fault(path, digests.digests(path, list(digests.read_digests(path))))
+    names = distributed.of_first_rank([name for name in digests.read_digests(path) if (path / name).is_file()])
     return distributed.of_first_rank(_fault(path, _shared_digests(path, names, rank, world)))
 
 
@@ -166,7 +166,7 @@ def _publish(
 
     All ranks write into the same directory; the lock of the run keeps other processes out.
     """
-    aside = aside_of(path)
+    aside = temporary_path(path)
     if rank == 0:
         shutil.rmtree(aside, ignore_errors=True)  # left behind by a process that was killed
         aside.mkdir(parents=True)
@@ -175,7 +175,7 @@ def _publish(
     distributed.barrier(group)
     file_digests = digests_of_all(aside, rank, world, group)
     if rank == 0:
-        digests.seal(aside, file_digests)
+        digests.write_digests(aside, file_digests)
         publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import start_tokens
-from rlvr.objective.batch import Advantage, Batch, Policy, needed
+from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 
 
@@ -112,7 +112,7 @@ def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batc
     of the policy that sampled, from `policy_of`, by one forward pass over the batch. Raises ValueError for an input
     that is not available.
     """
-    required = needed(advantage)
+    required = declared_needs(advantage)
     available: dict[str, Tensor | None] = {"mask": batch.mask, "logp_old": batch.logp_old}
     if policy_of is not None and not required <= available.keys():
         old = policy_of(batch)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlvr.model.load import miniature
+from rlvr.model.load import small_copy
 from rlvr.objective import reduce
-from rlvr.objective.batch import Batch, Loss, Policy, check_values, first_pass_of, onto
+from rlvr.objective.batch import Batch, Loss, Policy, check_values, copy_to_device, first_pass_of
 from rlvr.objective.micro_batch import Objective
 from rlvr.trainer import batch_noise, checkpoint, distributed, lora, packer
 from rlvr.trainer.actor import Actor, ActorOutput, check_head, scatter, to_policy
@@ -60,7 +60,7 @@ class Trainer:
         model = model.requires_grad_(True).float().eval()
         self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=knobs.critic == "own")
         # If the model has no weights yet, a small model of the same architecture is checked.
-        trial = Actor(miniature(model.config), knobs.temperature) if is_empty(model) else self.actor
+        trial = Actor(small_copy(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)
         if knobs.reference_offload and place.device.type != "cuda":
             raise ValueError(
@@ -133,7 +133,7 @@ class Trainer:
         """One optimiser step. first: of a batch, when the samples are still the policy's own; only then is KL(·‖base)
         measured.
         """
-        counts = onto(self.place.device, reduce.counts_of_streams(batch.mask, batch.kind))
+        counts = copy_to_device(self.place.device, reduce.counts_of_streams(batch.mask, batch.kind))
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
         batch = self._prepared(batch)
@@ -253,7 +253,7 @@ class Trainer:
             return None
         width = cast(LogZ, self.actor.heads["log_z"]).width
         keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
-        return onto(self.place.device, keep)
+        return copy_to_device(self.place.device, keep)
 
     # --- the current policy ---
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import onto
+from rlvr.objective.batch import copy_to_device
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Segment:
     mask: Tensor | None  # [b or 1, 1, t, s] bool, True: attends; None: causal, with query and key the same
 
     def to(self, device: torch.device) -> Segment:
-        mask = None if self.mask is None else onto(device, self.mask)
-        return Segment(onto(device, self.query), onto(device, self.key), mask)
+        mask = None if self.mask is None else copy_to_device(device, self.mask)
+        return Segment(copy_to_device(device, self.query), copy_to_device(device, self.key), mask)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Packed:
     order: Tensor  # [N] int64, place of each token in the concatenation of the segments' queries
 
     def to(self, device: torch.device) -> Packed:
-        return Packed(tuple(s.to(device) for s in self.segments), onto(device, self.order))
+        return Packed(tuple(s.to(device) for s in self.segments), copy_to_device(device, self.order))
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,13 @@ class Varlen:
     key: Tensor | None  # int64, places in the row of the keys, sequence by sequence; None: the keys in the row's order
 
     def to(self, device: torch.device) -> Varlen:
-        key = None if self.key is None else onto(device, self.key)
-        return replace(self, query_ends=onto(device, self.query_ends), key_ends=onto(device, self.key_ends), key=key)
+        key = None if self.key is None else copy_to_device(device, self.key)
+        return replace(
+            self,
+            query_ends=copy_to_device(device, self.query_ends),
+            key_ends=copy_to_device(device, self.key_ends),
+            key=key,
+        )
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Layout:
     def to(self, device: torch.device) -> Layout:
         if device.type == "cpu":
             return self
-        parts = {name: onto(device, part) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        parts = {name: copy_to_device(device, part) for name, part in vars(self).items() if isinstance(part, Tensor)}
         packed = None if self.packed is None else self.packed.to(device)
         return replace(self, **parts, packed=packed)
 

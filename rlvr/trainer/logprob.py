@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rlvr.model.head import factor, logits
+from rlvr.model.head import head_weight, logits
 from rlvr.model.structure import vocabulary_size
 from rlvr.objective import penalty
 
@@ -74,7 +74,7 @@ class _InChunks(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         logp, total = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(2))
         entropy = torch.empty_like(logp) if with_entropy else None
-        wide = factor(weight)
+        wide = head_weight(weight)
         for first in range(0, len(hidden), rows):
             chunk = slice(first, first + rows)
             z = _scaled(logits(hidden[chunk], wide, bias), temperature)
@@ -101,7 +101,7 @@ class _InChunks(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if needs_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-        wide = factor(weight)
+        wide = head_weight(weight)
         d_logp = d_logp[:, None] / ctx.temperature
         for first in range(0, len(hidden), ctx.rows):
             chunk = slice(first, first + ctx.rows)

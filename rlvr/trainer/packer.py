@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from rlvr.model.load import miniature
+from rlvr.model.load import small_copy
 from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import Batch
 from rlvr.trainer import attention, distributed, pack
@@ -95,7 +95,7 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
         trial.model.set_attn_implementation(attention.NAME)
         difference, tolerance = packing_error(trial, pad_token_id % num_embeddings(trial.model)), TOLERANCE
         if difference <= tolerance and device.type == "cuda":
-            on_gpu = Actor(miniature(actor.model.config), trial.temperature).to(device, knobs.precision)
+            on_gpu = Actor(small_copy(actor.model.config), trial.temperature).to(device, knobs.precision)
             on_gpu.model.set_attn_implementation(attention.NAME)
             tolerance = TOLERANCE if knobs.precision == torch.float32 else HALF_TOLERANCE
             difference = packing_error(on_gpu, pad_token_id % num_embeddings(on_gpu.model), varlen=varlen)

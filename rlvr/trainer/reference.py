@@ -35,8 +35,8 @@ class FrozenPolicies:
         self.base: Callable[..., ActorOutput] | None = None
         if knobs.base_kl or (needs_reference and every is None):
             self.base = without_adapters if adapted else _frozen_copy(actor, of_frozen)
-        self.moving = _frozen_copy(actor, of_frozen) if needs_reference and every is not None else None
-        self.reference = self.base if every is None else self.moving
+        self.resettable = _frozen_copy(actor, of_frozen) if needs_reference and every is not None else None
+        self.reference = self.base if every is None else self.resettable
 
     def due(self, step: int) -> bool:
         """Whether the reference is reset to the policy before `step` (the first is 0, where they are equal anyway)."""
@@ -45,11 +45,11 @@ class FrozenPolicies:
     @torch.no_grad()
     def reset(self, actor: Actor) -> None:
         """Copy the current policy into the reference, if that is ever reset."""
-        if self.moving is None:
+        if self.resettable is None:
             return
         release(actor)
-        release(self.moving)
-        for old, new in zip(self.moving.model.parameters(), actor.model.parameters(), strict=True):
+        release(self.resettable)
+        for old, new in zip(self.resettable.model.parameters(), actor.model.parameters(), strict=True):
             distributed.local(old).copy_(distributed.local(new))
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class FrozenPolicies:
 
     def release(self) -> None:
         """Free the full weights and keep the shards. No backward pass does it here, and the engine needs the memory."""
-        for frozen in (self.base, self.moving):
+        for frozen in (self.base, self.resettable):
             if isinstance(frozen, Actor):  # else a function: the policy with its adapters off
                 release(frozen)
 
@@ -73,10 +73,10 @@ class FrozenPolicies:
         """The tensors that a checkpoint needs: those of a reference with resets, which cannot be rebuilt like the base
         policy.
         """
-        if self.moving is None:
+        if self.resettable is None:
             return {}
-        release(self.moving)
-        return {name: p.detach() for name, p in self.moving.model.named_parameters()}
+        release(self.resettable)
+        return {name: p.detach() for name, p in self.resettable.model.named_parameters()}
 
 
 def _frozen_copy(actor: Actor, sharding: Sharding) -> Actor:

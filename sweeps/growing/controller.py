@@ -33,18 +33,18 @@ def has_results(home: Path, sweep_id: str) -> bool:
     return not open_runs
 
 
-class Taken(ValueError):
+class AlreadyDeciding(ValueError):
     """Raised when another process holds the lock under which the next wave of a sweep is decided."""
 
 
 @contextlib.contextmanager
-def owned(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[None, None, None]:
+def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[None, None, None]:
     """Hold the lock under which the next wave of a sweep is decided. Raises Taken if another process holds it."""
     target = ledger.sweep_dir(sweep_id)
     target.mkdir(parents=True, exist_ok=True)
     held = lock(layout.deciding_lock(target), wait_s)
     if held is None:
-        raise Taken(
+        raise AlreadyDeciding(
             f"another process decides the next wave of this sweep ({layout.deciding_lock(target)}). To follow it: "
             f"python -m sweeps watch {sweep_id}"
         )
@@ -60,7 +60,7 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
     Returns the outcome of the last wave. A wave that was interrupted, or has runs without a result, is not decided: the
     same command continues it.
     """
-    with owned(ledger, sweep_id):
+    with deciding_lock_held(ledger, sweep_id):
         outcome = Outcome()
         while wanted := advance(ledger, sweep_id, say):
             outcome = start()
@@ -79,7 +79,7 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
 def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -> list[str]:
     """Take all decisions that can be taken, and begin the runs that follow. Returns all runs begun; [] at the end.
 
-    Call it inside `owned`. A decision is on the ledger before a run that follows from it.
+    Call it inside `deciding_lock_held`. A decision is on the ledger before a run that follows from it.
     """
     record = Record.read(ledger, sweep_id)
     while True:

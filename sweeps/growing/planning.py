@@ -17,14 +17,14 @@ from omegaconf import DictConfig
 
 from analysis.scores.claim import CLAIMS
 from rlvr.config.overrides import key_of
-from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH
+from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps import controls
 from sweeps.growing import results, stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, first_wave, with_newest_naming
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
-from sweeps.planned import evaluated
+from sweeps.planned import evaluation_metric_names
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # composes and checks a run for each of these overrides
@@ -35,9 +35,9 @@ def check(config: DictConfig, *, evaluates: bool) -> None:
 
     evaluates: whether the launch is an evaluation, which trains nothing.
     """
-    if empty := [key for key in (*GROWTH, *ADDED) if config[key] == ""]:
+    if empty := [key for key in (*GROWTH, *ADDED_ARMS) if config[key] == ""]:
         raise ValueError(f"{empty[0]}= has no value. Give it one, or drop it.")
-    keys = [key for key in (*GROWTH, *ADDED) if config[key]]
+    keys = [key for key in (*GROWTH, *ADDED_ARMS) if config[key]]
     if keys and evaluates:
         raise ValueError(f"{keys[0]} has no effect on an evaluation, which trains nothing. Drop it.")
     if config.budget and not config.until:
@@ -139,7 +139,7 @@ def _check_metric(name: str, first: Plan) -> None:
     settings = {repr((run.config["task"], run.config["evaluation"])): run.config for run in first.runs}
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, reported elsewhere
-            results.check_metric(name, evaluated(config), config["evaluation"]["samples"])
+            results.check_metric(name, evaluation_metric_names(config), config["evaluation"]["samples"])
 
 
 def _candidates(

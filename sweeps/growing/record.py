@@ -87,7 +87,7 @@ class Record:
     def write(self) -> None:
         """Put the sweep on the ledger; if it is there already, only what a repeated command changes.
 
-        Call it inside `controller.owned`.
+        Call it inside `controller.deciding_lock_held`.
         """
         if self.exists(self.ledger, self.sweep_id):  # also if another command has just written it
             self.repeat()
@@ -106,7 +106,10 @@ class Record:
         write_runs([candidate.run for candidate in self.begun], self.ledger, self.info)
 
     def rename(self) -> None:
-        """Write the name, tags, ... of a repeated command (`with_newest_naming`). Call it inside `controller.owned`."""
+        """Write the name, tags, ... of a repeated command (`with_newest_naming`).
+
+        Call it inside `controller.deciding_lock_held`.
+        """
         current = Record.read(self.ledger, self.sweep_id)  # with the decisions since this record was read
         info = with_newest_naming(current.info, self.info)
         if current.info != info:

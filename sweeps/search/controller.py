@@ -20,7 +20,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from rlvr.ledger import journal, layout
-from rlvr.ledger.attempt import ask_to_prune
+from rlvr.ledger.attempt import request_prune
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
@@ -183,7 +183,7 @@ class Search:
             self._report(open_trial.trial, record, prune=prune)
         why = open_trial.trial.user_attrs.get("pruned")
         if prune and why and self.runs.may_prune(open_trial.run_id):
-            ask_to_prune(self.ledger.run_dir(open_trial.run_id), why)
+            request_prune(self.ledger.run_dir(open_trial.run_id), why)
 
     def _report(self, trial: Trial, record: journal.Record, *, prune: bool) -> None:
         """Report one record to the study. Step 0, of the base policy, is left out: it is the same for all trials."""

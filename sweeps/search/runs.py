@@ -145,7 +145,7 @@ class SlurmRuns(_Shipping):
         while time.monotonic() < until and not self.stop:
             time.sleep(SLICE_S)
         queue = submissions.read_queue(self.ledger)
-        states = submissions.joined(self.ledger, self.ledger.states(self.followed), queue)
+        states = submissions.with_queue_states(self.ledger, self.ledger.states(self.followed), queue)
         for state in states:
             has_ended = queue.answered and state.run_id not in queue.tasks and state.state is not State.RUNNING
             self.followed[state.run_id] = self.followed[state.run_id] + 1 if has_ended else 0

@@ -20,7 +20,7 @@ from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rlvr.config.overrides import alternatives, key_of
-from rlvr.ledger.identity import LINES
+from rlvr.ledger.identity import GRID_KEYS
 from sweeps import grid
 
 
@@ -95,7 +95,7 @@ def search_space(
     fixed: dict[str, str] = {}
     for override in overrides:
         key = key_of(override.get_key_element())
-        if key in LINES:
+        if key in GRID_KEYS:
             continue
         axes.pop(key, None)
         fixed.pop(key, None)

@@ -18,18 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
-from rlvr.config.overrides import key_of, parse, usual
+from rlvr.config.overrides import default_of, key_of, parse
 from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
-from rlvr.ledger.identity import ADDED, GROWTH, NOT_IDENTITY, identity
+from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
-from rlvr.ledger.lock import lock, sign, unlock
+from rlvr.ledger.lock import lock, unlock, write_holder
 from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
-from sweeps.planned import PlannedRun, evaluated
+from sweeps.planned import PlannedRun, evaluation_metric_names
 from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
@@ -83,7 +83,7 @@ class SearchSweep:
         from sweeps.search.space import search_space
 
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
-        space = search_space(overrides, list(self.base.when), functools.partial(usual, self.base))
+        space = search_space(overrides, list(self.base.when), functools.partial(default_of, self.base))
         self.swept = [key_of(axis.key) for axis in space.axes]
         self.names = RunNames(Ledger(home()))
         self._check()
@@ -114,7 +114,7 @@ class SearchSweep:
         if unknown := [word for word in self.directions if word not in ("maximize", "minimize")]:
             raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {allowed}.")
         if not self.metrics:
-            known = evaluated(self.base)
+            known = evaluation_metric_names(self.base)
             raise ValueError(
                 f"no metric to optimise is set: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
                 f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps are allowed, too."
@@ -132,7 +132,7 @@ class SearchSweep:
                     f"{line} shapes a grid, not a search. Drop it, or pass {line}=[] where a study sets it; `when` "
                     "makes an axis conditional."
                 )
-        for key in (*GROWTH, *ADDED):
+        for key in (*GROWTH, *ADDED_ARMS):
             if self.base[key]:
                 raise ValueError(f"{key} works with a grid, not with a search. Drop it, or drop hydra/sweeper.")
         bind("hydra.sweeper.sampler", self.sampler)
@@ -224,7 +224,7 @@ class SearchSweep:
         """ValueError for a metric that no evaluation measures. Other metrics are checked at the first training step
         (controller.py).
         """
-        known = evaluated(config)
+        known = evaluation_metric_names(config)
         for name in self.metrics:
             if name.startswith((EVALUATION, VALIDATION)) and name not in known:
                 match = close_match(name, known)
@@ -266,7 +266,7 @@ class SearchSweep:
                 runs = LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
             with runs:
                 if not on_slurm:
-                    sign(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
+                    write_holder(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
                 search.run(runs, at_once)
             best = report(search)
         finally:

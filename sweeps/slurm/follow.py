@@ -9,7 +9,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
-from sweeps.slurm.submissions import joined
+from sweeps.slurm.submissions import with_queue_states
 from sweeps.verdict import Outcome
 from sweeps.worker import SHIPPER_S, ShipperProcess
 
@@ -28,7 +28,7 @@ def follow(
 
     shipper = ShipperProcess(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
     began = time.monotonic()
-    states = joined(ledger, ledger.states(run_ids))
+    states = with_queue_states(ledger, ledger.states(run_ids))
     try:
         with Live(console=Console(), auto_refresh=False) as live:
             while True:
@@ -37,7 +37,7 @@ def follow(
                 if all(state.ended for state in states):
                     break
                 time.sleep(LOOK_S)
-                states = joined(ledger, ledger.states(run_ids))
+                states = with_queue_states(ledger, ledger.states(run_ids))
     except KeyboardInterrupt:
         print("The jobs continue. `python -m sweeps watch` shows them again.", flush=True)
         return None

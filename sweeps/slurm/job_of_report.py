@@ -18,7 +18,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
 from sweeps.sync import tracker_of
-from sweeps.worker import shipping, store_options
+from sweeps.worker import shipper_command, store_options
 
 SHIP_S = 1200.0
 
@@ -35,15 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if grows(sweep.info) and has_results(home, sweep_id):
         submit_next_wave(home, sweep_id)
     study = sweep.study
-    command = imports.python("-m", "analysis", "--home", str(home), "--study", study)
-    built = subprocess.run(command, env=imports.environment(), check=False).returncode
+    command = imports.python_command("-m", "analysis", "--home", str(home), "--study", study)
+    built = subprocess.run(command, env=imports.child_environment(), check=False).returncode
     return built or (0 if shipped else 1)
 
 
 def submit_next_wave(home: Path, sweep_id: str) -> None:
     """Run `python -m sweeps retry` without the SLURM_ variables of this job, which sbatch would pass on to the next."""
-    environment = {k: v for k, v in imports.environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
-    command = imports.python("-m", "sweeps", "retry", sweep_id, "--unless-cancelled", "--home", str(home))
+    environment = {
+        k: v for k, v in imports.child_environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")
+    }
+    command = imports.python_command("-m", "sweeps", "retry", sweep_id, "--unless-cancelled", "--home", str(home))
     if subprocess.run(command, env=environment, check=False).returncode:
         print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
 
@@ -53,8 +55,8 @@ def ship(home: Path, sweep_id: str) -> bool:
     try:
         ledger = Ledger(home)
         store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
-        command = shipping(home, "--sweep", sweep_id, *store_options(store))
-        code = subprocess.run(command, env=imports.environment(), timeout=SHIP_S, check=False).returncode
+        command = shipper_command(home, "--sweep", sweep_id, *store_options(store))
+        code = subprocess.run(command, env=imports.child_environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124
     if code:

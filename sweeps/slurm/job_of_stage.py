@@ -15,7 +15,7 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import jobs, submissions
-from sweeps.worker import environment, kill_tagged, new_tag, of_ranks
+from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 
 class StageTask:
@@ -49,7 +49,7 @@ class StageTask:
         tag = new_tag()
         run_dir = layout.run(self.home, str(self.settings["run"]))
         python, ranks, builder = jobs.python(self.settings), int(self.settings["ranks"]), "rlvr.job.build_stage"
-        start = of_ranks(ranks, python, module=builder) if ranks > 1 else (*python, "-m", builder)
+        start = ranks_command(ranks, python, module=builder) if ranks > 1 else (*python, "-m", builder)
         env = environment(int(self.settings["threads"]), tag)
         ended = self.supervisor.run([*start, str(run_dir), self.stage.name], env, ranks=ranks)
         kill_tagged(tag)  # verifiers whose parent was killed

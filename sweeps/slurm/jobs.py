@@ -63,7 +63,11 @@ def resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
 
 def command(module: str, target: Path) -> list[str]:
     """The command that runs a module on a node with the submitter's PYTHONPATH."""
-    return ["env", f"PYTHONPATH={imports.environment()['PYTHONPATH']}", *imports.python("-m", module, str(target))]
+    return [
+        "env",
+        f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}",
+        *imports.python_command("-m", module, str(target)),
+    ]
 
 
 def python(settings: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import remove, write_json, write_text
 from rlvr.ledger.lock import lock, unlock
-from rlvr.ledger.runs import Unreadable, read_proven_config
+from rlvr.ledger.runs import Unreadable, read_verified_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
@@ -229,7 +229,7 @@ def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
     configs: list[tuple[str, Mapping[str, Any]]] = []
     for run_id in content["runs"]:
         try:
-            configs.append((run_id, read_proven_config(ledger.run_dir(run_id))))
+            configs.append((run_id, read_verified_config(ledger.run_dir(run_id))))
         except Unreadable as error:
             print(error, flush=True)
     if len(configs) < len(content["runs"]):

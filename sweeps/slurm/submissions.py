@@ -164,7 +164,7 @@ def _of_this_home(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Pat
     return [(task, submission, contents[submission]) for task, submission in named if submission in contents]
 
 
-def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = None) -> list[RunState]:
+def with_queue_states(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = None) -> list[RunState]:
     """The states of the ledger, completed by those of the queue: runs that wait, and jobs that run without a process of
     the run; and by the ends that only SLURM knows.
     """

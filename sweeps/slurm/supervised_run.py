@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import ENDS_AT, newest_attempt, record_death
+from rlvr.ledger.attempt import ENDS_AT, newest_attempt, record_missing_end
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
@@ -19,7 +19,7 @@ from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
 from sweeps.watchdog import Watchdog
-from sweeps.worker import environment, kill_tagged, new_tag, of_ranks
+from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
 BUSY_S = 600.0  # longest wait for a run that another process holds
@@ -81,17 +81,17 @@ class SupervisedRun:
             ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), env, watchdog.finds_hung)
         else:
             start = python(self.settings)
-            command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
+            command = ranks_command(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
             command = [*command, str(self.dir)]
             ended = self.supervisor.run(command, env, ranks=ranks, should_kill=watchdog.finds_hung)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         known = watchdog.verdict(self.log) or self._verdict_of_allocation(before, ended)
         stopping = self.supervisor.stop_signal is not None
-        return verdict.of_exit(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
+        return verdict.verdict_of_exit(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
 
     def _verdict_of_allocation(self, before: int, ended: Ended) -> Verdict | None:
         """The verdict on an attempt that was killed for its memory, or after a signal of SLURM; None for other ends,
-        which `verdict.of_exit` evaluates.
+        which `verdict.verdict_of_exit` evaluates.
         """
         newest = newest_attempt(self.dir)
         if newest <= before or lock.lock_is_held(layout.lock(self.dir)) is not False:
@@ -112,7 +112,9 @@ class SupervisedRun:
             return
         state = client.last_end(self.here.job)
         cause = STARTED_AGAIN.get(state, Cause.PREEMPTED)
-        if record_death(self.dir, newest, cause, cause.code, f"SLURM started the job again: {state or 'no reason'}"):
+        if record_missing_end(
+            self.dir, newest, cause, cause.code, f"SLURM started the job again: {state or 'no reason'}"
+        ):
             self._say(f"attempt {newest} left no end: {cause.value} ({state or 'SLURM gives no reason'})")
 
     def _say(self, text: str) -> None:
@@ -122,7 +124,10 @@ class SupervisedRun:
 def on_nodes(settings: Mapping[str, Any], node: int, place: Sequence[str], run_dir: Path) -> list[str]:
     """Command for one node of a run on several: its ranks, or none on a node that has only workers of Ray."""
     training = settings["nodes"] - sampling_nodes(settings)
-    return [*of_ranks(settings["ranks"] // training if node < training else 0, python(settings), place), str(run_dir)]
+    return [
+        *ranks_command(settings["ranks"] // training if node < training else 0, python(settings), place),
+        str(run_dir),
+    ]
 
 
 def sampling_nodes(settings: Mapping[str, Any]) -> int:

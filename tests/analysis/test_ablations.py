@@ -21,8 +21,8 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
 from analysis.report import lines, style
+from analysis.report.cells import Block, Column, Row, fill
 from analysis.report.grid import grids, published_averages
-from analysis.report.layout import Block, Column, Row, fill
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.comparable import by_setting

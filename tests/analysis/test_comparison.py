@@ -13,15 +13,15 @@ import pytest
 
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
+from analysis.report.cells import costs
 from analysis.report.grid import Grid, grids
-from analysis.report.layout import costs
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import headlines
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import cell, combine
 from analysis.scores.metric import parse
-from analysis.tables.comparison import Ask, table
+from analysis.tables.comparison import ComparisonOptions, table
 from tests.analysis.ledger_factory import BASE, config, counts, write_run, write_study, write_sweep
 
 TRAINING = {"policy/entropy": [9.0] * 38 + [0.25, 0.75], "response/length": [20.0] * 40, "time/step_s": [36.0] * 40}
@@ -51,7 +51,7 @@ def sweep(home: Path, rates: dict[float, tuple[float, ...]], loss: str = "grpo")
 
 
 def comparison(frames: Frames, **ask: str) -> Table:
-    compared = table(frames, Ask(**ask))
+    compared = table(frames, ComparisonOptions(**ask))
     assert compared is not None
     return compared
 

@@ -15,10 +15,10 @@ from analysis.frames.load import load
 from analysis.report.style import encode
 from analysis.scores.arm import arms
 from analysis.scores.cell import cell
-from analysis.scores.evaluated import evaluations
 from analysis.scores.metric import pass_at
+from analysis.scores.policy_evaluations import evaluations
 from analysis.tables import comparison, policies
-from analysis.tables.comparison import Ask
+from analysis.tables.comparison import ComparisonOptions
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 
@@ -65,7 +65,7 @@ def test_what_is_kept_newly_solved_and_reached_is_counted_against_the_base_polic
 def test_samples_to_reach_are_also_counted_against_the_reference(tmp_path: Path) -> None:
     right = {"base": (1, 1, 1, 1), "grpo@40": (8, 1, 0, 0), "lad@40": (8, 4, 0, 0), "tb@40": (8, 0, 0, 0)}
     home = evaluated(tmp_path, right, baseline="policy=base")
-    reached = samples_to_reach(home, Ask(against="policy=grpo@40"))
+    reached = samples_to_reach(home, ComparisonOptions(against="policy=grpo@40"))
     # All 8 samples of GRPO cover 1/2. (1 + x)/4 is 1/2 where x = 1 - C(4, k)/C(8, k) is 1: from k = 5 on.
     assert reached["lad@40"] == 5
     # (4 x)/4 with x = 1 - C(7, k)/C(8, k) = k/8: from k = 4 on.
@@ -73,7 +73,7 @@ def test_samples_to_reach_are_also_counted_against_the_reference(tmp_path: Path)
     assert math.isnan(reached["tb@40"])  # covers 1/4
     assert set(reached) == {"base", "lad@40", "tb@40"}
     assert samples_to_reach(home) == {}  # the study's reference is the base policy, which has a column of its own
-    assert samples_to_reach(home, Ask(against="base")) == {}
+    assert samples_to_reach(home, ComparisonOptions(against="base")) == {}
 
 
 def test_the_reference_is_the_baseline_of_the_study(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_reference_is_the_baseline_of_the_study(tmp_path: Path) -> None:
     assert samples_to_reach(home) == {"lad@40": 5}
 
 
-def samples_to_reach(home: Path, ask: Ask | None = None) -> dict[str, float]:
+def samples_to_reach(home: Path, ask: ComparisonOptions | None = None) -> dict[str, float]:
     table = policies.table(load(home, study="evaluation"), ask)
     assert table is not None
     rows = table.cells[table.cells["column"] == policies.REACH_REFERENCE]
@@ -91,7 +91,7 @@ def samples_to_reach(home: Path, ask: Ask | None = None) -> dict[str, float]:
 
 def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> None:
     frames = load(home, study="evaluation")
-    table = comparison.table(frames, Ask(against="policy=base"))
+    table = comparison.table(frames, ComparisonOptions(against="policy=base"))
     assert table is not None
     assert set(table.cells["row"]) == {"policy=base", "policy=lad@40"}
     difference = table.cells.set_index(["row", "metric"])["difference"]["policy=lad@40", "avg@8"]

@@ -82,11 +82,11 @@ COMPOSED: dict[str, str] = {}
 def _compose(divergence: str) -> str:
     from omegaconf import OmegaConf
 
-    from rlvr.config.freeze import frozen
+    from rlvr.config.freeze import frozen_config
 
     config = rlvr.compose(["loss=lad", f"divergence={divergence}", "eta=777.5", "seed=777", "tracker=none"])
     choices = {"loss": "lad", "divergence": divergence, "advantage": "grpo", "task": "maze", "model": "pretrain"}
-    COMPOSED[divergence] = OmegaConf.to_yaml(OmegaConf.create(frozen(config, choices)))
+    COMPOSED[divergence] = OmegaConf.to_yaml(OmegaConf.create(frozen_config(config, choices)))
     return COMPOSED[divergence]
 
 

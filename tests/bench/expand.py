@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from rlvr.config.compose import Points, composing
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.config.overrides import parse
 from rlvr.ledger.identity import run_id
 from sweeps import grid
@@ -73,5 +73,5 @@ def _full_s(points: Points, sweep_plan: Plan) -> float:
         began = time.process_time()
         _, config, choices = points.full(list(sweep_plan.runs[index].overrides))
         seconds += time.process_time() - began
-        assert run_id(frozen(config, choices)) == sweep_plan.runs[index].run_id, sweep_plan.runs[index].overrides
+        assert run_id(frozen_config(config, choices)) == sweep_plan.runs[index].run_id, sweep_plan.runs[index].overrides
     return seconds / SAMPLE

@@ -24,7 +24,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from rlvr.task.verify.pool import Pool, considerate
+from rlvr.task.verify.pool import Pool, niceness_for
 from tests.bench.__main__ import machine
 from tests.task.verify import hostile
 
@@ -118,7 +118,7 @@ def counting(name: str, programs: dict[str, str], *, workers: int) -> Iterator[C
         limits: dict[str, Any] = {
             "timeout_s": TIMEOUT_S,
             "memory_gb": MEMORY_GB,
-            "nice": considerate(HOSTILE_WORKERS + 1),
+            "nice": niceness_for(HOSTILE_WORKERS + 1),
         }
         pools = [stack.enter_context(Pool("rlvr.task.verify.program", workers=1, **limits)) for _ in range(workers)]
         for pool in pools:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr.config import cost, memory
 from rlvr.config.compose import composing
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
@@ -49,7 +49,7 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
             if run.train(StopFlag()) is not Cause.OK:
                 raise RuntimeError("the run failed: the log above has the reason")
         (last,) = (r.metrics for r in read(layout.journal(run_dir)).records if r.step == STEPS)
-        known = memory.of_model(OmegaConf.to_container(config.model))  # type: ignore[arg-type] - a dictionary
+        known = memory.architecture_of_model(OmegaConf.to_container(config.model))  # type: ignore[arg-type] - a dictionary
         assert known is not None
         modelled = cost.estimate(OmegaConf.to_container(config), known).parts  # type: ignore[arg-type] - the same
     trained = sum(seconds for part, seconds in modelled.items() if part not in ("evaluation", "presample"))
@@ -91,4 +91,4 @@ def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictC
         "tracker=none",
     ]
     with composing():
-        return OmegaConf.create(frozen(compose("run", words), {}))
+        return OmegaConf.create(frozen_config(compose("run", words), {}))

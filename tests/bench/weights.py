@@ -16,7 +16,7 @@ import torch
 
 from rlvr.rollout.broadcast import LOOPBACK, Group, meet, open_store
 from rlvr.rollout.child import environment_with
-from rlvr.rollout.ray_node import STORE_BYTES, TOKEN, guarded, new_token
+from rlvr.rollout.ray_node import STORE_BYTES, TOKEN, new_token, ray_environment
 
 TENSOR_BYTES = 2**25
 TIMEOUT_S = 60.0
@@ -87,7 +87,9 @@ def _receive(address: str, tensors: int, connection: Connection) -> None:
 def _through_ray(tensors: int) -> Iterator[Callable[[], None]]:
     """Context with a function that sends a file to an actor on a second Ray node, on this machine too."""
     with contextlib.ExitStack() as until_sent:
-        until_sent.enter_context(environment_with({**guarded(LOOPBACK), TOKEN: new_token()}))  # Ray reads it at once
+        until_sent.enter_context(
+            environment_with({**ray_environment(LOOPBACK), TOKEN: new_token()})
+        )  # Ray reads it at once
         import ray
         from ray.cluster_utils import Cluster
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.binding import bind, check_partial, close_match, components
-from rlvr.config.signature import forget
+from rlvr.config.signature import clear_caches
 
 SOURCE = """
 from collections.abc import Sequence
@@ -55,10 +55,10 @@ KNOBS = {"count": 1, "mood": "calm", "names": ["a"], "file": "x", "thing": 3}
 def _source(tmp_path: Path) -> Iterator[None]:
     (tmp_path / "bound_things.py").write_text(SOURCE)
     sys.path.append(str(tmp_path))
-    forget()
+    clear_caches()
     yield
     sys.path.remove(str(tmp_path))
-    forget()
+    clear_caches()
 
 
 def try_to_bind(function: str = "component", **knobs: object) -> None:

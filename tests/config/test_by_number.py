@@ -8,9 +8,9 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.config.by_number import ByNumber, Number, setting_and_numbers
+from rlvr.config.by_number import ConfigOfNumbers, Number, setting_and_numbers
 from rlvr.config.compose import Points
-from rlvr.config.freeze import frozen, group_id
+from rlvr.config.freeze import frozen_config, group_id
 from rlvr.ledger.identity import run_id
 from sweeps.plan import WORTHWHILE, plan
 from tests.config.test_compose import composed
@@ -40,7 +40,7 @@ def test_a_plan_has_the_configs_identities_and_groups_of_a_full_compose() -> Non
     assert len(points) == WORTHWHILE * len(SETTINGS)
     for index in [i for i in range(len(points)) if i % WORTHWHILE]:  # those that are not the first of their setting
         overrides, config, choices = points.full(points.words(index))
-        plain = frozen(config, choices)
+        plain = frozen_config(config, choices)
         assert list(runs[index].overrides) == overrides
         assert repr(runs[index].config) == repr(plain)  # 1 and 1.0 too
         assert (runs[index].run_id, runs[index].group_id) == (run_id(plain), group_id(config))
@@ -77,9 +77,9 @@ def test_where_a_number_has_further_effects_every_point_is_composed(text: str) -
     """A resolver may compute with the number, so that several points are equal; a text or a name may contain it."""
     OmegaConf.register_new_resolver("odd", lambda seed: seed % 2, replace=True)
     _, config, choices = composed([["loss=grpo", "seed=1"]])[0]
-    assert ByNumber.of(config, choices, frozen(config, choices), {"seed": 1}) is not None
+    assert ConfigOfNumbers.of(config, choices, frozen_config(config, choices), {"seed": 1}) is not None
     config.cluster.environment = {"KIND": text}
-    assert ByNumber.of(config, choices, frozen(config, choices), {"seed": 1}) is None
+    assert ConfigOfNumbers.of(config, choices, frozen_config(config, choices), {"seed": 1}) is None
 
 
 @pytest.mark.parametrize(

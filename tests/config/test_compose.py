@@ -10,7 +10,7 @@ from hydra.types import RunMode
 
 from rlvr.config import schema
 from rlvr.config.compose import SAMPLE, Points
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.ledger.identity import run_id
 from sweeps.grid_sweep import GridSweep
 from sweeps.plan import plan
@@ -45,7 +45,7 @@ def test_a_patched_point_equals_the_composed_one() -> None:
         patched, full = points[index], points.full(overrides)
         assert patched == full
         assert repr(patched[1]) == repr(full[1])  # 1 and 1.0 too
-        assert frozen(*patched[1:]) == frozen(*full[1:])
+        assert frozen_config(*patched[1:]) == frozen_config(*full[1:])
 
 
 @pytest.mark.parametrize("study", sorted(p.stem for p in (schema.CONF / "study").glob("*.yaml")))
@@ -60,7 +60,7 @@ def test_points_of_every_study_have_the_identity_of_a_full_compose(
     for index in {0, len(points) // 2, len(points) - 1}:
         overrides, *patched = points[index]
         full = points.full(overrides)
-        assert run_id(frozen(*patched)) == run_id(frozen(*full[1:]))
+        assert run_id(frozen_config(*patched)) == run_id(frozen_config(*full[1:]))
     assert capsys.readouterr().err == ""
 
 

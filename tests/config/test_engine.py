@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.engine import gpus_of_workers, ranks_per_engine
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.ledger.stages import presample_settings, presampling_engine
 from tests.support.composed import check, composed, identity
 
@@ -153,7 +153,7 @@ def test_the_path_of_an_interpreter_is_absolute(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     config, choices = composed("rollout=vllm", "rollout.engine.python=bin/python")
-    assert frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
+    assert frozen_config(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
 
 
 def test_packed_runs_cannot_share_a_gpu_whose_memory_vllm_releases() -> None:
@@ -278,7 +278,7 @@ def test_answers_are_pre_sampled_by_one_vllm_in_place_of_several() -> None:
     """The job of a stage has one GPU. Its samples are those of either engine: one stage serves the runs of both."""
     words = ("loss=dph_js", HERE, "cluster=slurm", "cluster.gpus=3")
     check("rollout=ray", *words)
-    of_ray, of_vllm = (frozen(*composed(f"rollout={option}", *words)) for option in ("ray", "vllm"))
+    of_ray, of_vllm = (frozen_config(*composed(f"rollout={option}", *words)) for option in ("ray", "vllm"))
     assert presample_settings(of_ray) == presample_settings(of_vllm)
     alone = presampling_engine(of_ray["rollout"]["engine"])
     assert alone == of_vllm["rollout"]["engine"]

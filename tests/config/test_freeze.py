@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import open_dict
 
-from rlvr.config.freeze import frozen, group_id, run_name
+from rlvr.config.freeze import frozen_config, group_id, run_name
 from tests.support.composed import composed, identity
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -46,7 +46,7 @@ def test_a_default_written_out_is_the_same_run() -> None:
 def test_presample_settings_of_a_recipe_are_kept_only_for_losses_that_use_them() -> None:
     """Otherwise the frozen config of a GRPO arm beside DPH-RL's would contain settings without a component."""
     kept, left = (
-        frozen(*composed("paper=small/styles", f"loss={loss}")[:2])["presample"] for loss in ("dph_js", "grpo")
+        frozen_config(*composed("paper=small/styles", f"loss={loss}")[:2])["presample"] for loss in ("dph_js", "grpo")
     )
     assert kept["threshold"] == 7
     assert left is None
@@ -77,7 +77,7 @@ def test_seeds_of_one_setting_share_a_group() -> None:
     ],
 )
 def test_names_show_the_chosen_options(overrides: list[str], name: str) -> None:
-    assert run_name(frozen(*composed(*overrides)), overrides, ["rollout.samples"]) == name
+    assert run_name(frozen_config(*composed(*overrides)), overrides, ["rollout.samples"]) == name
 
 
 SOURCE = """
@@ -98,7 +98,7 @@ def test_a_knob_that_is_a_path_becomes_absolute(tmp_path: Path, monkeypatch: pyt
     config, choices = composed()
     with open_dict(config):
         config.task = {"_target_": "own_frozen.Own", "file": "data.txt", "other": "nowhere.txt", "name": "data.txt"}
-    task = frozen(config, choices)["task"]
+    task = frozen_config(config, choices)["task"]
     assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
 
 
@@ -111,8 +111,8 @@ def test_the_directory_of_a_model_becomes_absolute_and_a_name_on_the_hub_does_no
     of_a, of_b = (str(tmp_path / place / "mine") for place in ("a", "b"))
     typed = ("task=math", "task.train=x.jsonl", "task.test=x.jsonl", "model=hf")
     monkeypatch.chdir(tmp_path / "a")
-    plain = frozen(*composed(*typed, "model.path=mine")[:2])
+    plain = frozen_config(*composed(*typed, "model.path=mine")[:2])
     assert plain["model"]["path"] == plain["task"]["reader"]["path"] == of_a
-    assert frozen(*composed(*typed, "model.path=owner/model")[:2])["model"]["path"] == "owner/model"
+    assert frozen_config(*composed(*typed, "model.path=owner/model")[:2])["model"]["path"] == "owner/model"
     assert identity(*typed, "model.path=mine") == identity(*typed, f"model.path={of_a}")
     assert identity(*typed, "model.path=mine") != identity(*typed, f"model.path={of_b}")

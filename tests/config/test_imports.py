@@ -42,7 +42,7 @@ def module(folder: Path, name: str, text: str = "") -> Path:
 
 
 def in_a_child(code: str, cwd: Path, environment: dict[str, str]) -> str:
-    command = imports.python("-c", code)
+    command = imports.python_command("-c", code)
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -54,10 +54,10 @@ def test_a_child_finds_this_checkout_and_not_its_working_directory(
         module(tmp_path, name, "raise SystemExit('somebody else')")
     monkeypatch.setenv("PYTHONPATH", f"/nowhere{os.pathsep}{tmp_path}")  # theirs comes after ours
     code = "import slurm, analysis, rlvr; print(slurm.__file__); print(analysis.__file__); print(rlvr.__file__)"
-    origins = in_a_child(code, tmp_path, imports.environment()).splitlines()
+    origins = in_a_child(code, tmp_path, imports.child_environment()).splitlines()
     assert origins == [str(ROOT / name / "__init__.py") for name in ("slurm", "analysis", "rlvr")]
     grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; print(sys.path[0])'])"
-    assert in_a_child(grandchild, tmp_path, imports.environment()) == str(ROOT)
+    assert in_a_child(grandchild, tmp_path, imports.child_environment()) == str(ROOT)
 
 
 COMMANDS = [["-m", "rlvr.run", "--help"], ["-m", "rlvr", "status"], ["-m", "sweeps", "status"]]
@@ -93,7 +93,7 @@ def test_packages_of_python_and_of_this_project_need_no_path() -> None:
 
 def test_the_users_own_directories_are_named_in_the_order_of_the_path(tmp_path: Path) -> None:
     first, second, third = (module(tmp_path / name, f"of_{name}") for name in ("first", "second", "third"))
-    imports.extend([str(first), str(second)])
+    imports.add_import_paths([str(first), str(second)])
     sys.path.insert(0, str(third))
     assert imports.import_paths({"rlvr", "of_second"}) == tuple(map(str, (third, first, second)))
     assert imports.import_paths({"rlvr"}) == ()
@@ -101,10 +101,10 @@ def test_the_users_own_directories_are_named_in_the_order_of_the_path(tmp_path: 
 
 def test_a_module_that_hides_the_users_is_refused(tmp_path: Path) -> None:
     """`random.py` in a config directory: Python's own comes first."""
-    imports.extend([str(module(tmp_path / "mine", "random"))])
+    imports.add_import_paths([str(module(tmp_path / "mine", "random"))])
     with pytest.raises(ValueError, match=r"`import random` finds \S+random\.py, which hides random in \S+mine"):
         imports.import_paths({"random"})
-    imports.extend([str(module(tmp_path / "mine", "time"))])
+    imports.add_import_paths([str(module(tmp_path / "mine", "time"))])
     with pytest.raises(ValueError, match="`import time` finds built-in, which hides time"):
         imports.import_paths({"time"})
 
@@ -113,10 +113,10 @@ def test_a_module_is_found_without_importing_its_parents(tmp_path: Path) -> None
     (tmp_path / "outer").mkdir()
     module(tmp_path / "outer", "__init__", "raise RuntimeError")
     module(tmp_path / "outer", "inner")
-    imports.extend([str(tmp_path)])
-    spec = imports.find("outer.inner")
+    imports.add_import_paths([str(tmp_path)])
+    spec = imports.find_spec("outer.inner")
     assert spec is not None
     assert spec.origin == str(tmp_path / "outer/inner.py")
-    assert imports.find("outer.nothing") is None
-    assert imports.find("outer.inner.deeper") is None
-    assert imports.find("__main__.x") is None
+    assert imports.find_spec("outer.nothing") is None
+    assert imports.find_spec("outer.inner.deeper") is None
+    assert imports.find_spec("__main__.x") is None

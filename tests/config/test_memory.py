@@ -88,15 +88,15 @@ def test_parameters_of_published_models(name: str) -> None:
 
 def test_a_family_that_is_not_known_has_no_estimate() -> None:
     assert architecture({"model_type": "mamba"}) is None
-    assert memory.of_model({"_target_": "rlvr.model.table.table"}) is None
-    assert memory.of_model({"path": "nobody/has-this-model"}) is None
-    assert memory.of_model({"path": "/nowhere/at/all"}) is None
+    assert memory.architecture_of_model({"_target_": "rlvr.model.table.table"}) is None
+    assert memory.architecture_of_model({"path": "nobody/has-this-model"}) is None
+    assert memory.architecture_of_model({"path": "/nowhere/at/all"}) is None
 
 
 def test_the_architecture_is_read_from_a_directory(tmp_path: Path) -> None:
     config, expected = PUBLISHED["Qwen2.5-1.5B"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = memory.of_model({"path": str(tmp_path)})
+    model = memory.architecture_of_model({"path": str(tmp_path)})
     assert model is not None
     assert model.parameters == expected
 
@@ -171,7 +171,7 @@ def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> N
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that autograd holds for one more token in one more layer: within 2 %."""
-    monkeypatch.setattr(attention, "precise", lambda *tensors: tensors)  # as on a GPU
+    monkeypatch.setattr(attention, "to_float32_on_cpu", lambda *tensors: tensors)  # as on a GPU
     numbers = {
         "vocab_size": 16,
         "hidden_size": 64,

@@ -25,11 +25,11 @@ from rlvr.config import memory, published
     ],
 )
 def test_the_architectures_have_the_published_numbers_of_parameters(name: str, millions: int) -> None:
-    model = memory.of_model({"path": name})
+    model = memory.architecture_of_model({"path": name})
     assert model is not None
     assert round(model.parameters / 1e6) == millions
 
 
 def test_another_name_is_not_known() -> None:
-    assert memory.of_model({"path": "nobody/no-such-model"}) is None
+    assert memory.architecture_of_model({"path": "nobody/no-such-model"}) is None
     assert all("/" in name for name in published.MODELS)

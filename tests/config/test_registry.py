@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rlvr.config.explain import of_unreadable
+from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.registry import BroughtOption, Registry
 from tests.support.composed import REGISTRY
 
@@ -55,12 +55,12 @@ def test_a_half_written_option_is_left_out_unless_it_is_chosen(folder: Path) -> 
     assert registry.losses_reading("eta") == [*REGISTRY.losses_reading("eta"), "tuned"]
     assert registry.losses_with("divergence") == [*REGISTRY.losses_with("divergence"), "tuned"]
     assert "silent" in registry.losses_without_advantage
-    baseless, unfinished = of_unreadable(registry)
+    baseless, unfinished = unreadable_option_lines(registry)
     assert baseless == "loss=baseless cannot be chosen: loss/nothing is no config."
     assert unfinished.startswith(f"loss=unfinished cannot be chosen: {folder}/loss/unfinished.yaml, line 2, column ")
     with pytest.raises(yaml.YAMLError):
         registry.node("loss", "unfinished")
-    assert of_unreadable(REGISTRY) == []
+    assert unreadable_option_lines(REGISTRY) == []
 
 
 def test_paths_of_folders_are_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

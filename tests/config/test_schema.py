@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.config import schema
 from rlvr.config.checks import Checker
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.ledger.identity import run_id
 from tests.support.composed import REGISTRY, composed
 
@@ -55,7 +55,7 @@ def test_every_option_of_conf_and_every_study_composes_and_checks(group: str, op
     if choices["rollout"] == "vllm":  # of recipes, and of the studies that follow them: no environment has it here
         config.rollout.engine.python = sys.executable
     Checker(REGISTRY).check(config, choices)
-    assert len(run_id(frozen(config, choices))) == 12
+    assert len(run_id(frozen_config(config, choices))) == 12
 
 
 def test_a_shorthand_reaches_the_loss_that_reads_it() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from rlvr.config import signature as module
 from rlvr.config.definition import Unclear, definition
-from rlvr.config.signature import declared, forget, signature
-from rlvr.objective.batch import needed
+from rlvr.config.signature import clear_caches, declared, signature
+from rlvr.objective.batch import declared_needs
 from tests.support.composed import REGISTRY
 
 
@@ -43,7 +43,7 @@ def test_the_source_of_every_component_gives_the_signature_that_an_import_gives(
     component = getattr(importlib.import_module(name), attribute)
     parameters = inspect.signature(component).parameters.values()
     assert [(p.name, p.required) for p in read.parameters] == [(p.name, p.default is p.empty) for p in parameters]
-    assert read.declared == needed(component) | getattr(component, "marks", frozenset())
+    assert read.declared == declared_needs(component) | getattr(component, "marks", frozenset())
 
 
 ODD = """
@@ -141,10 +141,10 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "unfinished.py").write_text("x = 1\ndef loss(\n")
     (root / "broken.py").write_text("import no_such_module\n\n@no_such_module.mark\ndef loss(policy, batch): ...\n")
     sys.path.append(str(root))
-    forget()
+    clear_caches()
     yield root
     sys.path.remove(str(root))
-    forget()
+    clear_caches()
 
 
 # (name in the package, parameters with a ? after those that may be left out, what it declares)
@@ -238,4 +238,4 @@ def test_marks_are_on_the_function_too() -> None:
     assert declared("rlvr.loss.pacs.pacs") >= {"binary_rewards", "per_response", "reference"}
     from rlvr.loss.pacs import pacs
 
-    assert declared("rlvr.loss.pacs.pacs") == needed(pacs) | pacs.marks  # type: ignore[attr-defined]
+    assert declared("rlvr.loss.pacs.pacs") == declared_needs(pacs) | pacs.marks  # type: ignore[attr-defined]

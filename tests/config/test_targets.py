@@ -27,13 +27,13 @@ def test_packages_are_those_of_every_target() -> None:
 def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Path) -> None:
     config = {"task": {"_target_": "days_of_mine.Days"}}
     one, two = (module(tmp_path / name, "days_of_mine", f"NAME = '{name}'") for name in ("one", "two"))
-    targets.restore([str(one)], config)
+    targets.make_importable([str(one)], config)
     import days_of_mine  # type: ignore[import-not-found]
 
     assert days_of_mine.NAME == "one"
     assert sys.path[-1] == str(one)
     with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
-        targets.restore([str(two)], config)
+        targets.make_importable([str(two)], config)
 
 
 def test_a_missing_directory_is_named_and_can_be_replaced_by_a_link(
@@ -43,21 +43,21 @@ def test_a_missing_directory_is_named_and_can_be_replaced_by_a_link(
     was, now = tmp_path / "was", module(tmp_path / "now", "days_that_moved", "class Days: ...")
     message = f"_target_: days_that_moved.Days came from a directory that is gone, {was}. Put it back, or a link"
     with pytest.raises(ValueError, match=message):
-        targets.restore([str(tmp_path), str(was)], config)
+        targets.make_importable([str(tmp_path), str(was)], config)
     monkeypatch.setattr(sys, "path", [*sys.path, str(now)])
     with pytest.raises(ValueError, match=message):
-        targets.restore([str(was)], config)
+        targets.make_importable([str(was)], config)
     with pytest.raises(ValueError, match=r"os\.system is neither a component"):  # no directory would change that
-        targets.restore([str(was)], {"task": {"_target_": "os.system"}})
+        targets.make_importable([str(was)], {"task": {"_target_": "os.system"}})
     was.symlink_to(now)
-    targets.restore([str(was)], config)
+    targets.make_importable([str(was)], config)
 
 
 def test_every_option_of_conf_is_a_component() -> None:
     registry = Registry()
     groups = ("loss", "advantage", "divergence", "task", "model", "trainer", "rollout", "presample")
     nodes = [registry.node(group, option) for group in groups for option in registry.options(group)]
-    targets.restore([], [OmegaConf.to_container(node, resolve=False) for node in nodes])
+    targets.make_importable([], [OmegaConf.to_container(node, resolve=False) for node in nodes])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_every_option_of_conf_is_a_component() -> None:
         "builtins.eval",
         "torch.hub.load",
         "rlvr.task.verify.pool.subprocess.Popen",  # a library that a module of ours imports
-        "rlvr.config.imports.extend",  # ours, and no component
+        "rlvr.config.imports.add_import_paths",  # ours, and no component
         "sweeps.worker.kill_tagged",
         "rlvr.trainer.checkpoint._publish",
         "rlvr.task.math.Verified",  # from elsewhere
@@ -81,6 +81,6 @@ def test_a_config_names_components_and_nothing_else(
 ) -> None:
     config = {"task": {"_target_": "rlvr.task.maze.Maze"}, "loss": [{"deep": {"_target_": target, "_args_": ["id"]}}]}
     with pytest.raises(ValueError, match=f"_target_: {target} is neither a component"):
-        targets.restore([str(tmp_path)], config)
+        targets.make_importable([str(tmp_path)], config)
     monkeypatch.setenv("RLVR_TRUST", target.split(".")[0])
-    targets.restore([], config)
+    targets.make_importable([], config)

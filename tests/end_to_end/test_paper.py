@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from analysis.frames.frames import Frames
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
 from analysis.paper import printed
-from analysis.paper.ours import counterparts
+from analysis.paper.counterparts import counterparts
 from rlvr import run as runs
 from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
@@ -284,7 +284,7 @@ def test_a_studys_grpo_is_clipped_as_its_recipe_has_it(
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     words = [f"study={study}", *([f"paper={recipe}"] if recipe else [])]
     with runs.one_line_errors(words) as registry:
-        (launch,) = runs.carried_out(words, registry, dry_run=True).launches
+        (launch,) = runs.carry_out(words, registry, dry_run=True).launches
     clipped = {run.config["loss"]["clip_high"] for run in launch.plan.runs if run.config["choices"]["loss"] == "grpo"}
     assert clipped - {1000} == bounds
 
@@ -357,7 +357,7 @@ def test_a_recipe_fits_its_gpus_and_takes_what_the_documentation_says(recipe: st
     for engine in ("rollout=native", "rollout=vllm"):
         plain = composed(recipe, engine)
         memory.check(plain)
-        model = memory.of_model(plain["model"])
+        model = memory.architecture_of_model(plain["model"])
         assert model is not None
         hours.append(rounded(cost.estimate(plain, model).total_s / 3600))
         need = sum(memory.per_gpu(model, memory.setting_of(plain)).values()) / memory.GB
@@ -412,7 +412,7 @@ def test_a_study_of_baselines_has_an_arm_for_every_row_of_its_tables(
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     words = [f"study={study}", f"paper={recipe}"]
     with runs.one_line_errors(words) as registry:
-        (launch,) = runs.carried_out(words, registry, dry_run=True).launches
+        (launch,) = runs.carry_out(words, registry, dry_run=True).launches
     records = [RunRecord(run.run_id, run.run_id, run.name, config=flat_config(run.config)) for run in launch.plan.runs]
     frames = Frames(runs_frame(records, {}), cast(Any, None), cast(Any, None), cast(Any, None))
     model = launch.plan.runs[0].config["model"].get("path", "maze_3m").rpartition("/")[2]

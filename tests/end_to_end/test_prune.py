@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger import tags
-from rlvr.ledger.attempt import ask_to_prune
+from rlvr.ledger.attempt import request_prune
 from rlvr.ledger.sweeps import Ledger
 from tests.end_to_end.test_sweep import deterministic
 
@@ -48,7 +48,7 @@ def test_a_pruned_run_says_so_and_goes_on_when_asked_as_if_nothing_had_been(tmp_
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
     run_dir = found[0].parent
-    ask_to_prune(run_dir, "median at step 20")
+    request_prune(run_dir, "median at step 20")
     out, _ = process.communicate(timeout=120)
     state = Ledger(tmp_path).state(run_dir.name)
     assert (state.state, state.message) == ("pruned", "median at step 20"), out

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts
-from sweeps.worker import of_ranks
+from sweeps.worker import ranks_command
 from tests.end_to_end.test_sweep import deterministic
 from tests.rollout.test_native import check_logp, make_sampling
 from tests.rollout.test_vllm import start as serve
@@ -269,7 +269,7 @@ def start_on(
     number = int(node.name.rsplit("-", 1)[1])
     place = ("--nodes=2", f"--node={number}", "--sampling=1", f"--meet={first.ip}:6000", f"--ray={first.ip}:6001")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN": token}
-    command = node.command([*of_ranks(2 * int(number < 2), place=place), str(run)])
+    command = node.command([*ranks_command(2 * int(number < 2), place=place), str(run)])
     return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 
 

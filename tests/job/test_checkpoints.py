@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.ledger.attempt import ENDS_AT
-from rlvr.ledger.digests import files_of, seal
+from rlvr.ledger.digests import files_of, write_digests
 from tests.trainer.tiny import make_trainer
 
 # avg@n by step: the best so far at 1, 3 and 5, a tie at 6.
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_pickles_is_set_aside_unread(tmp_path: Path, caplog: pyt
     newest, trap = tmp_path / "step-00000004", tmp_path / "trap"
     next(newest.glob("shard-*")).rename(newest / "__0_0.distcp")
     (newest / ".metadata").write_bytes(pickle.dumps(Trap(trap)))
-    seal(newest)
+    write_digests(newest)
     extra = make_checkpoints(tmp_path, keep=2, keep_best=False).resume()
     assert extra is not None
     assert extra["step"] == 2

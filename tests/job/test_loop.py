@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from rlvr.config.compose import composing
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag
@@ -51,7 +51,7 @@ OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdr
 def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> Run:
     """A run in `tmp_path`, new or resumed from its checkpoints. journal: whether it records its metrics."""
     with composing():
-        config = OmegaConf.create(frozen(compose("run", [*usual, *overrides]), {}))
+        config = OmegaConf.create(frozen_config(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
     return Run(config, run_dir, None, JournalWriter(run_dir, 1) if journal else None)
 
@@ -125,7 +125,7 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     evaluation = ["evaluation.every=1", "evaluation.samples=2", "evaluation.k=[1]", "evaluation.validation=3"]
     overrides = [*mazes, *small, *evaluation, "checkpoint.keep_best=true"]
     with composing():
-        config = OmegaConf.create(frozen(compose("run", overrides), {}))
+        config = OmegaConf.create(frozen_config(compose("run", overrides), {}))
     run_dir = tmp_path / "runs" / "x"
     run = Run(config, run_dir, None, JournalWriter(run_dir, 1))
     assert len(run.validation) == 3

@@ -15,7 +15,7 @@ from hydra import compose
 from omegaconf import OmegaConf
 
 from rlvr.config.compose import composing
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.ledger.runs import write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
 
@@ -35,7 +35,7 @@ end_process(cause.code, alone=cause.code != 0)
 def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tuple[Path, Path]:
     """A run's directory, and another one that shows its shared files, but not its attempts."""
     with composing():
-        config = OmegaConf.create(frozen(compose("run", list(words)), {}))
+        config = OmegaConf.create(frozen_config(compose("run", list(words)), {}))
     first, other = tmp_path / "runs" / "x", tmp_path / "other" / "runs" / "x"
     for directory in (first / "checkpoints", first / "attempts", other / "attempts", tmp_path / "runs" / "stages"):
         directory.mkdir(parents=True)

@@ -20,15 +20,15 @@ from rlvr.ledger.attempt import (
     Busy,
     StopFlag,
     Stopped,
-    ask_to_prune,
-    asked_to_prune,
-    gpu_ooms,
-    last_sign,
+    last_heartbeat_time,
     newest_attempt,
-    rank_record,
+    num_gpu_ooms,
+    prune_reason,
     read_end,
-    record_death,
-    record_rank,
+    read_rank_end,
+    record_missing_end,
+    request_prune,
+    write_rank_end,
 )
 from rlvr.ledger.cause import Cause
 
@@ -161,7 +161,7 @@ def test_signs_of_life_from_other_threads_do_not_change_the_rate(tmp_path: Path)
         attempt.close(Cause.PREEMPTED)
     beat = read(attempt.path / "heartbeat.json")
     assert (beat["time"], beat["step"], beat["phase"]) == (before["time"], 1, "evaluation")
-    assert last_sign(beat) == beat["alive"] > before["time"] == last_sign(before)
+    assert last_heartbeat_time(beat) == beat["alive"] > before["time"] == last_heartbeat_time(before)
 
 
 def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_an_exception_is_an_error_ctrl_c_a_preemption_and_leaving_without_close_
 def test_the_first_recorded_end_is_kept(tmp_path: Path) -> None:
     attempt = Attempt.open(tmp_path)
     assert attempt.close(Cause.DIVERGED) == attempt.close(Cause.OK) == 4
-    assert not record_death(tmp_path, 1, Cause.ERROR, 137, "killed")
+    assert not record_missing_end(tmp_path, 1, Cause.ERROR, 137, "killed")
     assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
 
 
@@ -223,28 +223,28 @@ def test_an_exception_with_a_cause_ends_the_attempt_with_that_cause(tmp_path: Pa
 
 def test_a_request_to_prune_is_for_the_newest_attempt_only(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as first:
-        ask_to_prune(tmp_path, "worse than the median")
-        ask_to_prune(tmp_path, "another reason")
-        assert asked_to_prune(first.path) == "worse than the median"
+        request_prune(tmp_path, "worse than the median")
+        request_prune(tmp_path, "another reason")
+        assert prune_reason(first.path) == "worse than the median"
         first.close("pruned")
     with Attempt.open(tmp_path) as second:
-        assert asked_to_prune(second.path) == ""
+        assert prune_reason(second.path) == ""
         second.close("ok")
 
 
 def test_a_request_to_prune_a_run_without_attempts_is_ignored(tmp_path: Path) -> None:
-    ask_to_prune(tmp_path, "too early")
+    request_prune(tmp_path, "too early")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_record_of_the_lowest_rank_counts_for_the_attempt(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as attempt:
-        assert rank_record(tmp_path, 1) is None
+        assert read_rank_end(tmp_path, 1) is None
         for rank, cause in ((10, Cause.ERROR), (2, Cause.GPU_OOM)):
-            record_rank(tmp_path, rank, cause, "why")
-        assert rank_record(tmp_path, 1) == (Cause.GPU_OOM, "rank 2: why")
+            write_rank_end(tmp_path, rank, cause, "why")
+        assert read_rank_end(tmp_path, 1) == (Cause.GPU_OOM, "rank 2: why")
         attempt.close("gpu_oom")
-    assert gpu_ooms(tmp_path) == 1
+    assert num_gpu_ooms(tmp_path) == 1
 
 
 def test_an_end_with_an_unknown_cause_is_an_error(tmp_path: Path) -> None:

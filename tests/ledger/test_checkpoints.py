@@ -23,7 +23,7 @@ def steps(paths: list[Path]) -> list[int | None]:
 
 def test_incomplete_directories_and_other_names_are_no_checkpoints(tmp_path: Path) -> None:
     write(tmp_path, {40: None, 120: None, 80: None})
-    files.aside_of(layout.checkpoint(tmp_path, 160)).mkdir()
+    files.temporary_path(layout.checkpoint(tmp_path, 160)).mkdir()
     (tmp_path / "step-last").mkdir()
     assert steps(checkpoints(tmp_path)) == [40, 80, 120]
     assert checkpoints(tmp_path / "none") == []

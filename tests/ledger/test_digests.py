@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.ledger.digests import digests, fault_of, files_of, seal, sealed, set_aside
+from rlvr.ledger.digests import digests, fault_of, files_of, read_digests, set_aside, write_digests
 
 CONTENT = {"trainer.json": b'{"updates": 3}', "weights/0.bin": bytes(range(256)), "empty": b""}
 
@@ -24,7 +24,7 @@ def directory(tmp_path: Path) -> Path:
     for name, content in CONTENT.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(content)
-    seal(directory)
+    write_digests(directory)
     return directory
 
 
@@ -36,7 +36,7 @@ def flip(path: Path, bit: int) -> None:
 
 def test_every_file_has_its_sha_256(directory: Path) -> None:
     assert files_of(directory) == ["empty", "trainer.json", "weights/0.bin"]
-    assert sealed(directory) == {name: hashlib.sha256(CONTENT[name]).hexdigest() for name in files_of(directory)}
+    assert read_digests(directory) == {name: hashlib.sha256(CONTENT[name]).hexdigest() for name in files_of(directory)}
     assert fault_of(directory) == ""
 
 

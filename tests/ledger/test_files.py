@@ -35,7 +35,7 @@ def test_an_error_while_writing_leaves_what_was_there_and_nothing_else(tmp_path:
     (tmp_path / "a").write_text("before")
 
     def write_half(name: str, *, directory: bool) -> None:
-        with files.whole(tmp_path / name) as aside:
+        with files.write_atomically(tmp_path / name) as aside:
             aside.mkdir() if directory else aside.write_text("half")
             raise RuntimeError
 
@@ -47,7 +47,7 @@ def test_an_error_while_writing_leaves_what_was_there_and_nothing_else(tmp_path:
 
 def test_a_directory_takes_the_place_of_another_unless_it_is_to_be_new(tmp_path: Path) -> None:
     def write(content: str, *, new: bool) -> None:
-        with files.whole(tmp_path / "d", new=new) as aside:
+        with files.write_atomically(tmp_path / "d", new=new) as aside:
             aside.mkdir()
             (aside / content).touch()
 
@@ -59,17 +59,17 @@ def test_a_directory_takes_the_place_of_another_unless_it_is_to_be_new(tmp_path:
 
 
 def test_a_temporary_path_names_its_process_and_is_hidden(tmp_path: Path) -> None:
-    with files.whole(tmp_path / "metrics.v2.json") as aside:
+    with files.write_atomically(tmp_path / "metrics.v2.json") as aside:
         assert (aside.parent, aside.name[0], files.owner_of(aside)) == (tmp_path, ".", os.getpid())
         aside.touch()
-    assert files.owner_of(files.aside_of(tmp_path / "step-00000080")) is None  # it has no owner but a lock
-    assert files.aside_of(tmp_path / "step-00000080").name == ".step-00000080.tmp"
+    assert files.owner_of(files.temporary_path(tmp_path / "step-00000080")) is None  # it has no owner but a lock
+    assert files.temporary_path(tmp_path / "step-00000080").name == ".step-00000080.tmp"
     for name in ("run.json", "grpo-eta0.5-s0", ".hidden", "v1.2"):  # messages show the final name
-        with files.whole(tmp_path / name) as aside:
+        with files.write_atomically(tmp_path / name) as aside:
             aside.touch()
-            assert files.target_of(aside) == tmp_path / name
-        assert files.target_of(files.aside_of(tmp_path / name)) == tmp_path / name
-        assert files.target_of(tmp_path / name) == tmp_path / name
+            assert files.final_path(aside) == tmp_path / name
+        assert files.final_path(files.temporary_path(tmp_path / name)) == tmp_path / name
+        assert files.final_path(tmp_path / name) == tmp_path / name
 
 
 WRITER = """

@@ -52,7 +52,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
     from omegaconf import OmegaConf
 
     from rlvr.config.compose import composing
-    from rlvr.config.freeze import frozen
+    from rlvr.config.freeze import frozen_config
     from rlvr.job.loop import Run
     from rlvr.ledger import layout
     from rlvr.ledger.attempt import StopFlag
@@ -60,7 +60,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
     from rlvr.ledger.journal import JournalWriter, read
 
     with composing():
-        config = OmegaConf.create(frozen(compose("run", [*STEP, *overrides]), {}))
+        config = OmegaConf.create(frozen_config(compose("run", [*STEP, *overrides]), {}))
     folder = folder / "runs" / re.sub(r"\W", "", "".join(overrides))
     run = Run(config, folder, None, JournalWriter(folder, 1))
     try:
@@ -74,15 +74,15 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
 def test_every_metric_that_runs_log_has_an_entry_and_every_entry_is_logged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    from rlvr.rollout.evaluation import Answers, measured, voted
+    from rlvr.rollout.evaluation import Answers, complete_evaluation_metrics, evaluation_metrics
     from tests.rollout.scripted import ScriptedTask
     from tests.rollout.test_evaluation import PartialTask
 
     home = tmp_path_factory.mktemp("home")
     answers = {"coins": [Answers(("correct", "wrong"), ("5", "7"))]}
-    names = {"of rlvr.evaluate": set(voted(ScriptedTask([]), answers, samples=2, k=[1, 2]))}
+    names = {"of rlvr.evaluate": set(complete_evaluation_metrics(ScriptedTask([]), answers, samples=2, k=[1, 2]))}
     graded = {"coins": [Answers(("wrong",), ("5",), (0.25,))]}
-    names["of a graded task"] = set(measured(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
+    names["of a graded task"] = set(evaluation_metrics(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)
     unexplained = {

@@ -34,13 +34,13 @@ def test_a_changed_file_changes_the_digest(tmp_path: Path) -> None:
 def test_the_digest_of_a_sealed_directory_does_not_depend_on_its_place(tmp_path: Path) -> None:
     one, other, third = (make_model(tmp_path / n, w) for n, w in (("a", b"x"), ("b", b"x"), ("c", b"y")))
     for path in (one, other, third):
-        digests.seal(path)
+        digests.write_digests(path)
     assert digest_of(one) == digest_of(other) != digest_of(third)
 
 
 def test_changes_to_a_sealed_model_change_the_digest(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
-    digests.seal(model)
+    digests.write_digests(model)
     before = digest_of(model)
     (model / "chat_template.jinja").write_text("{{ messages }}")  # an added file, which changes prompts
     with_template = digest_of(model)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlvr.ledger import layout
-from rlvr.ledger.rollouts import of_bytes, read_rollouts, to_bytes, write_rollouts
+from rlvr.ledger.rollouts import read_rollouts, rollouts_from_bytes, to_bytes, write_rollouts
 from rlvr.records import Completion, Problem, Reward, Rollout
 
 
@@ -30,7 +30,7 @@ def on_disk(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
 
 
 def to_another_process(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
-    return of_bytes(to_bytes(groups))
+    return rollouts_from_bytes(to_bytes(groups))
 
 
 @pytest.mark.parametrize("sent", [on_disk, to_another_process])
@@ -57,7 +57,7 @@ def test_rollouts_are_read_as_they_were_written(
 
 
 def test_an_empty_list_of_groups_is_read_as_empty() -> None:
-    assert of_bytes(to_bytes([])) == []
+    assert rollouts_from_bytes(to_bytes([])) == []
 
 
 def test_a_file_is_named_by_its_step(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rlvr.ledger.runs import (
     check_owner,
     choices,
     flatten,
-    grouped,
+    lines_by_reason,
     parse_yaml,
     read_config,
     read_info,
@@ -126,8 +126,8 @@ def test_the_error_for_a_broken_config_is_one_line(tmp_path: Path, content: str 
 
 def test_errors_with_the_same_reason_are_one_line() -> None:
     errors = [Unreadable(f"run {name}", "too old.") for name in "abcde"] + [Unreadable("run f", "torn.")]
-    assert grouped(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
-    assert grouped([]) == []
+    assert lines_by_reason(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
+    assert lines_by_reason([]) == []
 
 
 def test_a_tree_is_flattened_to_dotted_keys_with_lists_and_empty_mappings_as_values() -> None:

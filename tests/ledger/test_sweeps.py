@@ -19,7 +19,7 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
 from rlvr.ledger.identity import run_id as id_of
-from rlvr.ledger.runs import Unreadable, read_proven_config
+from rlvr.ledger.runs import Unreadable, read_verified_config
 from rlvr.ledger.sweeps import Ledger
 
 CONFIG = "loss:\n  name: lad\nseed: 0\ncluster:\n  workers: 1\n"
@@ -383,16 +383,16 @@ def test_a_truncated_config_is_restored_by_its_launch_wherever_it_was_cut(tmp_pa
     for cut in range(len(complete) - len("\nseed: 0\n")):
         path.write_text(complete[:cut])
         with pytest.raises(Unreadable, match=r"cut or edited|no YAML|holds no settings"):
-            read_proven_config(ledger.run_dir(run_id))
+            read_verified_config(ledger.run_dir(run_id))
         ledger.create_run(run_id, newer, {"name": "r"})
         assert path.read_text() == newer
     with Attempt.open(ledger.run_dir(run_id)) as attempt:
         attempt.close("ok")
     path.write_text(complete[:30])
     ledger.create_run(run_id, newer, {"name": "r"})  # of a finished run, too: reports read it
-    assert read_proven_config(ledger.run_dir(run_id))["eta"] == 0.5
+    assert read_verified_config(ledger.run_dir(run_id))["eta"] == 0.5
     path.write_text(newer.replace("0.25", "0.3"))
     with pytest.raises(ValueError, match="another config: loss differ"):
         ledger.create_run(run_id, newer, {"name": "r"})
     with pytest.raises(Unreadable, match="cut or edited"):
-        read_proven_config(ledger.run_dir(run_id))
+        read_verified_config(ledger.run_dir(run_id))

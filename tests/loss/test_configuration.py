@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from rlvr.config.compose import composing
 from rlvr.config.signature import declared
-from rlvr.objective.batch import Batch, Policy, needed
+from rlvr.objective.batch import Batch, Policy, declared_needs
 from tests.loss import extremes
 from tests.support.composed import REGISTRY
 
@@ -32,7 +32,7 @@ def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
     module, name = content["_target_"].rsplit(".", 1)
     function = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(function).parameters.values()
-    knobs = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - needed(function)
+    knobs = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - declared_needs(function)
     assert all(p.default is p.empty for p in parameters), "defaults live in YAML alone"
     assert set(content) - {"_target_", "_partial_", "defaults"} == knobs
     assert content["_partial_"] is True
@@ -54,7 +54,7 @@ def test_no_gradient_is_infinite_at_the_extremes(name: str) -> None:
         full = replace(batch, **cut, kind=torch.arange(B) % 2, noise=value.sigmoid(), value_old=value, returns=-value)
         assert policy.entropy is not None
         heads = {"value": value.clone(), "log_z": torch.linspace(-25, 25, B).to(value.dtype)}
-        heads = {head: output.requires_grad_() for head, output in heads.items() if head in needed(loss)}
+        heads = {head: output.requires_grad_() for head, output in heads.items() if head in declared_needs(loss)}
         return full, Policy(policy.logp.detach()[:, :T].requires_grad_(), policy.entropy[:, :T], **heads)
 
     extremes.check(loss, make=with_everything)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlvr.loss import dph
 from rlvr.loss.grpo import grpo
-from rlvr.objective.batch import Batch, Loss, Policy, Terms, needed
+from rlvr.objective.batch import Batch, Loss, Policy, Terms, declared_needs
 from rlvr.objective.reduce import aggregate_streams, counts_of_streams
 from tests.loss import invariance
 from tests.support.factories import make_batch, make_policy
@@ -203,7 +203,7 @@ def test_none_only_measures() -> None:
 
 
 def test_only_what_explored_rows_need_is_asked_for() -> None:
-    needing = {name for name in [*NAMES, "none"] if "reference" in needed(getattr(dph, name.partition("=")[0]))}
+    needing = {name for name in [*NAMES, "none"] if "reference" in declared_needs(getattr(dph, name.partition("=")[0]))}
     assert needing == {"js_definition", "reverse_kl"}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlvr.model.load import load, miniature, parse_dtype, skeleton
+from rlvr.model.load import load, parse_dtype, skeleton, small_copy
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.task.maze import VOCABULARY, Maze
@@ -97,7 +97,7 @@ def test_a_skeleton_has_the_buffers_and_the_generation_settings_of_the_model(tmp
 def test_a_miniature_has_the_widths_of_the_large_model() -> None:
     large = qwen2().config
     large.num_hidden_layers, large.layer_types, large.vocab_size = 40, ["full_attention"] * 40, 5000
-    small = miniature(large)
+    small = small_copy(large)
     assert small.config.hidden_size == large.hidden_size
     assert len(small.model.layers) == 2
     assert small.lm_head.weight.shape == (512, 16)

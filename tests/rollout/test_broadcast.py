@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, interface_of, meet, nccl_towards, open_store
+from rlvr.rollout.broadcast import LOOPBACK, BroadcastFailed, Group, interface_of, meet, nccl_towards, open_store
 from rlvr.rollout.ray_node import free_address
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def receive(where: str, member: int, members: int, leaves: bool, report: Connect
         os._exit(1)
     try:
         send_until_broken(group)
-    except Broken as broken:
+    except BroadcastFailed as broken:
         report.send(str(broken))
 
 
@@ -58,7 +58,7 @@ def test_all_members_receive_the_same_bits_and_fail_when_one_is_lost(tmp_path: P
     for end in ends:
         assert end.recv() == (numbers, {LOOPBACK})
     began = time.monotonic()
-    with pytest.raises(Broken):
+    with pytest.raises(BroadcastFailed):
         send_until_broken(group)
     group.close()
     assert ends[1].recv()  # not after 60 seconds
@@ -68,12 +68,12 @@ def test_all_members_receive_the_same_bits_and_fail_when_one_is_lost(tmp_path: P
 
 def test_a_missing_member_is_waited_for_until_the_timeout() -> None:
     store, where = open_store(LOOPBACK, 30)
-    with pytest.raises(Broken, match="2 members have not met"):
+    with pytest.raises(BroadcastFailed, match="2 members have not met"):
         Group(store, 0, 2, on=CPU, timeout_s=0.5)
     port = int(where.rpartition(":")[2])
     listening = {c.laddr for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
     assert (LOOPBACK, port) in listening
-    with pytest.raises(Broken, match=f"no answer from {(nowhere := free_address())}"):
+    with pytest.raises(BroadcastFailed, match=f"no answer from {(nowhere := free_address())}"):
         meet(nowhere, 0.5)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlvr.rollout import vllm_server
-from rlvr.rollout.child import Child, Lost, environment_with
+from rlvr.rollout.child import Child, ProcessLost, environment_with
 
 # Doubles numbers; prints a message and exits on `die`, does not respond on `hang`.
 SCRIPT = f"""
@@ -53,14 +53,14 @@ def test_arrays_arrive_unchanged_and_signals_to_stop_are_blocked_in_the_child(ch
 
 def test_a_child_that_exits_is_lost_with_its_exit_status_and_last_line(child: Child) -> None:
     child.send({"do": "die"}, {}, 30)
-    with pytest.raises(Lost, match="it ended with exit status 3: no memory left"):
+    with pytest.raises(ProcessLost, match="it ended with exit status 3: no memory left"):
         child.receive(30)
     assert child.kill() == 3
 
 
 def test_a_child_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
     child.send({"do": "hang"}, {}, 30)
-    with pytest.raises(Lost, match="it has sent nothing for 0 s"):
+    with pytest.raises(ProcessLost, match="it has sent nothing for 0 s"):
         child.receive(0.2)
     assert child.kill() < 0
 

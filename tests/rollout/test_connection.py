@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlvr.rollout.child import Lost
+from rlvr.rollout.child import ProcessLost
 from rlvr.rollout.connection import Connection, Topic
 from rlvr.rollout.vllm_server import Arrays
 
@@ -37,7 +37,7 @@ class Reverser:
         answer = self.answers.get()
         self.reading.release()
         if answer is None:
-            raise Lost("it ended with exit status 3")
+            raise ProcessLost("it ended with exit status 3")
         return answer, {"zeros": np.zeros(2)}
 
     def kill(self) -> int:
@@ -82,9 +82,9 @@ def test_all_waiting_threads_fail_when_the_process_is_lost() -> None:
         waiting.wait()
         process.answers.put(None)
         for answer in answers:
-            with pytest.raises(Lost, match="exit status 3"):
+            with pytest.raises(ProcessLost, match="exit status 3"):
                 answer.result(timeout=60)
-    with connection.topic() as topic, pytest.raises(Lost, match="exit status 3"):
+    with connection.topic() as topic, pytest.raises(ProcessLost, match="exit status 3"):
         topic.receive(1)
     assert connection.end() == 3
 

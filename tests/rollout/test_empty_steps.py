@@ -54,22 +54,22 @@ def empty_steps(dynamic: str = "drop", prompts: int = 2, **options: Any) -> Empt
 def test_ten_steps_in_a_row_without_a_right_answer_end_the_run(first: str, last: str, message: str) -> None:
     looks = empty_steps()
     for step in range(1, 10):
-        looks.look(sampled(first, step))
+        looks.check(sampled(first, step))
     with pytest.raises(NothingToLearn, match=message):
-        looks.look(sampled(last, 10))
+        looks.check(sampled(last, 10))
 
 
 @pytest.mark.parametrize("between", ["++ ++", "++ --", "+- --"])
 def test_a_right_answer_between_them_begins_a_new_count(between: str) -> None:
     looks = empty_steps()
     for step in range(1, 50):
-        looks.look(sampled(between if step % 10 == 0 else "-- --", step))
+        looks.check(sampled(between if step % 10 == 0 else "-- --", step))
 
 
 def test_a_policy_that_is_always_right_goes_on() -> None:
     looks = empty_steps()
     for step in range(1, 50):
-        looks.look(sampled("++ ++", step))
+        looks.check(sampled("++ ++", step))
 
 
 def test_right_answers_of_a_filter_count_as_right() -> None:
@@ -96,8 +96,8 @@ def test_the_first_step_of_those_in_a_row_is_warned_of(caplog: pytest.LogCapture
     looks = empty_steps()
     with caplog.at_level(logging.WARNING, "rlvr"):
         for step, script in enumerate(["+- +-", "++ ++", "++ --", "+- --", "++ --"], 1):
-            looks.look(sampled(script, step))
-            empty_steps(warns=False).look(sampled(script, step))
+            looks.check(sampled(script, step))
+            empty_steps(warns=False).check(sampled(script, step))
     assert [message[:54] for message in caplog.messages] == [
         "step 2 has nothing to learn from (accuracy 1.000): it ",
         "step 5 has nothing to learn from (accuracy 0.500): it ",
@@ -108,14 +108,14 @@ def test_refill_that_finds_too_few_groups_is_warned_of(caplog: pytest.LogCapture
     looks = empty_steps("refill", 4)
     with caplog.at_level(logging.WARNING, "rlvr"):
         for step, script in enumerate(["+-", "+- ++ ++ ++", "+- ++", "++", "+- ++"], 1):
-            looks.look(sampled(script, step, "refill", 4))
+            looks.check(sampled(script, step, "refill", 4))
     assert [message.split(":")[0] for message in caplog.messages] == [
         "step 2 learns from 1 of 4 groups (accuracy 0.875)",
         "step 4 has nothing to learn from (accuracy 1.000)",
         "step 5 learns from 2 of 4 groups (accuracy 0.750)",
     ]
     caplog.clear()
-    empty_steps("drop", 4).look(sampled("+- ++", 1, "drop", 4))  # is what was asked for
+    empty_steps("drop", 4).check(sampled("+- ++", 1, "drop", 4))  # is what was asked for
     assert not caplog.messages
 
 
@@ -123,11 +123,13 @@ def test_refill_that_finds_too_few_groups_is_warned_of(caplog: pytest.LogCapture
 def test_a_step_comes_back_from_disk_with_its_groups_or_none(groups: int, tmp_path: Path) -> None:
     written = sampled("+- -+" if groups else "-- --", 7)
     written.write(tmp_path)
-    restored = StepGroups.read(tmp_path, written.rest)
+    restored = StepGroups.read(tmp_path, written.json_fields)
     assert (restored.step, len(restored.groups), restored.right) == (7, groups, bool(groups))
     assert restored.metrics == written.metrics
     assert (tmp_path / FILE).exists() == bool(groups)
-    before = {name: written.rest[name] for name in ("step", "updates", "metrics", "share")}  # as checkpoints had it
+    before = {
+        name: written.json_fields[name] for name in ("step", "updates", "metrics", "share")
+    }  # as checkpoints had it
     if groups:
         assert StepGroups.read(tmp_path, before).right
 

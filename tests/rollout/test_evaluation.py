@@ -11,7 +11,14 @@ import pytest
 
 from rlvr.metrics import VALIDATION
 from rlvr.records import Problem, Reward
-from rlvr.rollout.evaluation import Answers, answer_of, evaluate, measured, metric_names, voted
+from rlvr.rollout.evaluation import (
+    Answers,
+    answer_of,
+    complete_evaluation_metrics,
+    evaluate,
+    evaluation_metrics,
+    metric_names,
+)
 from rlvr.task.math import Math
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
@@ -75,12 +82,12 @@ def test_the_mean_reward_of_a_graded_task_is_of_judged_samples_problem_by_proble
     assert metrics["evaluation/bench/mean_reward"] == (0.5 + 1.0) / 2
     assert metrics["evaluation/bench/avg_at_4"] == (0.25 + 1.0) / 2  # one of four, one of one
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
-    nothing = measured(task, {"bench": [Answers.of(task, groups[2])]}, samples=4, k=[1], prefix="")
+    nothing = evaluation_metrics(task, {"bench": [Answers.of(task, groups[2])]}, samples=4, k=[1], prefix="")
     assert nothing == {"bench/error": 1.0}
     task.graded = False  # rewards of 0 and 1: their mean is avg@n
     assert "mean_reward" not in " ".join(metric_names(task, problems, samples=4, k=[1]))
     by_source = {"bench": [Answers.of(task, group) for group in groups]}
-    binary = measured(task, by_source, samples=4, k=[1], prefix="")
+    binary = evaluation_metrics(task, by_source, samples=4, k=[1], prefix="")
     assert set(binary) == {"bench/error", "bench/avg_at_4", "bench/pass_at_1"}
 
 
@@ -91,7 +98,7 @@ def test_the_majority_is_counted_over_answers() -> None:
     first = samples(("4", True), ("5", False), ("5", False), ("4", True), ("4", True))  # 4 thrice of five
     second = samples(("1", False), ("1", False), (None, False), ("2", True), ("1", False))
     task = ParityTask([])
-    metrics = voted(task, {"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
+    metrics = complete_evaluation_metrics(task, {"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
     assert metrics == {
         "evaluation/bench/coverage_at_5": 1.0,
         "evaluation/bench/maj_at_1": 0.5,
@@ -100,13 +107,17 @@ def test_the_majority_is_counted_over_answers() -> None:
         "evaluation/bench/maj_at_5": 0.5,
     }
     unnamed = samples((None, True), (None, False))
-    assert voted(task, {"bench": [unnamed]}, samples=2, k=[1, 2]) == {"evaluation/bench/coverage_at_2": 1.0}
+    assert complete_evaluation_metrics(task, {"bench": [unnamed]}, samples=2, k=[1, 2]) == {
+        "evaluation/bench/coverage_at_2": 1.0
+    }
     nothing = {"bench": [samples((None, False), (None, False))]}  # as a policy that never comes to an answer
-    assert voted(task, nothing, samples=2, k=[2]) == {
+    assert complete_evaluation_metrics(task, nothing, samples=2, k=[2]) == {
         "evaluation/bench/coverage_at_2": 0.0,
         "evaluation/bench/maj_at_2": 0.0,
     }
-    assert voted(ScriptedTask([]), nothing, samples=2, k=[2]) == {"evaluation/bench/coverage_at_2": 0.0}
+    assert complete_evaluation_metrics(ScriptedTask([]), nothing, samples=2, k=[2]) == {
+        "evaluation/bench/coverage_at_2": 0.0
+    }
 
 
 def test_samples_that_nobody_judged_have_no_vote() -> None:
@@ -114,7 +125,9 @@ def test_samples_that_nobody_judged_have_no_vote() -> None:
     second = Answers(("error",) * 5, ("1",) * 5)
     third = Answers(("wrong", "error", "wrong", "wrong", "error"), ("1", "2", "1", "3", "2"))
     task = ParityTask([])
-    assert voted(task, {"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]) == {
+    assert complete_evaluation_metrics(
+        task, {"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]
+    ) == {
         "evaluation/bench/coverage_at_5": 0.5,
         "evaluation/bench/maj_at_1": 0.5,
         "evaluation/bench/maj_at_2": 0.5,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlvr.records import Completion, Problem, Progress, Request, Reward, Rollout, Sampling
 from rlvr.rollout.first_usable import FirstUsable, up_to
-from rlvr.rollout.sampler import Sampler, Spent
+from rlvr.rollout.sampler import RolloutCost, Sampler
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
@@ -152,4 +152,4 @@ def test_an_error_in_judging_fails_the_step() -> None:
     task = Broken(["+-"])
     broken = sampler(task)
     with pytest.raises(OSError, match="no judge"):
-        broken.first_usable([task.problem("train", 0)], 2, SAMPLING, Spent(), wanted=1, usable=right)
+        broken.first_usable([task.problem("train", 0)], 2, SAMPLING, RolloutCost(), wanted=1, usable=right)

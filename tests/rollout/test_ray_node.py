@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from rlvr.rollout.ray_node import TOKEN, command, free_address, guarded, listens, new_token
+from rlvr.rollout.ray_node import TOKEN, command, free_address, listens, new_token, ray_environment
 
 STARTED = """
 import sys, time
@@ -31,8 +31,8 @@ def test_the_first_node_listens_and_the_others_connect_to_it() -> None:
 
 def test_a_single_node_listens_on_loopback_alone_and_tokens_are_random() -> None:
     clustered = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-    assert (guarded("127.0.0.1:1")[clustered], guarded("10.0.0.1:1")[clustered]) == ("0", "1")
-    assert guarded("10.0.0.1:1")["RAY_AUTH_MODE"] == "token"
+    assert (ray_environment("127.0.0.1:1")[clustered], ray_environment("10.0.0.1:1")[clustered]) == ("0", "1")
+    assert ray_environment("10.0.0.1:1")["RAY_AUTH_MODE"] == "token"
     assert len({new_token() for _ in range(9)}) == 9
     assert len(new_token()) == 64
 

@@ -14,7 +14,7 @@ from rlvr.ledger.cause import Cause
 from rlvr.records import Problem, Reward
 from rlvr.rollout.ray_actor import JudgeActor
 from rlvr.rollout.rewards import rewards_of
-from rlvr.rollout.sampler import Spent
+from rlvr.rollout.sampler import RolloutCost
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
 Answers = Sequence[tuple[Problem, str]]
@@ -64,14 +64,14 @@ def always(reward: Any) -> Callable[[Answers], Any]:
 def test_an_invalid_reward_is_a_users_error_that_names_the_task(judge: Callable[[Answers], Any], problem: str) -> None:
     task = Returning(judge)
     with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
-        sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, Spent())
+        sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, RolloutCost())
     assert cause_of(caught.value) is Cause.USER_ERROR
 
 
 def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
     task = Undeclared()
     with pytest.raises(ValueError, match="graded = True"):
-        sampler(task)([task.problem("train", 0)], 2, SAMPLING, Spent())
+        sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
 )
 def test_a_valid_reward_is_accepted(reward: Reward, graded: bool) -> None:
     task = Returning(always(reward), graded=graded)
-    (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, Spent())
+    (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
     assert group.rewards == (reward, reward)
 
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from rlvr.records import Problem, Progress, Request, Rollout, Sampling
-from rlvr.rollout.sampler import Spent, noise_key, throughput
+from rlvr.rollout.sampler import RolloutCost, noise_key, throughput
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
 
 def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> None:
-    spent = Spent()
+    spent = RolloutCost()
     task = ScriptedTask(["+-?t!+"])
     sampler(task)([task.problem("train", 0)], 6, SAMPLING, spent)
     metrics = spent.metrics()
@@ -29,7 +29,7 @@ def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> N
 def test_ranks_share_the_problems_and_all_see_all_groups_in_order() -> None:
     task = ScriptedTask(["+-"])
     problems = [task.problem("train", i) for i in range(5)]
-    whole = sampler(task)(problems, 2, SAMPLING, Spent())
+    whole = sampler(task)(problems, 2, SAMPLING, RolloutCost())
     parts = [whole[0::2], whole[1::2]]  # what ranks 0 and 1 of two generate
 
     for rank in range(2):
@@ -38,7 +38,7 @@ def test_ranks_share_the_problems_and_all_see_all_groups_in_order() -> None:
             assert [g.problem.id for g in mine] == [g.problem.id for g in parts[rank]]
             return parts
 
-        joined = sampler(task, rank=rank, world=2, gather=gather)(problems, 2, SAMPLING, Spent())
+        joined = sampler(task, rank=rank, world=2, gather=gather)(problems, 2, SAMPLING, RolloutCost())
         assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
 
 
@@ -46,7 +46,7 @@ def test_the_first_of_the_ranks_that_share_an_engine_samples_for_them() -> None:
     """Four ranks with two engines: ranks 0 and 2 take the problems in turn, and all four see all groups."""
     task = ScriptedTask(["+-"])
     problems = [task.problem("train", i) for i in range(5)]
-    whole = sampler(task)(problems, 2, SAMPLING, Spent())
+    whole = sampler(task)(problems, 2, SAMPLING, RolloutCost())
     parts = [whole[0::2], [], whole[1::2], []]
 
     for rank in range(4):
@@ -56,7 +56,7 @@ def test_the_first_of_the_ranks_that_share_an_engine_samples_for_them() -> None:
             return parts
 
         one = sampler(task, rank=rank, world=4, gather=gather, ranks_per_engine=2)
-        joined = one(problems, 2, SAMPLING, Spent())
+        joined = one(problems, 2, SAMPLING, RolloutCost())
         assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
 
 
@@ -76,9 +76,9 @@ def test_each_request_that_an_engine_answers_is_reported() -> None:
     """An evaluation may take hours: it must not be mistaken for a run that hangs."""
     task = ScriptedTask(["++", "+-", "--"])
     problems = [task.problem("test", i) for i in range(3)]
-    heard, whole = list[int](), sampler(task)(problems, 2, SAMPLING, Spent())
-    one = replace(sampler(task), engine=Answering(), heard=lambda: heard.append(1))
-    assert one(problems, 2, SAMPLING, Spent()) == whole
+    heard, whole = list[int](), sampler(task)(problems, 2, SAMPLING, RolloutCost())
+    one = replace(sampler(task), engine=Answering(), on_answer=lambda: heard.append(1))
+    assert one(problems, 2, SAMPLING, RolloutCost()) == whole
     assert len(heard) == 3
     one.draw([(problems[0], 0, 2)], SAMPLING)
     assert len(heard) > 3
@@ -120,7 +120,7 @@ def test_engines_that_ranks_share_stop_once_the_first_usable_groups_are_there() 
 
         one = sampler(task, rank=rank, world=4, gather=gather, ranks_per_engine=2, new_board=lambda: board)
         one = replace(one, engine=Waiting())
-        groups = one.first_usable(problems, 2, SAMPLING, Spent(), wanted=2, usable=mixed)
+        groups = one.first_usable(problems, 2, SAMPLING, RolloutCost(), wanted=2, usable=mixed)
         return [group.problem.id for group in groups]
 
     with ThreadPoolExecutor(4) as ranks:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlvr.records import Completion, Request, Rollout, Sampling
-from rlvr.rollout.sampler import Spent
+from rlvr.rollout.sampler import RolloutCost
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
@@ -16,7 +16,7 @@ from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampl
 
 def run(
     script: Sequence[str], dynamic: str, prompts: int = 4, rounds: int = 10, filter: str = "none"
-) -> tuple[list[Rollout], Spent, Stream]:
+) -> tuple[list[Rollout], RolloutCost, Stream]:
     task = ScriptedTask(script)
     stream = Stream(task, seed=0)
     selection = Selection(prompts, len(script[0]), dynamic, rounds, filter)

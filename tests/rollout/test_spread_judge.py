@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from rlvr.records import Judge, Problem, Reward
-from rlvr.rollout.child import Lost
+from rlvr.rollout.child import ProcessLost
 from rlvr.rollout.spread_judge import SpreadJudge
 
 Answers = Sequence[tuple[Problem, str]]
@@ -18,7 +18,7 @@ def judge_into(seen: list[str], *, lost: bool = False) -> Judge:
 
     def judge(answers: Answers) -> list[Reward]:
         if lost:
-            raise Lost("node 2 is not there")
+            raise ProcessLost("node 2 is not there")
         seen.extend(text for _, text in answers)
         return [Reward(float(text), "wrong") for _, text in answers]
 

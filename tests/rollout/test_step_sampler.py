@@ -146,7 +146,7 @@ def test_groups_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
         run.close()
     written = StepGroups(7, 12, groups, {"reward/mean": 1 / 3, "reward/accuracy": float("nan")})
     written.write(tmp_path)
-    restored = StepGroups.read(tmp_path, written.rest)
+    restored = StepGroups.read(tmp_path, written.json_fields)
     assert (restored.step, restored.updates, restored.metrics) == (7, 12, written.metrics)
     assert len(restored.groups) == len(groups)
     for read_group, group in zip(restored.groups, groups, strict=True):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config.registry import Registry
-from rlvr.run import carried_out
+from rlvr.run import carry_out
 from sweeps import launcher
 from sweeps.plan import Plan
 from sweeps.session import Session
@@ -59,7 +59,7 @@ def die_by_sbatch(number: int, home: Path) -> None:
 
 def planned(overrides: list[str]) -> Plan:
     with contextlib.redirect_stdout(io.StringIO()):
-        (only,) = carried_out(overrides, Registry.of(overrides), dry_run=True).launches
+        (only,) = carry_out(overrides, Registry.of(overrides), dry_run=True).launches
     return only.plan
 
 

@@ -15,7 +15,7 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm.stages import ranks_of_stage
-from sweeps.slurm.submissions import Queue, by_word, joined, record
+from sweeps.slurm.submissions import Queue, by_word, record, with_queue_states
 from tests.slurm.place import Place, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -129,15 +129,15 @@ def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None
     ledger, stage = waiting(tmp_path)
     task = Task("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
     assert by_word(ledger, [task], "stage") == {"s1": task}
-    assert joined(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
+    assert with_queue_states(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
     (tmp_path / "runs/stages/s1").mkdir(parents=True)
-    assert joined(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
+    assert with_queue_states(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
 
 
 def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:
     ledger, stage = waiting(tmp_path)
     (stage / "end.json").write_text('{"cause": "host_oom", "message": "raise cluster.memory_gb"}')
-    (state,) = joined(ledger, ledger.states("a"), Queue({}))
+    (state,) = with_queue_states(ledger, ledger.states("a"), Queue({}))
     assert (state.state, state.cause, state.log) == ("failed", "stage", stage / "stage.out")
     assert "the pretrain stage s1" in state.message
     assert "host_oom: raise cluster.memory_gb" in state.message

@@ -19,7 +19,7 @@ from slurm.submit import Resources, script, submit_script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Array, chunks
-from sweeps.slurm.submissions import Queue, by_run, joined, record
+from sweeps.slurm.submissions import Queue, by_run, record, with_queue_states
 from tests.slurm.place import wait_for
 
 SCRIPT = """\
@@ -186,7 +186,7 @@ def test_a_job_belongs_to_a_run_by_its_name_not_its_number(tmp_path: Path) -> No
 def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
     tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
-    states = joined(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
+    states = with_queue_states(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
     assert [(s.state, s.phase) for s in states] == [
         ("queued", "PENDING (Priority)"),
         ("running", "RUNNING on n1"),
@@ -219,16 +219,20 @@ def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(
 ) -> None:
     ledger, token = made(tmp_path)
     (tmp_path / "runs/submissions" / token / "task_0.out").write_text(log)
-    shown = joined(ledger, ledger.states("a"), Queue({}))[0]
+    shown = with_queue_states(ledger, ledger.states("a"), Queue({}))[0]
     assert (shown.state, shown.cause) == (state, cause)
     assert shown.message.startswith(said)
-    assert joined(ledger, ledger.states("a"), Queue({"a": task(token, 0, "PENDING")}))[0].state == "queued"
+    assert with_queue_states(ledger, ledger.states("a"), Queue({"a": task(token, 0, "PENDING")}))[0].state == "queued"
 
 
 def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     ledger, _ = made(tmp_path)
-    assert [s.state for s in joined(ledger, ledger.states("abc"), Queue({}))] == ["planned", "lost", "finished"]
-    unknown = joined(ledger, ledger.states("abc"), Queue({}, answered=False))
+    assert [s.state for s in with_queue_states(ledger, ledger.states("abc"), Queue({}))] == [
+        "planned",
+        "lost",
+        "finished",
+    ]
+    unknown = with_queue_states(ledger, ledger.states("abc"), Queue({}, answered=False))
     assert [s.state for s in unknown] == ["queued", "queued", "finished"]
     assert unknown[1].phase == submissions.UNKNOWN
 
@@ -240,9 +244,9 @@ def test_looking_reads_each_submission_once(tmp_path: Path) -> None:
     sys.addaudithook(lambda event, of: opened.append(of[0]) if event == "open" and _says(of[0]) else None)
     tasks = [task(again, 0, "RUNNING"), task(again, 1, "RUNNING"), task(token, 2, "PENDING")]
     for _ in range(2):
-        joined(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
-        joined(ledger, ledger.states("abc"), Queue({}))
-        joined(ledger, ledger.states("abc"), Queue({}, answered=False))
+        with_queue_states(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
+        with_queue_states(ledger, ledger.states("abc"), Queue({}))
+        with_queue_states(ledger, ledger.states("abc"), Queue({}, answered=False))
     assert sorted(Path(path).parent.name for path in opened) == sorted([token, again])
 
 

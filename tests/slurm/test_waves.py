@@ -29,7 +29,7 @@ from sweeps.search import runs as search
 from sweeps.slurm import job_of_report, launch
 from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.launch import submit_more
-from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
+from sweeps.slurm.submissions import LATER, Queue, history, record_waves, waiting_for_room, with_queue_states
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.support.words import newest
 from tests.sweeps.test_plan import planned
@@ -63,11 +63,11 @@ def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: 
     record_waves(ledger, "s", ["b"], ship=False)
     assert waiting_for_room(ledger) == {"b": "s"}
     waiting = Queue({"a": Task("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
-    assert [(s.state, s.phase) for s in joined(ledger, ledger.states("ab"), waiting)] == [
+    assert [(s.state, s.phase) for s in with_queue_states(ledger, ledger.states("ab"), waiting)] == [
         ("queued", "PENDING"),
         ("queued", LATER),
     ]
-    assert [s.state for s in joined(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
+    assert [s.state for s in with_queue_states(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
     record_waves(ledger, "s", [], ship=False)
     assert waiting_for_room(ledger) == {}
 

@@ -8,7 +8,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlvr.config.checks import Checker
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.config.registry import Registry
 from rlvr.ledger.identity import run_id
 
@@ -38,4 +38,4 @@ def check_with_task(*overrides: str) -> None:
 
 
 def identity(*overrides: str) -> str:
-    return run_id(frozen(*composed(*overrides)))
+    return run_id(frozen_config(*composed(*overrides)))

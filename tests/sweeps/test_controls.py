@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from analysis.scores.controls import held
+from analysis.scores.controls import against_controls
 from analysis.scores.findings import findings
 from analysis.tables import comparison
 from sweeps import controls
@@ -72,7 +72,7 @@ def test_an_arm_that_is_not_above_its_control_is_flagged(tmp_path: Path) -> None
     arm("grpo", (4, 4, 3), first=3, **rollout)
     write_sweep(tmp_path, "s", plan, control={f"grpo-s{seed}": "seeds" for seed in (3, 4, 5)})
     frames = load(tmp_path)
-    by_arm = {(result.arm, result.control): result for result in held(frames)}
+    by_arm = {(result.arm, result.control): result for result in against_controls(frames)}
     assert {key: result.passed for key, result in by_arm.items()} == {
         ("loss=grpo", "random"): False,
         ("loss=pacs", "random"): True,

@@ -86,7 +86,7 @@ def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:
 def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None, 40)
-    half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
+    half = files.temporary_path(layout.checkpoint(layout.checkpoints(run_dir), 80))
     half.mkdir()
     with Attempt.open(run_dir) as attempt:
         assert names(ledger) == set()
@@ -101,7 +101,7 @@ def test_a_run_that_is_taken_between_looking_and_removing_is_left(
 
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None)
-    half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
+    half = files.temporary_path(layout.checkpoint(layout.checkpoints(run_dir), 80))
     half.mkdir(parents=True)
     removable = find(ledger)
     with Attempt.open(run_dir) as attempt:

@@ -382,7 +382,7 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
 
     ledger = plan(tmp_path, a="")
     with Attempt.open(ledger.run_dir("a")) as other:
-        end = verdict.of_exit(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
+        end = verdict.verdict_of_exit(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
         assert end.cause is Cause.BUSY
         assert not (other.path / "exit.json").exists()
         other.close(Cause.OK)
@@ -427,7 +427,7 @@ def test_on_a_full_disk_an_end_keeps_its_cause_and_is_said(
     run_dir = Ledger(full_disk).run_dir("a")
     (run_dir / "lock").unlink()  # its process is dead
     known = verdict.Verdict(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
-    assert verdict.of_exit(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
+    assert verdict.verdict_of_exit(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
     message = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
     assert capsys.readouterr().err == f"{run_dir}: {message}\n"
     assert not list(run_dir.glob("attempts/[23]/exit.json"))
@@ -498,7 +498,7 @@ def test_the_end_of_one_worker_is_not_that_of_the_tenth_after_it(tmp_path: Path)
 @pytest.mark.parametrize("stop", [False, True])
 def test_several_ranks_are_started_and_stopped_together(tmp_path: Path, stop: bool) -> None:
     ledger = plan(tmp_path, a={"steps": 3000 if stop else 3, "pause": 0.05}, b="error" if not stop else "")
-    ranks = [*workers.of_ranks(2)[:-2], *WORKER]
+    ranks = [*workers.ranks_command(2)[:-2], *WORKER]
     root = HERE.parent.parent
     code = "import json, sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
     code += "o = run_local(Ledger(sys.argv[1]), 's', workers=1, ranks=2, command=json.loads(sys.argv[2]));"

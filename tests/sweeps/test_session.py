@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.registry import Registry
-from rlvr.run import carried_out
+from rlvr.run import carry_out
 from sweeps import session
 from sweeps.session import Session
 
@@ -58,7 +58,7 @@ def test_a_dry_run_keeps_its_plans_and_their_folders(
         "# @package _global_\n# Why?\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}\n"
     )
     words = ["--config-dir", str(tmp_path), "study=own", "loss=grpo", "cluster=local"]
-    (launch,) = carried_out(words, Registry.of(words), dry_run=True).launches
+    (launch,) = carry_out(words, Registry.of(words), dry_run=True).launches
     assert [run.name for run in launch.plan.runs] == ["grpo-s0", "grpo-s1"]
     assert (launch.plan.study, launch.plan.question) == ("own", "Why?")
     assert launch.plan.config_dirs == (str(tmp_path),)
@@ -69,4 +69,4 @@ def test_a_dry_run_keeps_its_plans_and_their_folders(
 
 def test_one_run_is_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"study=eta is a sweep, not one run"):
-        carried_out(["study=eta"], Registry(), dry_run=True, one_run=True)
+        carry_out(["study=eta"], Registry(), dry_run=True, one_run=True)

@@ -73,7 +73,7 @@ def test_a_run_that_never_begins_its_attempt_is_ended_as_hung_in_one_of_its_own(
     assert not silent_for(watchdog, 0.7)
     assert silent_for(watchdog, 30)
     assert newest_attempt(tmp_path) == 1
-    ended = verdict.of_exit(
+    ended = verdict.verdict_of_exit(
         tmp_path, 1, -9, stopping=False, log=tmp_path / "job.out", known=watchdog.verdict(tmp_path / "job.out")
     )
     assert (ended.cause, ended.again) == (Cause.HUNG, True)

@@ -15,7 +15,7 @@ import pytest
 
 from rlvr.config.checks import Checker
 from rlvr.config.compose import composing
-from rlvr.records import NotAtHand
+from rlvr.records import NotAvailable
 from tests.support.composed import REGISTRY, composed
 from tests.support.hub_server import serving
 
@@ -167,5 +167,5 @@ def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeyp
     assert list(checker.unchecked) == ["some/sums cannot be read from the hub: no network"]
     launched = Checker(REGISTRY)
     for run in runs[:2]:  # what is not a dry run is refused, again and again
-        with pytest.raises(NotAtHand, match="no network"):
+        with pytest.raises(NotAvailable, match="no network"):
             launched.check_task(*run)

@@ -10,7 +10,7 @@ from hydra import compose
 from omegaconf import OmegaConf
 
 from rlvr.config.compose import composing
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import Run
 from rlvr.model.tokenizer import encode
 
@@ -35,7 +35,7 @@ OVERRIDES = (
 
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:
     with composing():
-        config = OmegaConf.create(frozen(compose("run", list(OVERRIDES)), {}))
+        config = OmegaConf.create(frozen_config(compose("run", list(OVERRIDES)), {}))
     run = Run(config, tmp_path / "runs" / "x", None, None)
     try:
         run._step(1)

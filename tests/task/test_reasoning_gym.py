@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("reasoning_gym")
 
 from rlvr.records import Problem, Rollout
-from rlvr.rollout.evaluation import Answers, measured
+from rlvr.rollout.evaluation import Answers, evaluation_metrics
 from rlvr.task.characters import CHARACTERS, read, spell
 from rlvr.task.reasoning_gym import ReasoningGym
 from tests.support.sandboxed import need_sandbox
@@ -121,7 +121,7 @@ def measure(task: ReasoningGym, problem: Problem, texts: list[str]) -> dict[str,
     rewards = tuple(task.reward([(problem, text) for text in texts]))
     group = Rollout(problem, np.zeros(1, np.int64), (), tuple(texts), rewards)
     n = len(texts)
-    metrics = measured(task, {"x": [Answers.of(task, group)]}, samples=n, k=[], prefix="")
+    metrics = evaluation_metrics(task, {"x": [Answers.of(task, group)]}, samples=n, k=[], prefix="")
     return {
         name.removeprefix("x/").removesuffix(f"_at_{n}"): value for name, value in metrics.items() if "_at_" in name
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needed, needs
+from rlvr.objective.batch import Batch, Policy, Terms, declared_needs, first_pass, first_pass_of, needs
 from tests.support.factories import make_batch
 from tests.trainer.losses import SELECTIVE, centred, with_log_z
 from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, surrogate, worst
@@ -90,7 +90,7 @@ def test_a_first_pass_gets_the_knobs_that_it_names_and_its_needs_count() -> None
         return Terms(policy.logp * a * b)
 
     bound = functools.partial(functools.partial(loss, a=1, b=2), b=3)
-    assert needed(bound) == {"noise", "entropy"}
+    assert declared_needs(bound) == {"noise", "entropy"}
     pass_function = first_pass_of(bound)
     assert pass_function is not None
     data = make_batch()

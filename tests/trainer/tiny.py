@@ -122,7 +122,7 @@ def gathered(module: nn.Module) -> int:
 
 def frozen_gathered(trainer: Trainer) -> int:
     """`gathered` of the trainer's frozen copies."""
-    frozen = (trainer.frozen.base, trainer.frozen.moving)
+    frozen = (trainer.frozen.base, trainer.frozen.resettable)
     return sum(gathered(policy) for policy in frozen if isinstance(policy, nn.Module))
 
 

@@ -74,7 +74,7 @@ class Worker:
         return self.stderr.read()[-2000:].decode(errors="replace").strip()
 
 
-def considerate(workers: int) -> int:
+def niceness_for(workers: int) -> int:
     """The niceness at which this many processes together get half of the CPU time of a trainer that uses every core."""
     return min(19, math.ceil(math.log(2 * workers, WEIGHT_OF_NICE)))
 

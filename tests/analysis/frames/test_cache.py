@@ -59,7 +59,7 @@ def test_a_run_with_new_steps_is_parsed_again(home):
     assert metrics["id-grpo-s0", "new/metric", 41] == 7.0
     assert ("id-grpo-s1", "new/metric", 41) not in metrics.index
     assert frames.digest.last("id-grpo-s0") == 41
-    assert frames.judged("id-grpo-s0", 41, "maze7") is not None
+    assert frames.problem_counts("id-grpo-s0", 41, "maze7") is not None
 
 
 def test_a_damaged_cache_is_ignored(home):

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from tests.analysis.paper.test_ours import config_of, write_published
 
 from analysis.frames.load import load
 from analysis.paper import draw
+from analysis.paper.counterparts import of_runs, table
 from analysis.paper.figures import figures
-from analysis.paper.ours import of_runs, table
 from analysis.paper.printed import tables
 from analysis.report.report import of_papers
 from tests.analysis.ledger_factory import write_run
-from tests.analysis.paper.test_ours import config_of, write_published
 
 
 def bars(axes: Axes) -> dict[str, list[float]]:

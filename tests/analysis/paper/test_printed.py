@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.paper.ours import table
+from analysis.paper.counterparts import table
 from analysis.paper.printed import AVERAGE, MINUS, PaperTable, PrintedCell, published, tables
 from analysis.report.grid import published_grids
 from analysis.report.render import latex, markdown

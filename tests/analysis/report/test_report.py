@@ -235,7 +235,7 @@ def test_help_needs_no_pandas(tmp_path):
 @pytest.mark.parametrize("killed", [False, True])
 def test_two_processes_draw_the_same_bytes_as_one(home, content, killed):
     frames = load(home)
-    second = drawing.Beside(frames)
+    second = drawing.FigureProcess(frames)
     if killed:
         second._process.kill()
     drawn = second.figures()

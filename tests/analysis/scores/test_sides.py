@@ -71,7 +71,7 @@ def test_a_report_says_of_a_claim_that_it_compares_an_arm_with_itself(tmp_path: 
     write(tmp_path, "loss=grpo", "loss=pacs", claims=[{**WINS, "arm": "loss=grpo"}], baseline="loss=grpo")
     (verdict,) = verdicts(load(tmp_path))
     assert verdict.outcome == Outcome.NOT_TESTED
-    assert verdict.more == "what has loss=grpo is itself what it is compared to, loss=grpo"
+    assert verdict.note == "what has loss=grpo is itself what it is compared to, loss=grpo"
 
 
 def test_a_trend_takes_the_arms_by_the_value_of_its_knob(tmp_path: Path) -> None:

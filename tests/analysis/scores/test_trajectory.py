@@ -120,7 +120,7 @@ def test_a_level_interpolated_from_the_base_policy_has_a_warning(tmp_path):
     frames = load(tmp_path)
     reached = level(frames, arms(frames), Where.ACCURACY, avg(8), SOURCES)
     assert (reached.value, reached.lowest) == (0.5, "loss=pacs, seed 0")
-    assert reached.leans.startswith(
+    assert reached.caveat.startswith(
         "loss=grpo reached the 50.0 % of loss=pacs, seed 0, before the first evaluation after the base policy"
     )
     table = frontier.table(frames)

@@ -55,14 +55,14 @@ def test_a_claim_holds_where_the_difference_is_decided(tmp_path):
     verdict = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, CLAIM)
     # Seed by seed 2 of 8 more on every problem, without spread between seeds: exactly 25 points.
     assert verdict.outcome == Outcome.HOLDS
-    assert verdict.found.startswith("+25 [")
+    assert verdict.measured.startswith("+25 [")
     assert verdict.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"
 
 
 def test_the_opposite_contradicts_it(tmp_path):
     verdict = judged(tmp_path, {"loss=grpo": (5, 6, 5), "loss=pacs": (3, 4, 2)}, CLAIM)
     assert verdict.outcome == Outcome.CONTRADICTED
-    assert verdict.found.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
+    assert verdict.measured.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
 
 
 def test_an_undecided_claim_names_the_seeds_that_would_decide_it(tmp_path):
@@ -76,7 +76,7 @@ def test_an_undecided_claim_names_the_seeds_that_would_decide_it(tmp_path):
         return float(stats.nct.sf(critical, seeds - 1, effect / spread * seeds**0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert verdict.more == f"about {first - 4} more seeds"
+    assert verdict.note == f"about {first - 4} more seeds"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_runs_that_diverged_are_not_left_out_of_a_verdict(tmp_path, grpo, pacs, 
     lost = max(grpo.count(LOST), pacs.count(LOST))
     assert verdict.outcome == outcome
     if outcome == Outcome.NOT_TESTED:
-        assert verdict.more.startswith(f"{lost} run{'s' * (lost > 1)} diverged (of the others: ")
+        assert verdict.note.startswith(f"{lost} run{'s' * (lost > 1)} diverged (of the others: ")
         assert not verdict.groups  # more seeds would not test it: no stopping rule waits for them
     elif lost:
         assert f", {len(grpo) - lost} of {len(grpo)} seeds ({lost} diverged), " in verdict.basis
@@ -108,7 +108,7 @@ def test_a_trend_over_values_at_which_runs_diverged_is_not_judged(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     ends = ((1e-5, (2, 3, 2, 2)), (1e-4, (4, 5, 4, 4)), (1e-3, (6, 7, 6, LOST)))
     verdict = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
-    assert (verdict.outcome, verdict.more) == (
+    assert (verdict.outcome, verdict.note) == (
         Outcome.NOT_TESTED,
         "1 run diverged: the remaining runs were the luckier ones",
     )
@@ -130,7 +130,7 @@ def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_
         (of_claim,) = verdicts(load(home))
         return of_claim
 
-    assert verdict().more == "saturated: 0.1 to 0.1 % leave no room to differ"
+    assert verdict().note == "saturated: 0.1 to 0.1 % leave no room to differ"
     assert verdict(("dapo", 4)).outcome == Outcome.HOLDS
 
 
@@ -144,7 +144,7 @@ def test_beyond_the_margin_more_seeds_are_asked_for_to_contradict_it(tmp_path):
         return float(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect / spread * seeds**0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert (verdict.outcome, verdict.more) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
+    assert (verdict.outcome, verdict.note) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
     (tmp_path / "more").mkdir()
     more = judged(tmp_path / "more", {"loss=grpo": (4,) * 12, "loss=pacs": (5, 6, 4, 6) * 3}, same)
     assert more.outcome == Outcome.CONTRADICTED
@@ -179,7 +179,7 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
         return float(stats.nct.sf(stats.t.isf(dunnett / 2, df), df, 0.75 / (0.2917 / seeds) ** 0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert verdict.more == f"about {first - 4} more seeds"
+    assert verdict.note == f"about {first - 4} more seeds"
     assert verdict.claim.origin == Origin.PAPER
 
 
@@ -189,7 +189,7 @@ def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
     assert judged(tmp_path, arms, CLAIM).outcome == Outcome.UNDECIDED
     mean = judged(tmp_path / "mean", arms, {**CLAIM, "of": "mean"})
     assert mean.outcome == Outcome.HOLDS
-    assert mean.found.startswith("+18.8 [")  # (3 + 0)/2/8
+    assert mean.measured.startswith("+18.8 [")  # (3 + 0)/2/8
 
 
 def test_the_same_within_a_margin_needs_two_one_sided_tests(tmp_path):
@@ -211,7 +211,7 @@ def test_the_interval_printed_of_an_equivalence_is_the_one_that_decides_it(tmp_p
     arms = {"loss=grpo": (4, 5, 4, 4), "loss=pacs": (4, 4, 5, 4)}
     verdict = judged(tmp_path, arms, {**CLAIM, "says": "the same", "relation": "~ 14"})
     assert verdict.outcome == Outcome.HOLDS
-    assert "[−12, 12]" in verdict.found
+    assert "[−12, 12]" in verdict.measured
     assert "90 % (two one-sided tests at 5 % within ± 14)" in verdict.basis
 
 
@@ -221,8 +221,8 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     (tmp_path / "falls").mkdir()
     verdict = judged(tmp_path, arms, rises)
     assert verdict.outcome == Outcome.HOLDS
-    assert verdict.found.startswith("+25 [")  # two of eight per step
-    assert verdict.found.endswith("per step over 3 values of lr")
+    assert verdict.measured.startswith("+25 [")  # two of eight per step
+    assert verdict.measured.endswith("per step over 3 values of lr")
     assert verdict.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"  # of one slope: no family
     falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
     assert falls.outcome == Outcome.CONTRADICTED
@@ -233,8 +233,8 @@ def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(t
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 1, 2)), (1e-4, (7, 6, 7)), (1e-3, (5, 4, 5)))}
     verdict = judged(tmp_path, arms, rises)
-    assert verdict.found.startswith("+18")
-    assert (verdict.outcome, verdict.more) == (
+    assert verdict.measured.startswith("+18")
+    assert (verdict.outcome, verdict.note) == (
         Outcome.UNDECIDED,
         "a step between neighbours is decidedly the other way",
     )
@@ -247,7 +247,7 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     (tmp_path / "three").mkdir()
     verdict = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, rises)
     assert verdict.outcome == Outcome.NOT_TESTED
-    assert verdict.more == "too few seeds that all 3 values have, 1 of at least 3"
+    assert verdict.note == "too few seeds that all 3 values have, 1 of at least 3"
     assert len(verdict.groups) == 3  # more seeds would test it
     three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, rises)
     assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")  # of three each has
@@ -287,7 +287,7 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
 def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
     verdict = judged(tmp_path, arms, claim)
     assert verdict.outcome == Outcome.NOT_TESTED
-    assert why in verdict.more
+    assert why in verdict.note
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_an_ill_formed_claim_names_its_field_and_costs_no_other(tmp_path, change
     claim = {**CLAIM, "source": "PACS, Table 2", **change}
     verdict = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, claim)
     assert verdict.outcome == Outcome.NOT_TESTED
-    assert message in verdict.more
+    assert message in verdict.note
     assert verdict.claim.origin == Origin.PAPER
 
 

@@ -39,10 +39,10 @@ def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp
 
 def test_the_labels_of_several_references_are_shortened():
     first, second = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
-    assert words.together([first, first]) == first
-    assert words.together([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
-    assert words.together(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
-    assert words.together([first, "base policy (step 0)"]) == f"{first} or base policy (step 0)"
+    assert words.joined_labels([first, first]) == first
+    assert words.joined_labels([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
+    assert words.joined_labels(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
+    assert words.joined_labels([first, "base policy (step 0)"]) == f"{first} or base policy (step 0)"
 
 
 def test_settings_whose_long_values_end_alike_are_two(tmp_path):

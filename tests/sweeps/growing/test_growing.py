@@ -158,15 +158,18 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
     ids = [candidate.run.run_id for candidate in first.candidates]
 
     def refuse() -> None:
-        with launcher._forgotten_if_refused(ledger, second.sweep_id, ids), controller.owned(ledger, first.sweep_id):
+        with (
+            launcher._forgotten_if_refused(ledger, second.sweep_id, ids),
+            controller.deciding_lock_held(ledger, first.sweep_id),
+        ):
             first.write()
             first.begin(first_wave(first))
-            with controller.owned(ledger, second.sweep_id):
+            with controller.deciding_lock_held(ledger, second.sweep_id):
                 second.write()
 
-    with pytest.raises(controller.Taken):
+    with pytest.raises(controller.AlreadyDeciding):
         refuse()
-    with controller.owned(ledger, second.sweep_id):  # as on SLURM, where it waits
+    with controller.deciding_lock_held(ledger, second.sweep_id):  # as on SLURM, where it waits
         second.write()
     (sweep,) = ledger.sweeps()
     assert sorted(sweep.run_ids) == ledger.runs() == sorted(candidate.run.run_id for candidate in first_wave(first))

@@ -19,7 +19,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from rlvr.config.overrides import parse
-from rlvr.ledger.attempt import Attempt, asked_to_prune
+from rlvr.ledger.attempt import Attempt, prune_reason
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sweeps import Ledger
@@ -63,7 +63,7 @@ class Here:
         ended = {}
         for run_id, (run, attempt, spool) in list(self.at_work.items()):
             step = self.step[run_id] = self.step[run_id] + 1
-            pruned = asked_to_prune(attempt.path)
+            pruned = prune_reason(attempt.path)
             if not pruned:
                 spool.record(step, measured(run.config["x"], step))
                 attempt.heartbeat(step, STEPS, "train")

@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 import rlvr
-from rlvr.task.verify.pool import Pool, considerate
+from rlvr.task.verify.pool import Pool, niceness_for
 from tests.task.verify.looking import session_keyring
 
 ROOT = Path(__file__).parents[3]
@@ -233,7 +233,7 @@ def test_processes_yield_to_the_trainer_and_hold_no_key_of_ours() -> None:
 @pytest.mark.parametrize(("workers", "nice"), [(1, 4), (2, 7), (8, 13), (32, 19), (1000, 19)])
 def test_all_processes_together_weigh_half_of_one_that_is_not_nice(workers: int, nice: int) -> None:
     """A weight of 1 / 1.25^nice each: 2 workers at 7 are 0.42, at 6 they would be 0.52. 19 is the lowest there is."""
-    assert considerate(workers) == nice
+    assert niceness_for(workers) == nice
     assert workers / 1.25**nice <= 0.5 or nice == 19
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rlvr.task.verify.pool import Pool, considerate
+from rlvr.task.verify.pool import Pool, niceness_for
 from rlvr.task.verify.program import same_output
 from rlvr.task.verify.sandbox import environment
 from tests.support.sandboxed import judged_by_nobody, need_sandbox
@@ -289,7 +289,7 @@ def below(pool: Pool) -> list[psutil.Process]:
 def test_two_fork_bombs_get_less_than_a_trainer_that_wants_every_core() -> None:
     """By CPU seconds, for other work on this machine takes from both."""
     need_sandbox()
-    pool = Pool("rlvr.task.verify.program", workers=2, timeout_s=8.0, memory_gb=2.0, nice=considerate(2))
+    pool = Pool("rlvr.task.verify.program", workers=2, timeout_s=8.0, memory_gb=2.0, nice=niceness_for(2))
     trainer = subprocess.Popen([sys.executable, "-c", TRAINER], start_new_session=True)
     try:
         with pool:

@@ -81,7 +81,7 @@ def fill(frames: Frames, blocks: Iterable[Block], columns: Sequence[Column]) -> 
     """
     placed_rows = [(block, row) for block in blocks for row in block.rows]
     by_column = [_column(frames, placed_rows, column) for column in columns]
-    return frame([records[i] for i in range(len(placed_rows)) for records in by_column])
+    return cells_frame([records[i] for i in range(len(placed_rows)) for records in by_column])
 
 
 def record(
@@ -98,7 +98,7 @@ def row_records(block: str, row: str, cells: Mapping[str, Cell]) -> list[dict[st
     return [record(block, row, ("", column), scored) for column, scored in cells.items()]
 
 
-def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def cells_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The `cells` of a table. ValueError for two rows of one name: a reader could not distinguish them."""
     cells = pd.DataFrame(records, columns=[*COLUMNS, "alike", "base", *COMPARED])
     repeated = cells[cells.duplicated(["block", "row", "metric", "column"])]
@@ -180,7 +180,7 @@ def samples_of(frames: Frames, rows: Sequence[Row], column: Column) -> int:
         return 0
     for run in (run for row in rows for arm in row.arms for run in arm.runs):
         steps = frames.digest.steps(run.run_id)
-        by_source = [frames.judged(run.run_id, steps[-1], source) for source in column.sources] if steps else []
+        by_source = [frames.problem_counts(run.run_id, steps[-1], source) for source in column.sources] if steps else []
         judged = [counts for counts in by_source if counts is not None]
         if judged:
             return max(int(counts.n.max()) for counts in judged)

@@ -13,14 +13,14 @@ import numpy as np
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
+from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
-from analysis.report.layout import frame, record
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, base_cell, cell
-from analysis.scores.evaluated import BASE, diversity, evaluations, is_evaluation, policy_of
 from analysis.scores.metric import Kind, Metric, avg, pass_at
+from analysis.scores.policy_evaluations import BASE, diversity, evaluations, is_evaluation, policy_of
 from analysis.scores.selection import value_of
 
 RUNS = (
@@ -69,7 +69,7 @@ def _table(printed: PaperTable, records: Sequence[Mapping[str, Any]]) -> Table:
         printed.name,
         f"{printed.paper}, {printed.title}",
         printed.says,
-        frame(records),
+        cells_frame(records),
         tuple(dict.fromkeys(place.metric for place in printed.cells)),
         (
             f"Printed: {printed.paper} ({printed.source}), {printed.title}, {printed.place}; {printed.of}.",

@@ -15,14 +15,14 @@ from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
 from rlvr.config.schema import as_dict
-from rlvr.ledger.identity import LINES, NAMING
+from rlvr.ledger.identity import GRID_KEYS, NAMING
 
 # Groups that only training reads: an evaluation has none of them.
 TRAINING = ("loss", "divergence", "advantage", "presample", "trainer", "model")
 KNOBS = ("samples", "k", "temperature", "top_p", "problems")  # of `evaluation`, without its schedule during training
 # Overrides that an evaluation reads; all others are errors.
 READ = (
-    *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *LINES, *NAMING),
+    *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *GRID_KEYS, *NAMING),
     *(f"evaluation.{knob}" for knob in KNOBS),
     *("policy.chat", "policy.system"),
 )

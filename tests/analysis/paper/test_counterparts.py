@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.frames.load import load
-from analysis.paper import ours
-from analysis.paper.ours import BASE, MEASURES
+from analysis.paper import counterparts
+from analysis.paper.counterparts import BASE, MEASURES
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, tables
 from analysis.report.grid import Grid, grids
 from rlvr.ledger import layout
@@ -129,7 +129,7 @@ def rows_of_ours(panel_grids: list[Grid], panels: list[str]) -> dict[tuple[str, 
 def test_fed_with_the_published_numbers_a_table_returns_them_cell_by_cell(name: str, tmp_path: Path) -> None:
     printed = tables()[name]
     write_published(tmp_path, printed)
-    with_ours = ours.of_runs(load(tmp_path))[name]
+    with_ours = counterparts.of_runs(load(tmp_path))[name]
     assert with_ours.name == name
     panels = list(dict.fromkeys(cell.panel for cell in printed.cells))
     shown = rows_of_ours(grids(with_ours), panels)
@@ -163,9 +163,9 @@ def test_runs_of_another_model_task_or_knob_stand_in_no_row(tmp_path: Path) -> N
     changed = {"Qwen2.5-7B": "Qwen2.5-7B-Instruct", "math ": "code ", "js": "hd", "0.25": "0.5"}
     for number, (old, new) in enumerate(changed.items()):
         write_run(tmp_path, config_of(arm.replace(old, new)), {}, logged_at=logged, name=f"other{number}-s0")
-    assert "lad_table_1" not in ours.of_runs(load(tmp_path))
+    assert "lad_table_1" not in counterparts.of_runs(load(tmp_path))
     write_run(tmp_path, config_of(arm), {}, logged_at=logged, name="right-s0")
-    (grid,) = grids(ours.of_runs(load(tmp_path))["lad_table_1"])
+    (grid,) = grids(counterparts.of_runs(load(tmp_path))["lad_table_1"])
     assert [row[:3] for row in grid.rows[-2:]] == [("LAD", "77.66", "41.25"), ("· ours", "50.00", "–")]
 
 
@@ -175,7 +175,7 @@ def test_several_arms_of_one_row_are_named_and_seeds_have_their_interval(tmp_pat
             frozen = {**config_of("model=maze_3m task=maze loss=maxrl"), "lr": lr, "seed": seed}
             logged = {40: {"evaluation/maze_17x17/pass_at_128": value}}
             write_run(tmp_path, frozen, {}, logged_at=logged, name=f"m{lr}-s{seed}")
-    (grid,) = grids(ours.of_runs(load(tmp_path))["maxrl_table_3"])
+    (grid,) = grids(counterparts.of_runs(load(tmp_path))["maxrl_table_3"])
     below = [row for row in grid.rows if row[0].startswith("·")]
     assert [row[0] for row in below] == ["· ours (lr = 1e-05)", "· ours (lr = 1e-06)"]
     # Mean 55, standard deviation 7.07, t(0.975, 1) = 12.706: ± 63.5.
@@ -198,7 +198,7 @@ def test_a_base_policy_is_known_by_its_model_or_by_the_policies_beside_it(tmp_pa
         write_sweep(tmp_path, f"sweep{value}", ids)
     everything = load(tmp_path)
     for name, first in (("dph_rl_table_2", "40.0"), ("dph_rl_table_7", "60.0")):
-        (grid,) = grids(ours.of_runs(everything)[name])
+        (grid,) = grids(counterparts.of_runs(everything)[name])
         assert [row[:2] for row in grid.rows[:4]] == [
             grid.rows[0][:2],
             ("· ours", first),

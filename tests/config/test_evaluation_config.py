@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlvr.config.compose import composing
-from rlvr.config.evaluated import check_words, evaluation_point
-from rlvr.config.freeze import arm_name, frozen, group_id
+from rlvr.config.evaluation_config import check_words, evaluation_point
+from rlvr.config.freeze import arm_name, frozen_config, group_id
 from rlvr.ledger.identity import run_id
 from tests.support.composed import check, composed
 
@@ -24,14 +24,14 @@ def hydra() -> Iterator[None]:
 
 
 def trained(*overrides: str) -> dict[str, Any]:
-    return frozen(*composed(*overrides))
+    return frozen_config(*composed(*overrides))
 
 
 def evaluation(*typed: str, of: dict[str, Any] | None = None, usual: str = "", **policy: Any) -> dict[str, Any]:
     """The frozen config."""
     config, choices = composed("policy=evaluated", *([usual] if usual else []), *typed)
     _, config, choices = evaluation_point((list(typed), config, choices), {**POLICY, **policy}, of, typed)
-    return frozen(config, choices)
+    return frozen_config(config, choices)
 
 
 def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> None:

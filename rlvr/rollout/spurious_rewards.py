@@ -16,7 +16,7 @@ from rlvr.rollout.sampler import noise_key
 NOISE_STREAM = 1 << 34  # differs from the streams of sampling, evaluation and pre-sampling
 
 
-def trained_on(groups: Sequence[Rollout], kind: str | None, sampling: Sampling) -> list[Rollout]:
+def with_training_rewards(groups: Sequence[Rollout], kind: str | None, sampling: Sampling) -> list[Rollout]:
     """The groups with the rewards that the step learns from. kind: None: the true rewards; random: right with
     probability ½, a function of (seed, step, problem, sample); flipped: 1 − reward. A sample that the verifier
     failed to judge keeps its outcome.
