@@ -113,7 +113,7 @@ GLOSSARY = (
     Chapter(
         "Policy and optimiser",
         "Means over the response tokens of a mini-batch, then over the optimiser updates of the step. A step with "
-        "nothing to learn from (`rollout.dynamic_sampling`) makes no update and has none of them.",
+        "nothing to learn from (`rollout.dynamic_sampling`) makes no update and logs none of them.",
         (
             Entry("policy/entropy", "nats per token", "entropy of the policy's next-token distribution"),
             Entry(
