@@ -250,6 +250,7 @@ class Engine(Protocol):
     """
 
     canary: Tolerance | None  # how closely trainer and engine must agree after every sync; None: they cannot disagree
+    dtype: Any  # torch.dtype of its weights, in which the ranks gather what `sync` gets
     # Number of copies of the policy among which this rank's requests are distributed, and which the canary tests each;
     # 0 if another rank sends the requests to the engine that they share.
     workers: int

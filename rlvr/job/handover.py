@@ -31,7 +31,7 @@ class Handover:
         began = time.perf_counter()
         newest = self.trainer.num_updates
         if self.updates != newest:  # equal if the engine got these weights for an evaluation
-            self.sampler.engine.sync(self.trainer.weights())
+            self.sampler.engine.sync(self.trainer.weights(self.sampler.engine.dtype))
             self.weights_s = time.perf_counter() - began
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)

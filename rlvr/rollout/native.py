@@ -69,8 +69,9 @@ class NativeEngine:
         if isinstance(model, Path):
             model, _ = load(model, dtype=torch.float32, device=device or "cpu")
         # buffers keep their type: rotary frequencies in half precision would shift positions
+        self.dtype = parse_dtype(dtype)
         for parameter in model.parameters():
-            parameter.data = parameter.data.to(parse_dtype(dtype))
+            parameter.data = parameter.data.to(self.dtype)
         self.model = model.eval().requires_grad_(False)
         self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
         self.pad_token_id = pad_token_id

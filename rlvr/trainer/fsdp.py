@@ -291,14 +291,14 @@ class Trainer:
             of_batch["log_z"] = _share_in_groups(of_batch["log_z"], batch)
         return Policy(**of_batch), logp_ref
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, full float32 tensor) of every parameter, tied ones once.
+    def weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, full tensor in `dtype`) of every parameter, tied ones once.
 
         Every rank must exhaust the iterator. On a single rank the tensors may share the policy's memory: copy those
         that you keep.
         """
         release(self.actor)
-        yield from lora.merged(self.actor.model)
+        yield from lora.merged(self.actor.model, dtype)
 
     # --- checkpoints ---
 

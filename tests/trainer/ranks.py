@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlvr.loss import dph
 from rlvr.loss.clip_cov import clip_cov
@@ -137,6 +138,21 @@ def curve(**knobs: Any) -> dict[str, list[float]]:
     return {name: [step[name] for step in steps] for name in ("loss/total", "policy/entropy", "optim/grad_norm")}
 
 
+class GatheredTypes(TorchDispatchMode):
+    """Collects the types of the tensors that ranks gather."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), knobs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is torch.ops._c10d_functional.all_gather_into_tensor.default:
+            self.seen.add(arguments[0].dtype)
+        return function(*arguments, **(knobs or {}))
+
+
 def _refuse_pickles(*_: object) -> None:
     raise AssertionError("data from another rank was unpickled")
 
@@ -156,6 +172,9 @@ def main(directory: Path) -> None:
     trainer.logp(batch())  # collectives of its own, while the checkpoint is written
     trainer.writer.wait()
     kept = weights(trainer)
+    with GatheredTypes() as types:
+        results["half weights"] = {name: tensor.clone() for name, tensor in trainer.weights(torch.bfloat16)}
+    results["gathered types"] = types.seen
     if (directory / "step-1").exists() and world > 1:
         trainer.load(directory / "step-1")
         results["loaded"] = {"weights": weights(trainer), "averages": gradients(trainer)}

@@ -68,6 +68,14 @@ def test_full_weights_of_frozen_copies_are_freed_after_use(results: list[dict[st
         assert [rank[case]["gathered"] for rank in results] == [[0, 0]] * 2, case
 
 
+def test_weights_for_an_engine_in_half_precision_are_gathered_in_it(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        assert rank["gathered types"] == {torch.bfloat16}
+        half, whole = rank["half weights"], rank["weights"]
+        assert half.keys() == whole.keys()
+        assert all(torch.equal(half[name], weight.to(torch.bfloat16)) for name, weight in whole.items())
+
+
 def test_ranks_skip_the_same_updates(results: list[dict[str, Any]]) -> None:
     """Of nine; their metrics are compared with those of one rank above."""
     skipped = [rank["float16, overflowing"]["metrics"]["optim/skipped"] for rank in results]
