@@ -238,8 +238,11 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
     unsplit = rollout["samples"] if "whole_groups" in loss else 1  # responses that share a micro-batch
+    cluster = config["cluster"]
+    training_nodes = cluster.get("nodes", 1) - cluster.get("sampling_nodes", 0)
+    copies_of_state = training_nodes if cluster.get("shard_over") == "node" else 1
     return Setting(
-        ranks=config["cluster"]["ranks"],
+        ranks=cluster["ranks"] // copies_of_state,
         width=_width(trainer["dtype"]),
         # A response is never split, however long; nor is a group if the loss needs whole groups.
         tokens=max(trainer["token_budget"], unsplit * (rollout["max_tokens"] or 0)),
@@ -253,7 +256,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         cache_gb=0 if elsewhere else engine["max_cache_gb"] or LEAST_CACHE_GB,
         engine_gpus=engine.get("tensor_parallel", 1),
         engine_sleeps=sleeps,
-        beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if config["cluster"].get("gpus") else 0.0,
+        beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if cluster.get("gpus") else 0.0,
     )
 
 

@@ -327,7 +327,9 @@ def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
 
 
 def _check_cluster(cluster: Knobs) -> None:
-    """Raises ValueError unless ranks divide over the nodes and, if there are GPUs, each rank has one of its own."""
+    """Raises ValueError unless ranks divide over the nodes and, if there are GPUs, each rank has one of its own, or for
+    a `shard_over` that would have no effect.
+    """
     if cluster.sampling_nodes >= cluster.nodes:
         raise ValueError(
             f"cluster.sampling_nodes={cluster.sampling_nodes} of cluster.nodes={cluster.nodes} leave none to train on. "
@@ -340,6 +342,10 @@ def _check_cluster(cluster: Knobs) -> None:
             f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes}{less} nodes. "
             f"Pass cluster.ranks={nodes * max(1, cluster.ranks // nodes)}: ranks counts those of all nodes."
         )
+    if cluster.shard_over not in ("job", "node"):
+        raise ValueError(f"cluster.shard_over={cluster.shard_over} is not understood. Pass job or node.")
+    if cluster.shard_over == "node" and nodes == 1:
+        raise ValueError("cluster.shard_over=node has no effect: this run trains on one node. Drop it.")
     if cluster.nodes > 1 and cluster.pack > 1:
         raise ValueError("cluster.pack puts several runs on one node, cluster.nodes one run on several: pass one.")
     needed = cluster.ranks // nodes * cluster.pack

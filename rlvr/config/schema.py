@@ -74,6 +74,7 @@ class ClusterConfig:
     threads: PositiveInt = 1
     ranks: PositiveInt = 1
     nodes: PositiveInt = 1
+    shard_over: str = "job"
     sampling_nodes: NonNegativeInt = 0
     pack: PositiveInt = 1
     retries: NonNegativeInt = 1

@@ -81,7 +81,9 @@ class Parts:
         ends = end_tokens(skeleton(self.base), tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
-        self.place = Place(device, rank, world, pad, config.rollout.max_tokens or self.task.max_tokens)
+        shard_over = config.cluster.get("shard_over", "job")  # configs of older versions lack this key
+        max_tokens = config.rollout.max_tokens or self.task.max_tokens
+        self.place = Place(device, rank, world, pad, max_tokens, shard_over)
         # The task's own end word is part of the answer; a model's end-of-turn token is not.
         end_word = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
         silent = [token for token in ends if token != end_word]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -155,9 +155,15 @@ def end_process(code: int, *, alone: bool = False) -> NoReturn:
     sys.exit(code)
 
 
-def mesh(device: torch.device) -> DeviceMesh:
-    """A one-dimensional mesh of all processes, over which parameters are sharded."""
-    return init_device_mesh(device.type, (dist.get_world_size(),))
+def mesh(device: torch.device, shard_over: Literal["job", "node"] = "job") -> DeviceMesh:
+    """The ranks as a mesh for FSDP. job: one dimension, over which weights are sharded. node: [nodes, ranks of a node],
+    of which the first has copies and the second has shards.
+    """
+    world = dist.get_world_size()
+    if shard_over == "job":
+        return init_device_mesh(device.type, (world,))
+    of_node = int(os.environ["LOCAL_WORLD_SIZE"])
+    return init_device_mesh(device.type, (world // of_node, of_node), mesh_dim_names=("copy", "shard"))
 
 
 def another_group() -> dist.ProcessGroup | None:

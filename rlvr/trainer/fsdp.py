@@ -71,7 +71,7 @@ class Trainer:
         if knobs.lora_rank is not None:
             lora.adapt(model, rank=knobs.lora_rank, alpha=knobs.lora_alpha, seed=knobs.seed, dtype=knobs.precision)
         compiled = knobs.compiles(place.device, packed=self.packer.packing)
-        mesh = distributed.mesh(place.device)
+        mesh = distributed.mesh(place.device, place.shard_over)
         sharding = Sharding(mesh, knobs.precision, knobs.activation_checkpointing, compiled)
         self.frozen = FrozenPolicies(self.actor, sharding, knobs, needs_reference=self.objective.needs_reference)
         shard(self.actor, sharding)

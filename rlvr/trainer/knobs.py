@@ -22,6 +22,7 @@ class Place:
     world: int  # processes of the run
     pad_token_id: int
     max_tokens: int  # of the longest response
+    shard_over: Literal["job", "node"] = "job"  # the ranks over which weights are sharded: all, or those of each node
 
 
 @dataclass(frozen=True, kw_only=True)

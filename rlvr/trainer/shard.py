@@ -71,11 +71,15 @@ def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:
     """Prepare FSDP for a backward pass. last: the last one before the optimiser step.
 
     A single rank reduces gradients in the last pass only. Several ranks do so in each pass, so that no rank ever holds
-    the gradients of all parameters.
+    the gradients of all parameters; nodes with a copy of the weights each add up their sums in the last pass.
     """
-    if single and isinstance(actor, FSDPModule):
+    if not isinstance(actor, FSDPModule):
+        return
+    if single:
         actor.set_requires_gradient_sync(last)
         actor.set_reshard_after_backward(last)
+    else:
+        actor.set_requires_all_reduce(last)
 
 
 def release(actor: nn.Module) -> None:

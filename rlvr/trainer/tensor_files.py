@@ -27,7 +27,9 @@ FIRST = "shard-0.safetensors"  # rank 0's file, which every directory has
 
 
 def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
-    """Write this rank's part of tensors with nested names. Tensors that are not sharded are written by rank 0."""
+    """Write this rank's part of tensors with nested names. Tensors that are not sharded are written by rank 0, and of
+    sharded ones with a copy on each node the copy of the first node.
+    """
     parts: dict[str, Tensor] = {}
     places: dict[str, dict[str, list[int]]] = {}
     for name, tensor in _flat(tensors):
@@ -35,6 +37,8 @@ def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
             raise TypeError(f"{name} is not a tensor: a checkpoint keeps all else in trainer.json")
         offsets = [0] * tensor.ndim
         if isinstance(tensor, DTensor):
+            if _is_further_copy(tensor):
+                continue
             _, begin = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
             tensor, num_elements, offsets = tensor.to_local(), tensor.numel(), list(begin)
             if num_elements and not tensor.numel():  # the tensor has fewer rows than there are ranks
@@ -47,6 +51,13 @@ def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
     file = directory / f"shard-{rank}.safetensors"
     save_file(parts, file, metadata)
     sync(file)  # must be called on the host that wrote it
+
+
+def _is_further_copy(tensor: DTensor) -> bool:
+    """Whether another rank, the first along a dimension of the mesh with copies, has the same part of the tensor."""
+    coordinates = tensor.device_mesh.get_coordinate()
+    assert coordinates is not None
+    return any(place.is_replicate() and i for place, i in zip(tensor.placements, coordinates, strict=True))
 
 
 def load(tensors: dict[str, Any], directory: Path) -> None:

@@ -294,6 +294,13 @@ def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
     assert (there.engine_width, there.cache_gb) == (0, 0)
 
 
+def test_a_copy_on_each_node_is_shared_by_the_ranks_of_a_node() -> None:
+    """Eight ranks on two nodes that train, beside one that samples."""
+    nodes = {"nodes": 3, "sampling_nodes": 1}
+    assert memory.setting_of(run(**nodes, shard_over="job")).ranks == 8
+    assert memory.setting_of(run(**nodes, shard_over="node")).ranks == 4
+
+
 def test_the_cache_takes_by_default_what_a_gpu_has_left_while_responses_are_sampled() -> None:
     """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
     no tensor accounts for; the engine's weights 14.19, and 2.5 at work, beside 12 bytes for each of 512 sequences and

@@ -50,11 +50,14 @@ def test_other_nodes_come_by_the_interface_that_is_named(monkeypatch: pytest.Mon
 @pytest.mark.real
 @pytest.mark.timeout(1200)
 def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:
-    alone, spread = Place(tmp_path / "alone", cluster), Place(tmp_path / "spread", cluster)
+    """With shards on both nodes, and with a copy of the weights on each."""
+    alone, spread, copied = (Place(tmp_path / name, cluster) for name in ("alone", "spread", "copied"))
     spread.launch("cluster.nodes=2", world=TWO_RANKS)
+    copied.launch("cluster.nodes=2", "cluster.shard_over=node", world=TWO_RANKS)
     alone.launch("cluster=local", world=TWO_RANKS)
-    wait_for(lambda: not spread.queue())
+    wait_for(lambda: not spread.queue() and not copied.queue())
     ((name, run_dir),) = spread.runs().items()
+    assert deterministic(copied.runs()[name]) == deterministic(run_dir)
     assert causes(run_dir) == ["ok"], next(spread.home.glob("runs/submissions/*/task_0.out")).read_text()
     (nodes,) = spread.home.glob("runs/submissions/*/task_0.nodes-0")
     ended = [json.loads((nodes / f"1.{node}.json").read_text()) for node in range(2)]

@@ -1,10 +1,15 @@
-"""The program of each rank of tests/trainer/test_ranks.py, started by rlvr.job.ranks: `ranks.py DIRECTORY`."""
+"""The program of each rank of tests/trainer/test_ranks.py, started by rlvr.job.ranks: `ranks.py DIRECTORY [RANKS]`.
+
+RANKS: train with a copy of the weights for each so many ranks, as if these were a node.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -138,6 +144,43 @@ def curve(**knobs: Any) -> dict[str, list[float]]:
     return {name: [step[name] for step in steps] for name in ("loss/total", "policy/entropy", "optim/grad_norm")}
 
 
+# Cases of training with a copy of the weights on each node.
+COPIED = ("plain", "small micro-batches", "clipped, to the base policy", "one group", "value head", "log Z")
+COPIED += ("adapters, to the base policy", "float16, overflowing")
+
+
+class Reductions(TorchDispatchMode):
+    """Counts the sums of tensors over ranks, by operation; not those of single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), knobs: dict[str, Any] | None = None
+    ) -> Any:
+        name = function.name()
+        if name in ("c10d::allreduce_", "c10d::_reduce_scatter_base_"):
+            tensors = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
+            self.counts[name] += any(tensor.numel() > 1 for tensor in tensors)
+        return function(*arguments, **(knobs or {}))
+
+
+def train_copies(directory: Path, rank: int) -> None:
+    """Train with a copy of the weights on each of two nodes."""
+    results: dict[str, Any] = {name: learn({**CASES[name], "shard_over": "node"}) for name in COPIED}
+    with Reductions() as reductions:
+        make_trainer(token_budget=1, shard_over="node").learn(data())
+    trainer = make_trainer(**TRAINING, shard_over="node")
+    for seed in range(2):
+        trainer.learn(batch(seed=seed))
+    results["reductions"] = dict(reductions.counts)
+    results["layers"] = sum(isinstance(module, FSDPModule) for module in trainer.actor.modules())
+    trainer.save(directory / "copied", {"seen": 2}, background=True)
+    trainer.writer.wait()
+    torch.save({**results, "weights": weights(trainer)}, directory / f"copied-{rank}.pt")
+
+
 class GatheredTypes(TorchDispatchMode):
     """Collects the types of the tensors that ranks gather."""
 
@@ -157,10 +200,14 @@ def _refuse_pickles(*_: object) -> None:
     raise AssertionError("data from another rank was unpickled")
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, ranks_of_node: str | None = None) -> None:
     rank, world, device = distributed.join_group()
     pickle.load = pickle.loads = pickle.Unpickler = _refuse_pickles  # type: ignore[assignment,misc]
     torch.distributed.distributed_c10d._unpickler = _refuse_pickles  # type: ignore[attr-defined]
+    if ranks_of_node is not None:
+        os.environ["LOCAL_WORLD_SIZE"] = ranks_of_node
+        train_copies(directory, rank)
+        distributed.end_process(0)
     if world > 2:
         read(directory, rank)
         distributed.end_process(0)
@@ -209,4 +256,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

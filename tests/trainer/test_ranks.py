@@ -36,12 +36,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(num_ranks: int, path: Path) -> None:
+def start(num_ranks: int, path: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "rlvr.job.ranks", str(num_ranks)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [*command, str(Path(ranks.__file__)), str(path)], env=environment, capture_output=True, text=True, timeout=200
+        [*command, str(Path(ranks.__file__)), str(path), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
@@ -108,6 +112,43 @@ def test_checkpoint_of_two_ranks_is_continued_by_four(directory: Path, results: 
         resumed = torch.load(directory / f"resumed-{rank}.pt")
         assert all(torch.equal(w, results[0]["weights"][name]) for name, w in resumed["weights"].items())
         assert resumed["metrics"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def copied(directory: Path) -> list[dict[str, Any]]:
+    """Four ranks, as if on two nodes that have a copy of the weights each."""
+    start(4, directory, "2")
+    return [torch.load(directory / f"copied-{rank}.pt") for rank in range(4)]
+
+
+@pytest.mark.parametrize("case", ranks.COPIED)
+def test_nodes_with_copies_have_the_gradient_and_the_metrics_of_one_rank(
+    case: str, copied: list[dict[str, Any]]
+) -> None:
+    single = ranks.learn(ranks.CASES[case])
+    for rank in copied:
+        assert worst(rank[case]["gradients"], single["gradients"]) < CLOSE
+        assert rank[case]["metrics"] == pytest.approx(single["metrics"], rel=1e-5, abs=1e-6)
+        assert torch.equal(rank[case]["logp"], copied[0][case]["logp"])
+
+
+def test_nodes_with_copies_add_up_gradients_once_per_update(copied: list[dict[str, Any]]) -> None:
+    """One update of several micro-batches, the gradients of which are summed within a node."""
+    for rank in copied:
+        assert rank["reductions"]["c10d::allreduce_"] == rank["layers"]
+        assert rank["reductions"]["c10d::_reduce_scatter_base_"] >= 2 * rank["layers"]
+
+
+def test_the_checkpoint_of_nodes_with_copies_holds_one_and_is_read_by_one_rank(
+    directory: Path, copied: list[dict[str, Any]]
+) -> None:
+    trainer = make_trainer(**ranks.TRAINING)
+    assert trainer.load(directory / "copied") == {"seen": 2}
+    for rank in copied:
+        assert all(torch.equal(w, rank["weights"][name]) for name, w in weights(trainer).items())
+    sizes = [(directory / "copied" / f"shard-{rank}.safetensors").stat().st_size for rank in range(4)]
+    assert min(sizes[:2]) > 10_000
+    assert max(sizes[2:]) < 200  # a header without tensors
 
 
 def test_checkpoint_of_one_rank_is_read_by_two_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +97,11 @@ def make_trainer(
     *,
     device: torch.device | None = None,
     max_tokens: int = 8,
+    shard_over: Literal["job", "node"] = "job",
     **knobs: Any,
 ) -> Trainer:
     rank, world, _ = distributed.join_group()
-    place = Place(device or torch.device("cpu"), rank, world, pad_token_id=0, max_tokens=max_tokens)
+    place = Place(device or torch.device("cpu"), rank, world, 0, max_tokens, shard_over)
     return Trainer(qwen2() if model is None else model, loss, place, make_knobs(**knobs))
 
 
