@@ -34,7 +34,8 @@ from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.ray_node import ADDRESS, NODE_TIMEOUT_S, WorkerHasNoNode, ray_environment
-from rlvr.rollout.vllm import SERVER, Unanswered, VllmEngine, tolerance
+from rlvr.rollout.vllm import SERVER, VllmEngine, tolerance
+from rlvr.rollout.vllm_requests import Unanswered
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster

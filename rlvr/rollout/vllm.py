@@ -8,11 +8,9 @@ vLLM.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,11 +30,12 @@ from rlvr.rollout.ipc_transfer import IpcTransfer, refusal
 from rlvr.rollout.node import rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
+from rlvr.rollout.vllm_environment import environment
+from rlvr.rollout.vllm_requests import AllRequests, TopicSamples, Unanswered
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Unanswered = dict[int, tuple[Request, Sampling]]  # requests that were sent and are not answered yet, by row
 
 SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
@@ -431,62 +430,6 @@ class VllmEngine:
         self.within_gpu = False
 
 
-class TopicSamples:
-    """The samples of a topic: numbered in the order in which they were requested, and returned as complete groups."""
-
-    def __init__(self) -> None:
-        self.row: list[int] = []  # row of each sample, by number
-        self._missing: dict[int, int] = {}  # number of samples still missing, by row
-        self._completions: dict[int, dict[int, Completion]] = {}  # by row and number
-
-    def number(self, unanswered: Unanswered) -> int:
-        """Number all samples of these rows. Returns the first number."""
-        first = len(self.row)
-        for row, (request, _) in unanswered.items():
-            self.row += [row] * request.num_samples
-            self._missing[row], self._completions[row] = request.num_samples, {}
-        return first
-
-    def add(self, number: int, completion: Completion) -> tuple[Completion, ...]:
-        """Store a sample. Returns all samples of its row in order if it completes the row, else none."""
-        row = self.row[number]
-        self._completions[row][number] = completion
-        self._missing[row] -= 1
-        if self._missing[row]:
-            return ()
-        del self._missing[row]
-        return tuple(completion for _, completion in sorted(self._completions.pop(row).items()))
-
-
-@dataclass
-class AllRequests:
-    """Supply of requests that are all sent at once: `enough` when all are answered, or `progress` has enough."""
-
-    requests: Sequence[Request]
-    sampling: Sampling
-    progress: Progress | None = None
-    sampled: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
-    _sent: bool = False
-
-    def begin(self, most: int, version: int) -> list[tuple[int, Request, Sampling]]:
-        if self._sent:
-            return []
-        self._sent = True
-        return [(row, request, self.sampling) for row, request in enumerate(self.requests)]
-
-    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
-        self.sampled[row] = samples
-        if self.progress is not None:
-            self.progress.take(row, samples)
-
-    def wait(self) -> None:
-        raise AssertionError("all requests were sent, and not all are answered")
-
-    @property
-    def enough(self) -> bool:
-        return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)
-
-
 def advice(message: str) -> str:
     """Advice on the error message of a vLLM; "" if there is none."""
     if "out of memory" in message:
@@ -507,32 +450,3 @@ def tolerance(dtype: str, canary: float | None) -> Tolerance:
 
 def wrong_weights(answered: int, sent: int) -> RuntimeError:
     return RuntimeError(f"vLLM answers from weights {answered}, it was sent {sent}")
-
-
-def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
-    """The environment of the process: ours without the variables that make it a rank of ours, and with `gpus` GPUs from
-    the rank's own on.
-    """
-    removed = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-    prefixes = ("TORCHELASTIC_", "ROLE_", "RAY_")
-    removed |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # a sleeping vLLM moves memory by other means
-    kept = {k: v for k, v in os.environ.items() if k not in removed and not k.startswith(prefixes)}
-    chosen = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a single process, so that killing it ends all of vLLM
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default every rank's threads are bound to the same cores
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        # by default its attention rounds float32 to 10 bits: errors of 1e-3 nats and more
-        "TRITON_F32_DEFAULT": "ieee",
-        "GLOO_SOCKET_IFNAME": "lo",  # the group lies on one node, where the rank's interface may have another name
-    }
-    if eager:
-        chosen["TORCHDYNAMO_DISABLE"] = "1"  # by default small functions are still compiled: 20 s at the first token
-    if gpus > 1:  # vLLM has a process for each GPU
-        chosen["NCCL_SOCKET_IFNAME"] = "lo"
-    if device.type == "cuda":
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        index = device.index or 0
-        chosen_gpus = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
-        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(chosen_gpus)
-    return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}

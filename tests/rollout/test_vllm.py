@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.connection import Connection
-from rlvr.rollout.vllm import AllRequests, VllmEngine
+from rlvr.rollout.vllm import VllmEngine
+from rlvr.rollout.vllm_requests import AllRequests
 from tests.rollout.test_native import (
     V,
     check_logp,

@@ -1,0 +1,36 @@
+"""Environment variables of a vLLM's process."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
+    """The environment of the process: ours without the variables that make it a rank of ours, and with `gpus` GPUs from
+    the rank's own on.
+    """
+    removed = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    prefixes = ("TORCHELASTIC_", "ROLE_", "RAY_")
+    removed |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # a sleeping vLLM moves memory by other means
+    kept = {k: v for k, v in os.environ.items() if k not in removed and not k.startswith(prefixes)}
+    chosen = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a single process, so that killing it ends all of vLLM
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default every rank's threads are bound to the same cores
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        # by default its attention rounds float32 to 10 bits: errors of 1e-3 nats and more
+        "TRITON_F32_DEFAULT": "ieee",
+        "GLOO_SOCKET_IFNAME": "lo",  # the group lies on one node, where the rank's interface may have another name
+    }
+    if eager:
+        chosen["TORCHDYNAMO_DISABLE"] = "1"  # by default small functions are still compiled: 20 s at the first token
+    if gpus > 1:  # vLLM has a process for each GPU
+        chosen["NCCL_SOCKET_IFNAME"] = "lo"
+    if device.type == "cuda":
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+        index = device.index or 0
+        chosen_gpus = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
+        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(chosen_gpus)
+    return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}
