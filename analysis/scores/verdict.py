@@ -87,7 +87,7 @@ def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
             is_decided = question["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)
             if is_decided and question["name"] == name_of(verdict):
                 at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
-                return replace(verdict, outcome=Outcome(question["outcome"]), found=question["measured"], basis=at)
+                return replace(verdict, outcome=Outcome(question["outcome"]), measured=question["measured"], basis=at)
     return verdict
 
 

@@ -16,6 +16,7 @@ FIELDS = {"bench", "name", "value", "unit", "peer", "peer_value", "ratio", "targ
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "tests.bench", "--quick", "--json", str(file)]

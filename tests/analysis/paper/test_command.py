@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.analysis.paper.test_ours import config_of
+from tests.analysis.paper.test_counterparts import config_of
 
 from analysis import command
 from analysis.paper.counterparts import table

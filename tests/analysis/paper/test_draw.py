@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from tests.analysis.paper.test_ours import config_of, write_published
+from tests.analysis.paper.test_counterparts import config_of, write_published
 
 from analysis.frames.load import load
 from analysis.paper import draw

@@ -46,7 +46,8 @@ def driver() -> Path:
 
 
 def _built(source: Path, name: str, words: list[str], version: str = "") -> Path:
-    key = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:16]
+    # The words contain the directory of torch's libraries: another environment needs a library of its own.
+    key = hashlib.sha256(source.read_bytes() + " ".join([version, *words]).encode()).hexdigest()[:16]
     built = Path(tempfile.gettempdir()) / f"rlvr-fake-cuda-{os.getuid()}" / key / name
     if not built.exists():
         built.parent.parent.mkdir(mode=0o700, exist_ok=True)

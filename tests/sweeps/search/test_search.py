@@ -19,9 +19,9 @@ import pytest
 from sweeps import commands
 from tests.end_to_end.test_sweep import attempts, deterministic
 from tests.support.words import newest
-from tests.test_run import Told, rlvr, told
+from tests.test_run import Command, command, rlvr
 
-__all__ = ["told"]  # a fixture
+__all__ = ["command"]  # a fixture
 
 METRIC = "evaluation/bandit/expected_reward"
 BANDIT = [
@@ -88,9 +88,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: Told, tmp_path: Path) -> None:
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, command: Command, tmp_path: Path) -> None:
     arguments, message = MISTAKES[mistake]
-    code, _, (line,) = told(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
+    code, _, (line,) = command(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
     assert code == 2
     assert message in line
     assert list(tmp_path.iterdir()) == []
