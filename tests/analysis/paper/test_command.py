@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.analysis.paper.test_counterparts import config_of
 
 from analysis import command
 from analysis.paper.counterparts import table
 from analysis.paper.printed import tables
 from analysis.report import render
 from tests.analysis.ledger_factory import write_run
+from tests.analysis.paper.test_counterparts import config_of
 
 
 def test_tables_are_listed_shown_and_filled_from_every_study(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from tests.analysis.paper.test_counterparts import config_of, write_published
 
 from analysis.frames.load import load
 from analysis.paper import draw
@@ -16,6 +15,7 @@ from analysis.paper.figures import figures
 from analysis.paper.printed import tables
 from analysis.report.report import of_papers
 from tests.analysis.ledger_factory import write_run
+from tests.analysis.paper.test_counterparts import config_of, write_published
 
 
 def bars(axes: Axes) -> dict[str, list[float]]:
