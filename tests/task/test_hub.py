@@ -113,7 +113,7 @@ from huggingface_hub import constants
 from rlvr.task.read import BriefHub, read
 hub = BriefHub()
 for where in {names}:
-    with hub.asked():
+    with hub.in_use():
         try:
             table = read(where, "train")
             print(table.name, len(table.rows), table.rows[-1])
