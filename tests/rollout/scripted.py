@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlvr.records import Completion, Outcome, Problem, Request, Reward, Sampling, Split
 from rlvr.rollout.sampler import Sampler
@@ -39,6 +40,8 @@ class ScriptedTask:
 
 class ScriptedEngine:
     """Sample i of every request answers with the token i."""
+
+    dtype = torch.float32
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None: ...
 
