@@ -94,13 +94,13 @@ from hydra.utils import instantiate
 from rlvr.config.compose import composing
 from rlvr.records import Problem, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import noise_key
-from rlvr.rollout.spurious_rewards import trained_on
+from rlvr.rollout.spurious_rewards import with_training_rewards
 from hydra import compose
 import numpy as np
 
 drawn = {"key": noise_key(Problem("p0", ""))}
 group = Rollout(Problem("p0", ""), np.zeros(1, np.int64), (), ("",) * 64, (Reward(0.0, "wrong"),) * 64)
-(random,) = trained_on([group], "random", Sampling(max_tokens=1, seed=3, step=7))
+(random,) = with_training_rewards([group], "random", Sampling(max_tokens=1, seed=3, step=7))
 drawn["rewards"] = [reward.value for reward in random.rewards]
 with composing():
     for name in ("coins", "maze", "skills", "styles"):
