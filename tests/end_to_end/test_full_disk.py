@@ -12,7 +12,7 @@ import pytest
 
 from tests.end_to_end.test_sweep import deterministic, python, runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 
 BANDIT = [
     "task=bandit",

@@ -17,7 +17,7 @@ from tests.end_to_end.test_sweep import deterministic, python, runs
 from tests.slurm.place import wait_for
 from tests.support.words import newest
 
-real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 
 BANDIT = [
     "task=bandit",

@@ -45,7 +45,7 @@ def start(num_ranks: int, path: Path, *arguments: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
