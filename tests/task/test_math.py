@@ -143,9 +143,8 @@ def test_a_right_answer_that_is_no_mathematics_is_told_once(tmp_path: Path, capl
 
 @pytest.mark.parametrize(("knob", "value"), [("wrong", 0.0), ("right", 1.0)])
 def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: Path, knob: str, value: float) -> None:
-    task = make_math(
-        write_jsonl(tmp_path / "x.jsonl", [{"problem": "1 + ... + 100?", "answer": "5050"}]), unevaluated=knob
-    )
+    data = write_jsonl(tmp_path / "x.jsonl", [{"problem": "1 + ... + 100?", "answer": "5050"}])
+    task = make_math(data, unevaluated=knob, timeout_s=60.0)
     (reward,) = task.reward([(task.problem("test", 0), "\\boxed{\\sum_{k=1}^{100} k}")])
     assert (reward.outcome, reward.value) == ("correct" if value else "unevaluated", value)
     task.close()
