@@ -353,6 +353,13 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
         task = [] if word.startswith("task") else ["task=coins"]
         assert main([str(stage), *task, word, "--dry-run", *HERE]) == 2
         assert message in capsys.readouterr().err
+    slurm = ["task=coins", "cluster=slurm", "cluster.nodes=2", "--dry-run", "tracker=none"]
+    for words, message in (
+        (["cluster.ranks=3"], "do not divide over cluster.nodes=2 nodes. Pass cluster.ranks=2"),
+        (["cluster.ranks=2", "cluster.shard_over=node"], "has no effect: an evaluation trains nothing. Drop it."),
+    ):
+        assert main([str(stage), *slurm, *words]) == 2
+        assert message in capsys.readouterr().err
     data = tmp_path / "long.jsonl"
     data.write_text(json.dumps({"problem": "pay " * 120, "answer": "1"}) + "\n")  # of a context of 128
     words = [

@@ -12,7 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import base_model, engine, memory, pairing, schema, values
+from rlvr.config import base_model, engine, memory, nodes, pairing, schema, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
@@ -63,7 +63,13 @@ class Checker:
         knobs = Section(plain)
         self._check_values(written, choices, plain)
         check_secrets(plain)
-        if knobs.get("policy"):
+        is_evaluation = bool(knobs.get("policy"))
+        nodes.check(
+            plain["cluster"],
+            trains=not is_evaluation,
+            shard_over=self.registry.as_written(choices, "cluster.shard_over"),
+        )
+        if is_evaluation:
             check_choices(knobs)
             check_evaluation(knobs)
             return

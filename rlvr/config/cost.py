@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from rlvr.config import memory
 from rlvr.config.memory import GB, Architecture
+from rlvr.config.nodes import ranks_of_node, sampling_nodes
 from rlvr.config.signature import declared
 from rlvr.ledger.stages import AT_ONCE, ENDLESS
 
@@ -135,8 +136,7 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
     engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
-    parallel, nodes = engine.get("tensor_parallel", 1), cluster.get("nodes", 1)
-    sampling_nodes = cluster.get("sampling_nodes", 0)
+    parallel = engine.get("tensor_parallel", 1)
     refills, overdraw = rollout["dynamic_sampling"] == "refill", rollout.get("overdraw")
     rounds = seen.get("rounds", 1 / KEPT if refills else 1.0)
     turns = seen.get("turns", math.ceil(rounds)) if refills and not overdraw else 1  # each of at most P problems
@@ -153,8 +153,8 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
         engines=engine.get("workers") or max(1, ranks // parallel),
         tensor_parallel=parallel,
         within_gpu="python" in engine and "workers" not in engine and name != "cpu" and parallel == 1,
-        ranks_of_node=max(1, ranks // max(1, nodes - sampling_nodes)),
-        other_nodes=sampling_nodes,
+        ranks_of_node=ranks_of_node(cluster),
+        other_nodes=sampling_nodes(cluster),
         threads=cluster["threads"] if name == "cpu" else 1,
         steps=config["steps"],
         responses=rollout["prompts"] * rollout["samples"],

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.definition import Unclear, definition
+from rlvr.config.nodes import ranks_of_node, sampling_nodes, training_nodes
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared
@@ -84,7 +85,7 @@ def _check_tensor_parallel(config: Knobs) -> None:
     if size == 1:
         return
     typed_size = f"rollout.engine.tensor_parallel={size}"
-    ranks = cluster.ranks // max(1, cluster.nodes - cluster.sampling_nodes)  # of a node
+    ranks = ranks_of_node(cluster)
     # With one rank on a CPU there are no GPUs to share: its vLLM may have any number of processes.
     if "workers" not in engine and (cluster.gpus or ranks > 1) and ranks % size:
         divisors = ", ".join(str(divisor) for divisor in range(1, ranks + 1) if ranks % divisor == 0)
@@ -135,11 +136,10 @@ def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:
     Ranks are on the nodes that train; a worker is on any node where enough GPUs for it are left.
     """
     per_worker = engine.get("tensor_parallel", 1)
-    training_nodes = max(1, cluster.nodes - cluster.sampling_nodes)
-    ranks = cluster.ranks // training_nodes  # of a node
-    gpus = ranks
+    num_training, num_sampling = training_nodes(cluster), sampling_nodes(cluster)
+    gpus = ranks = ranks_of_node(cluster)
     while True:
-        workers = training_nodes * ((gpus - ranks) // per_worker) + cluster.sampling_nodes * (gpus // per_worker)
+        workers = num_training * ((gpus - ranks) // per_worker) + num_sampling * (gpus // per_worker)
         if workers >= engine.workers:
             return gpus
         gpus += 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import published
+from rlvr.config.nodes import training_nodes
 from rlvr.config.signature import declared
 
 GB = 2**30
@@ -239,8 +240,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     reference = trainer["kl"] > 0 or "reference" in loss
     unsplit = rollout["samples"] if "whole_groups" in loss else 1  # responses that share a micro-batch
     cluster = config["cluster"]
-    training_nodes = cluster.get("nodes", 1) - cluster.get("sampling_nodes", 0)
-    copies_of_state = training_nodes if cluster.get("shard_over") == "node" else 1
+    copies_of_state = training_nodes(cluster) if cluster.get("shard_over") == "node" else 1
     return Setting(
         ranks=cluster["ranks"] // copies_of_state,
         width=_width(trainer["dtype"]),

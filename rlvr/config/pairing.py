@@ -22,7 +22,6 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     _check_advantage(config, choices, registry.losses_without_advantage)
     _check_reward(config, choices)
     _check_group_size(config)
-    _check_cluster(config.cluster)
     loss = declared(config.loss["_target_"])
     _check_overlong(config, choices, registry, loss)
     if "solution" in loss:
@@ -324,35 +323,3 @@ def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
         default = registry.as_written(choices, f"{group}.{key}")
         if is_unread and default is not None and config[group].get(key) != default:
             raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {reason}. Drop it.")
-
-
-def _check_cluster(cluster: Knobs) -> None:
-    """Raises ValueError unless ranks divide over the nodes and, if there are GPUs, each rank has one of its own, or for
-    a `shard_over` that would have no effect.
-    """
-    if cluster.sampling_nodes >= cluster.nodes:
-        raise ValueError(
-            f"cluster.sampling_nodes={cluster.sampling_nodes} of cluster.nodes={cluster.nodes} leave none to train on. "
-            f"Pass cluster.nodes={cluster.sampling_nodes + 1} or more: nodes counts both."
-        )
-    nodes = cluster.nodes - cluster.sampling_nodes
-    if cluster.ranks % nodes:
-        less = f" less cluster.sampling_nodes={cluster.sampling_nodes}" if cluster.sampling_nodes else ""
-        raise ValueError(
-            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes}{less} nodes. "
-            f"Pass cluster.ranks={nodes * max(1, cluster.ranks // nodes)}: ranks counts those of all nodes."
-        )
-    if cluster.shard_over not in ("job", "node"):
-        raise ValueError(f"cluster.shard_over={cluster.shard_over} is not understood. Pass job or node.")
-    if cluster.shard_over == "node" and nodes == 1:
-        raise ValueError("cluster.shard_over=node has no effect: this run trains on one node. Drop it.")
-    if cluster.nodes > 1 and cluster.pack > 1:
-        raise ValueError("cluster.pack puts several runs on one node, cluster.nodes one run on several: pass one.")
-    needed = cluster.ranks // nodes * cluster.pack
-    if cluster.ranks > 1 and 0 < cluster.gpus < needed:
-        packed = f" of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
-        where = " on each node" if cluster.nodes > 1 else ""
-        raise ValueError(
-            f"cluster.ranks={cluster.ranks} processes{packed}, each with a GPU of its own, and cluster.gpus="
-            f"{cluster.gpus}{where}. Pass cluster.gpus={needed}, or fewer ranks."
-        )

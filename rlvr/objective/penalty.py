@@ -49,14 +49,25 @@ def entropy(logits: Tensor) -> Tensor:
     """Entropy H = −Σ p log p of softmax(logits), [...] nats, with gradient; a bonus enters a loss as −coef·H.
 
     logits: [..., V]; computed in float32 at least. Tokens with logit −inf have p = 0 and add nothing.
-
-    With d = logits − max and S = Σ e^d, H = log S − Σ d·e^d / S: the largest logit is subtracted first, so that no two
-    large numbers are subtracted from each other. PyTorch's log_softmax is not used, because on a CPU it
-    adds up e^d word by word in float32: its error, which every log p has, reaches 1e-5 for 32,768 words.
     """
-    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    d = z.clamp(min=torch.finfo(z.dtype).min / 2)  # finite: 0 · −inf is NaN
-    d = d - d.detach().amax(-1, keepdim=True)
+    return log_sum_exp_and_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)))[1]
+
+
+def log_sum_exp_and_entropy(z: Tensor, *, overwrite: bool = False) -> tuple[Tensor, Tensor]:
+    """(log Σ e^z, entropy of softmax(z)), [...] each, of logits z [..., V] in float32 or float64.
+
+    overwrite: z's memory is used for intermediate values, which no gradient can pass; z is of no use afterwards.
+
+    With d = z − max z and S = Σ e^d: the first is max z + log S, the second log S − Σ d·e^d / S. The largest logit is
+    subtracted, so that no two large numbers are subtracted from each other. PyTorch's log_softmax is not used,
+    because on a CPU it adds up e^d word by word in float32: its error, which every log p has, reaches 1e-5 for 32,768
+    words.
+    """
+    largest = z.detach().amax(-1, keepdim=True)
+    lowest = torch.finfo(z.dtype).min / 2  # finite: 0 · −inf is NaN
+    d = z.sub_(largest).clamp_(min=lowest) if overwrite else (z - largest).clamp(min=lowest)
     weight = d.exp()
     total = weight.sum(-1)
-    return total.log() - (weight * d).sum(-1) / total
+    log_total = total.log()
+    weighted = weight.mul_(d) if overwrite else weight * d
+    return largest[..., 0] + log_total, log_total - weighted.sum(-1) / total

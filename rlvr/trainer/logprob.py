@@ -78,10 +78,12 @@ class _InChunks(torch.autograd.Function):
         for first in range(0, len(hidden), rows):
             chunk = slice(first, first + rows)
             z = _scaled(logits(hidden[chunk], wide, bias), temperature)
-            total[chunk] = z.logsumexp(-1)
-            logp[chunk] = z.gather(-1, target[chunk, None])[:, 0] - total[chunk]
-            if entropy is not None:
-                entropy[chunk] = penalty.entropy(z)
+            logp[chunk] = z.gather(-1, target[chunk, None])[:, 0]
+            if entropy is None:
+                total[chunk] = z.logsumexp(-1)
+            else:
+                total[chunk], entropy[chunk] = penalty.log_sum_exp_and_entropy(z, overwrite=True)
+        logp -= total
         ctx.save_for_backward(hidden, weight, bias, target, total, entropy)
         ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
         if entropy is not None and not entropy_gradient:

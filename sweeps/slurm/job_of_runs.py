@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rlvr.config.nodes import sampling_nodes
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import read_json, write_json
@@ -22,7 +23,7 @@ from slurm.supervise import Allocation, Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.launch import submit_more
 from sweeps.slurm.nodes import Nodes
-from sweeps.slurm.supervised_run import SupervisedRun, on_nodes, sampling_nodes
+from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
 from sweeps.verdict import Verdict
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
+from rlvr.config.nodes import ranks_of_node
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
@@ -95,6 +96,6 @@ def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int
     """Ranks that sample a run's answers before training: those of one node, rounded down so that each vLLM engine has
     all of its GPUs. (Workers of Ray have GPUs besides those of the ranks; the run has enough of them.)
     """
-    of_node = cluster["ranks"] // (cluster["nodes"] - cluster["sampling_nodes"])
+    of_node = ranks_of_node(cluster)
     of_engine = engine.get("tensor_parallel", 1) if cluster["gpus"] else 1
     return max(of_node // of_engine, 1) * of_engine

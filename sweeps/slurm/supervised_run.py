@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import ENDS_AT, newest_attempt, record_missing_end
 from rlvr.ledger.cause import Cause, State
@@ -123,13 +124,7 @@ class SupervisedRun:
 
 def on_nodes(settings: Mapping[str, Any], node: int, place: Sequence[str], run_dir: Path) -> list[str]:
     """Command for one node of a run on several: its ranks, or none on a node that has only workers of Ray."""
-    training = settings["nodes"] - sampling_nodes(settings)
     return [
-        *ranks_command(settings["ranks"] // training if node < training else 0, python(settings), place),
+        *ranks_command(ranks_of_node(settings) if node < training_nodes(settings) else 0, python(settings), place),
         str(run_dir),
     ]
-
-
-def sampling_nodes(settings: Mapping[str, Any]) -> int:
-    """How many of a run's nodes, the last ones, have no ranks. Jobs submitted by an older version have none."""
-    return settings.get("sampling_nodes", 0)

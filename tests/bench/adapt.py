@@ -34,7 +34,8 @@ def train(*, quick: bool) -> Iterator[Row]:
     """Tokens per second of forward, backward and AdamW, beside padded rows; and its share of the GEMM rate."""
     from tests.bench import train as bench
 
-    lines = _printed(bench.main, "--repeats", "1", "--groups", "2", "--samples", "4") if quick else _printed(bench.main)
+    tiny = ["--repeats", "1", "--groups", "2", "--samples", "4", "--matrix", "64"] if quick else []
+    lines = _printed(bench.main, *tiny)
     by_case = {(line["dtype"], line["lengths"], line["layout"]): line for line in lines if line["bench"] == "train"}
     for dtype in ("float32", "bfloat16"):
         for lengths in ("equal", "mixed"):

@@ -27,10 +27,10 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm", "weights"}
     for row in rows:
         assert row.keys() == FIELDS
-        assert row["value"] > 0
+        assert row["value"] > 0, row
         assert math.isfinite(row["value"])
         for name in ("peer_value", "ratio", "target"):
-            assert row[name] is None or (math.isfinite(row[name]) and row[name] > 0)
+            assert row[name] is None or (math.isfinite(row[name]) and row[name] > 0), row
     assert len(done.stdout.split("| met |")[1].splitlines()) == 2 + len(rows)  # rest of the header, rule, rows
 
 

@@ -1,6 +1,6 @@
 """Training speed on the 3-million-parameter maze model, as a share of the rate of this machine's matrix products.
 
-    python tests/bench/train.py [--threads N] [--device cuda] [--repeats N]
+    python tests/bench/train.py [--threads N] [--device cuda] [--repeats N] [--matrix N]
 
 One JSON line per row: 32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (`lengths=equal`) or of
 4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, without padding)
@@ -152,7 +152,9 @@ def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> floa
 LAYOUTS: dict[str, dict[str, object]] = {"shared": {}, "packed": {"shared_prompt": "never"}, "rows": {"packing": False}}
 
 
-def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str) -> None:
+def rows(
+    device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str, *, matrix: int | None = None
+) -> None:
     """Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike."""
     trainers = {name: make_trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
     read = {name: trainer.learn(batch)["tokens/train"] for name, trainer in trainers.items()}
@@ -161,7 +163,7 @@ def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: 
     rates, seconds = ({name: list[float]() for name in LAYOUTS} for _ in range(2))
     for _ in range(repeats):
         for name, trainer in trainers.items():
-            rates[name].append(gemm_rate(getattr(torch, dtype), device))
+            rates[name].append(gemm_rate(getattr(torch, dtype), device, matrix))
             seconds[name].append(median_s(lambda trainer=trainer: trainer.learn(batch), device, 1, warm=False))
     for name in LAYOUTS:
         floats = linear_flops(plain, batch, read[name])
@@ -174,12 +176,12 @@ def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: 
             "dtype": dtype,
             "lengths": lengths,
             "layout": name,
-            "seconds": round(statistics.median(seconds[name]), 4),
-            "tokens_per_s": round(work / statistics.median(seconds[name])),
+            "seconds": statistics.median(seconds[name]),
+            "tokens_per_s": work / statistics.median(seconds[name]),
             "tokens_read": int(read[name]),
-            "gemm_gflops": round(statistics.median(rates[name]) / 1e9),
-            "gemm_share": round(statistics.median(shares), 3),
-            "rows_over_this": round(statistics.median(ratios), 2),
+            "gemm_gflops": statistics.median(rates[name]) / 1e9,
+            "gemm_share": statistics.median(shares),
+            "rows_over_this": statistics.median(ratios),
         }
         print(json.dumps(row), flush=True)
 
@@ -206,8 +208,8 @@ def overhead(device: torch.device, repeats: int) -> None:
     # The two alternate, so that both are measured under the same load.
     pairs = [(median_s(bare, device, 1), median_s(lambda: trainer.learn(batch), device, 1)) for _ in range(3 * repeats)]
     bare_s, learn_s = (statistics.median(column) for column in zip(*pairs, strict=True))
-    row = {"bench": "train_overhead", "device": device.type, "bare_s": round(bare_s, 4), "learn_s": round(learn_s, 4)}
-    print(json.dumps({**row, "fsdp_over_plain": round(learn_s / bare_s, 3)}), flush=True)
+    row = {"bench": "train_overhead", "device": device.type, "bare_s": bare_s, "learn_s": learn_s}
+    print(json.dumps({**row, "fsdp_over_plain": learn_s / bare_s}), flush=True)
 
 
 def main() -> None:
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--matrix", type=int, help="rows and columns of the square matrices of the matrix product")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
@@ -224,7 +227,7 @@ def main() -> None:
     for dtype in ("float32", "bfloat16"):
         for lengths in ("equal", "mixed"):
             batch = rollouts(groups=options.groups, samples=options.samples, mixed=lengths == "mixed")
-            rows(device, options.repeats, batch, dtype, lengths)
+            rows(device, options.repeats, batch, dtype, lengths, matrix=options.matrix)
 
 
 if __name__ == "__main__":

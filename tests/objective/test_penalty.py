@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.objective.penalty import Estimator, entropy, kl, kl_loss
+from rlvr.objective.penalty import Estimator, entropy, kl, kl_loss, log_sum_exp_and_entropy
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,17 @@ def test_entropy_by_hand() -> None:
     rows = [[0.0, 0.0, 0.0, 0.0], [math.log(2), 0.0, 0.0, -math.inf], [90.0, -90.0, -math.inf, -math.inf]]
     expected = torch.tensor([math.log(4), 1.5 * math.log(2), 0.0])
     torch.testing.assert_close(entropy(torch.tensor(rows)), expected)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_log_sum_exp_comes_with_the_entropy(overwrite: bool) -> None:
+    """log(2 + 1 + 1) with entropy 1.5 ln 2; a certain token, shifted by 1,000: 1,000 with entropy 0."""
+    z = torch.tensor([[math.log(2), 0.0, 0.0, -math.inf], [1000.0, 800.0, -math.inf, -math.inf]])
+    before = z.clone()
+    log_sum_exp, entropies = log_sum_exp_and_entropy(z, overwrite=overwrite)
+    torch.testing.assert_close(log_sum_exp, torch.tensor([math.log(4), 1000.0]))
+    torch.testing.assert_close(entropies, torch.tensor([1.5 * math.log(2), 0.0]))
+    assert torch.equal(z, before) == (not overwrite)
 
 
 def test_gradient_of_entropy_agrees_with_differences() -> None:
