@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 
 from rlvr.ledger import layout
-from rlvr.ledger.attempt import last_heartbeat_time, newest_attempt, record_missing_end
+from rlvr.ledger.attempt import last_heartbeat_time, newest_attempt, read_heartbeat, record_missing_end
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.files import read_json
 from sweeps.verdict import Verdict
 from sweeps.worker import tagged
 
@@ -54,7 +53,7 @@ class Watchdog:
             return False
         self._checked = now
         number = newest_attempt(self.run_dir)
-        beat = read_json(layout.heartbeat(layout.attempt(self.run_dir, number))) or {}
+        beat = read_heartbeat(layout.attempt(self.run_dir, number))
         progress = (number, last_heartbeat_time(beat))
         if self._last_progress != progress:
             self._last_progress, self._silent_s = progress, 0.0
@@ -62,7 +61,7 @@ class Watchdog:
         # At most two intervals are counted: a longer gap means that the machine, or the job, was suspended.
         self._silent_s += min(passed, 2 * look_s)
         began = number > self.before and "origin" in beat
-        longest = float(beat.get("longest") or 0.0)
+        longest = beat.get("longest") or 0.0
         limit_s = max(self.patience_s, STEPS * longest) if began else START * self.patience_s
         if self._silent_s < limit_s:
             return False

@@ -396,7 +396,7 @@ def _whole_number(row: Mapping[str, Any], name: str, file: Path, default: int = 
     value = row.get(name)
     if value is None:
         return default
-    if not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
         raise LookupError(f"{file}: {name} is {value!r}, and must be a whole number from 0 to {2**31 - 1}.")
     return int(value)
 

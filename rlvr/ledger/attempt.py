@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
@@ -83,7 +84,7 @@ class Attempt:
         self.log_path = layout.log(self.path)
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
-        previous_beat = read_json(layout.heartbeat(layout.attempt(run_dir, number - 1))) or {}
+        previous_beat = read_heartbeat(layout.attempt(run_dir, number - 1))
         accuracy = previous_beat.get("accuracy")
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": accuracy}
         self._beat_lock = threading.Lock()  # guards _beat and the times below
@@ -200,9 +201,22 @@ class Attempt:
             self.close(Cause.ERROR, "the attempt was left without recording how it ended")
 
 
+def read_heartbeat(attempt: Path) -> Mapping[str, Any]:
+    """The heartbeat.json of an attempt; empty if there is none, or if a time, a step or the phase is not of its type,
+    as after a flipped bit that leaves valid JSON.
+    """
+    beat = read_json(layout.heartbeat(attempt)) or {}
+    numbers = [beat.get(key) or 0 for key in ("step", "steps", "time", "alive", "longest")]
+    if "origin" in beat:
+        origin = cast("dict[str, Any]", beat["origin"] if isinstance(beat["origin"], dict) else {})
+        numbers += [origin.get("step"), origin.get("time"), *(beat.get(key) for key in ("steps", "time"))]
+    valid = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    return beat if valid and isinstance(beat.get("phase", ""), str) else {}
+
+
 def last_heartbeat_time(beat: Mapping[str, Any]) -> float:
-    """Time of the last sign of life in a heartbeat.json, in seconds since the epoch; 0 if it contains none."""
-    return max(float(beat.get("time") or 0.0), float(beat.get("alive") or 0.0))
+    """Time of the last sign of life in a heartbeat, in seconds since the epoch; 0 if it contains none."""
+    return max(beat.get("time") or 0.0, beat.get("alive") or 0.0)
 
 
 # --- the end of an attempt

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end
+from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end, read_heartbeat
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, read_info
@@ -72,8 +72,7 @@ class _AttemptFiles:
 
     @classmethod
     def read(cls, path: Path) -> _AttemptFiles:
-        job, beat = read_json(layout.job(path)) or {}, read_json(layout.heartbeat(path)) or {}
-        return cls(path, job, beat if _has_valid_numbers(beat) else {}, read_end(path))
+        return cls(path, read_json(layout.job(path)) or {}, read_heartbeat(path), read_end(path))
 
     @property
     def last_heartbeat(self) -> float | None:
@@ -104,15 +103,6 @@ class _AttemptFiles:
         origin: Mapping[str, float] = self.beat.get("origin") or {}
         num_steps, seconds = (self.beat.get(key, 0) - origin.get(key, 0) for key in ("step", "time"))
         return num_steps / seconds if origin and num_steps > 0 and seconds > 0 else None
-
-
-def _has_valid_numbers(beat: Mapping[str, Any]) -> bool:
-    """False for a heartbeat with a flipped bit that is still valid JSON."""
-    numbers = [beat.get(key, 0) for key in ("step", "steps", "time", "alive")]
-    if "origin" in beat:
-        origin = cast("dict[str, Any]", beat["origin"] if isinstance(beat["origin"], dict) else {})
-        numbers += [origin.get("step"), origin.get("time"), *(beat.get(key) for key in ("steps", "time"))]
-    return all(isinstance(number, int | float) for number in numbers)
 
 
 def read(run_dir: Path) -> RunState:

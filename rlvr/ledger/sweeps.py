@@ -195,9 +195,11 @@ class Ledger:
 
     def sweeps(self) -> list[Sweep]:
         """All sweeps, by the time of their last launch, newest first."""
-        paths = [layout.sweep_info(directory) for directory in layout.sweeps(self.home).glob("*")]
-        files = sorted((f for f in paths if f.exists()), key=lambda f: f.stat().st_mtime_ns, reverse=True)
-        return [self._sweep(file.parent) for file in files]
+        launched = dict[Path, int]()  # nanoseconds since the epoch
+        for directory in layout.sweeps(self.home).glob("*"):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no sweep, or removed in this moment
+                launched[directory] = layout.sweep_info(directory).stat().st_mtime_ns
+        return [self._sweep(directory) for directory in sorted(launched, key=launched.__getitem__, reverse=True)]
 
     def sweep(self, sweep_id: str) -> Sweep:
         """The sweep with exactly this id. Raises ValueError if there is none."""

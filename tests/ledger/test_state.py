@@ -66,7 +66,18 @@ def test_an_attempt_killed_before_it_reached_a_new_step_is_all_replayed(tmp_path
     assert (state.useful, state.replayed, state.wasted) == pytest.approx((100, 30, 0))
 
 
-@pytest.mark.parametrize("beat", [{"step": "x"}, {"origin": {"steq": 1, "time": 1.0}}, {"origin": 3}, {"time": [1]}])
+BEATS: list[dict[str, Any]] = [
+    {"step": "x"},
+    {"step": float("nan")},
+    {"origin": {"steq": 1, "time": 1.0}},
+    {"origin": 3},
+    {"time": [1]},
+    {"longest": "1.5"},
+    {"phase": 4},
+]
+
+
+@pytest.mark.parametrize("beat", BEATS)
 def test_a_damaged_heartbeat_is_ignored(tmp_path: Path, beat: dict[str, Any]) -> None:
     """For a running run, of whose heartbeat all values are used."""
     ledger = make_run(tmp_path)

@@ -343,6 +343,14 @@ def test_a_run_of_another_version_is_not_changed(tmp_path: Path) -> None:
     assert ledger.resolve_run("abc") == "abc"
 
 
+def test_what_is_no_sweep_is_not_listed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.record_sweep("s", {}, [])
+    (tmp_path / "runs/sweeps/empty").mkdir()
+    (tmp_path / "runs/sweeps/notes.txt").write_text("not ours")
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["s"]
+
+
 def test_the_same_launch_restores_what_is_damaged(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     (ledger.run_dir("abc") / "run.json").write_text("")

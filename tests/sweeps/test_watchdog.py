@@ -29,8 +29,14 @@ def silent_for(watchdog: Watchdog, seconds: float) -> bool:
 def beating(run_dir: Path, **beat: object) -> Attempt:
     run_dir.mkdir(exist_ok=True)
     attempt = Attempt.open(run_dir)
-    write_json(attempt.path / "heartbeat.json", {"time": time.time(), "phase": "train", "step": 3, **beat})
+    write_json(attempt.path / "heartbeat.json", {"time": time.time(), "phase": "train", "step": 3, "steps": 9, **beat})
     return attempt
+
+
+def test_a_damaged_heartbeat_is_no_progress_and_does_not_stop_the_watch(tmp_path: Path) -> None:
+    attempt = beating(tmp_path, alive="10:31", longest="long")
+    assert silent_for(Watchdog(tmp_path, 0, MINUTES, new_tag()), 30)
+    assert read_end(attempt.path) is not None
 
 
 def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a_name(tmp_path: Path) -> None:

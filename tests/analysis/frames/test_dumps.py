@@ -131,6 +131,7 @@ def test_what_cannot_be_read_is_named(tmp_path, line, message):
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl: num_tokens is 'abc'"),
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": float("nan")}, "num_tokens is nan"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": float("nan")}, "step is nan, and must be a whole number"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "step": True}, "step is True, and must be a whole number"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": 1e300}, "step is 1e"),
         ("verl", {"input": "p", "output": "x", "score": 1, "step": -1}, "step is -1"),
         ("prime-rl", {"traces": [{"ok": True, "rewards": {"r": 1.0}}]}, r"reward 1\.0 has no score"),
