@@ -81,17 +81,6 @@ def test_nodes_that_only_sample_are_for_workers_of_ray(line: str) -> None:
     assert SAMPLING[line] in refused(HERE, "cluster=slurm", *line.split())
 
 
-def test_a_copy_of_the_weights_on_each_node_needs_nodes() -> None:
-    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.ranks=2", "cluster.gpus=1")
-    check("rollout=vllm", HERE, *nodes, "cluster.shard_over=node")
-    assert "cluster.shard_over=node has no effect: this run trains on one node" in refused(
-        "rollout=ray", HERE, *nodes, "cluster.sampling_nodes=1", "cluster.shard_over=node"
-    )
-    assert "cluster.shard_over=rack is not understood. Pass job or node." in refused(
-        "rollout=vllm", HERE, *nodes, "cluster.shard_over=rack"
-    )
-
-
 def test_ranks_leave_gpus_to_workers_wherever_they_are() -> None:
     """4 ranks on one node of 8, 4 workers beside them, 8 on a node without ranks."""
     nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=4", "cluster.gpus=8")
