@@ -64,11 +64,8 @@ class Checker:
         self._check_values(written, choices, plain)
         check_secrets(plain)
         is_evaluation = bool(knobs.get("policy"))
-        nodes.check(
-            plain["cluster"],
-            trains=not is_evaluation,
-            shard_over=self.registry.as_written(choices, "cluster.shard_over"),
-        )
+        usual = functools.partial(self.registry.as_written, choices)
+        nodes.check(plain["cluster"], trains=not is_evaluation, usual=usual)
         if is_evaluation:
             check_choices(knobs)
             check_evaluation(knobs)

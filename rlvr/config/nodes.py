@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -21,11 +21,11 @@ def ranks_of_node(cluster: Mapping[Any, Any]) -> int:
     return cluster["ranks"] // training_nodes(cluster)
 
 
-def check(cluster: Mapping[Any, Any], *, trains: bool, shard_over: object) -> None:
+def check(cluster: Mapping[Any, Any], *, trains: bool, usual: Callable[[str], object]) -> None:
     """Raises ValueError unless ranks divide over the nodes and, if there are GPUs, each rank has one of its own, or if
-    `cluster.shard_over` has no effect but differs from the chosen file's `shard_over`.
+    `cluster.shard_over` has no effect but differs from its usual value.
 
-    trains: false for an evaluation.
+    trains: false for an evaluation. usual: the value of a knob in the chosen file.
     """
     num_nodes, ranks, pack, gpus = (cluster[key] for key in ("nodes", "ranks", "pack", "gpus"))
     num_sampling, num_training = sampling_nodes(cluster), training_nodes(cluster)
@@ -42,7 +42,8 @@ def check(cluster: Mapping[Any, Any], *, trains: bool, shard_over: object) -> No
         )
     if cluster["shard_over"] not in ("job", "node"):
         raise ValueError(f"cluster.shard_over={cluster['shard_over']} is not understood. Pass job or node.")
-    if cluster["shard_over"] == "node" != shard_over and (num_training == 1 or not trains):
+    has_no_effect = cluster["shard_over"] == "node" and (num_training == 1 or not trains)
+    if has_no_effect and usual("cluster.shard_over") != "node":
         reason = "this run trains on one node" if trains else "an evaluation trains nothing"
         raise ValueError(f"cluster.shard_over=node has no effect: {reason}. Drop it.")
     if num_nodes > 1 and pack > 1:

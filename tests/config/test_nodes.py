@@ -57,6 +57,6 @@ def test_a_copy_of_the_weights_on_each_node_needs_nodes() -> None:
 def test_what_a_file_of_the_cluster_says_of_copies_is_no_error_on_one_node() -> None:
     cluster = {"ranks": 1, "nodes": 1, "sampling_nodes": 0, "pack": 1, "gpus": 1, "shard_over": "node"}
     for trains in (True, False):
-        nodes.check(cluster, trains=trains, shard_over="node")
+        nodes.check(cluster, trains=trains, usual={"cluster.shard_over": "node"}.get)
         with pytest.raises(ValueError, match="has no effect"):
-            nodes.check(cluster, trains=trains, shard_over="job")
+            nodes.check(cluster, trains=trains, usual={"cluster.shard_over": "job"}.get)
