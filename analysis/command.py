@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,10 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _is_file(word: str) -> bool:
-    return Path(word).suffix == layout.BUNDLE or Path(word).is_file()
+    """Whether a word means a bundle: by its suffix, or by the content of the file of that name. Any other file, such as
+    `eta` beside a study of that name, is not meant.
+    """
+    return Path(word).suffix == layout.BUNDLE or zipfile.is_zipfile(word)
 
 
 def _run_verb(verb: str, arguments: list[str]) -> int:

@@ -31,7 +31,7 @@ from slurm.client import is_configured
 from sweeps import controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, check_here, run_local
+from sweeps.local import Outcome, available_gpus, check_here, computes_bfloat16, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.planned import PlannedRun
@@ -305,6 +305,7 @@ def _start(
             wait=cluster.wait,
             unless_cancelled=unless_cancelled,
         )
+    _warn_of_slow_numbers(configs)
     return run_local(
         ledger,
         sweep_id,
@@ -326,6 +327,17 @@ def _warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
         print(
             f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
             "same bit for bit (docs/engines.md).",
+            file=sys.stderr,
+        )
+
+
+def _warn_of_slow_numbers(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line if runs train in bfloat16 on a CPU of this machine that has no instructions for it."""
+    dtypes = {config["trainer"]["dtype"] for config in configs.values() if config["trainer"]}
+    if "bfloat16" in dtypes and not available_gpus() and not computes_bfloat16():
+        print(
+            "trainer.dtype=bfloat16: this CPU has no instructions for it. trainer.dtype=float32 is faster here, up to "
+            "twenty times.",
             file=sys.stderr,
         )
 

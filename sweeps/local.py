@@ -48,6 +48,16 @@ def available_gpus() -> list[str]:
     return [str(index) for index in range(num)]
 
 
+def computes_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware. True where the kernel does not list what the CPU can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return True
+    abilities = {word for line in lines if line.lower().startswith(("flags", "features")) for word in line.split()}
+    return not abilities or bool(abilities & {"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
+
+
 def check_here(nodes: int, gpus: int) -> None:
     """ValueError for runs that need several nodes, or more GPUs than this machine has."""
     if nodes > 1:

@@ -99,3 +99,17 @@ def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
     for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
         assert command.main(["--home", home, *words]) == 2
         assert "names several. To compare them: `python -m analysis bundle NAME` of each" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(tmp_path, capsys, monkeypatch):
+    home = study(tmp_path, (6, 6, 7))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "default").write_text("notes")
+    assert command.main(["--home", str(home), "--claims", "default"]) == 0
+    assert "holds: PACS ends more accurate" in capsys.readouterr().out
+    assert command.main(["bundle", "study=default", "--home", str(home), "--out", str(here / "all.rlvr")]) == 0
+    (here / "all.rlvr").rename(here / "default")  # a bundle by another name is one still
+    assert command.main(["--home", str(here), "--claims", "default"]) == 0
+    assert "holds: PACS ends more accurate" in capsys.readouterr().out

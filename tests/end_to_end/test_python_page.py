@@ -102,6 +102,10 @@ def test_what_is_no_run_is_refused_in_one_line(kernel: Kernel) -> None:
     assert "is a sweep, not one run" in kernel("said(rlvr.run, 'study=eta', 'cluster=local')")
     assert "A sweep: rlvr.sweep" in kernel("said(rlvr.run, '-m', 'eta=1,2')")
     assert "Did you mean grpo?" in kernel("said(rlvr.sweep, 'loss=gripo')")
+    in_batches = "'hydra/sweeper=basic', 'hydra.sweeper.max_batch_size=1'"
+    assert "its sweeper made 2 launches" in kernel(
+        f"said(rlvr.sweep, 'loss=grpo', 'seed=0,1', {in_batches}, 'cluster=local', '--dry-run')"
+    )
     assert "is for the command line" in kernel("said(rlvr.run, '--help')")
     assert "Did you mean eta?" in kernel("said(rlvr.compose, 'etta=1')")
     assert "Start one: python -m rlvr.run" in kernel("said(lambda words: rlvr.load(*words), 'eta')")

@@ -372,6 +372,14 @@ def test_no_database_is_one_clear_error(tmp_path):
         load(tmp_path, source="mlflow", uri=f"sqlite:///{tmp_path / 'none.db'}")
 
 
+def test_the_address_of_a_store_is_named_without_its_password(tmp_path, monkeypatch):
+    from analysis.frames.mlflow_reader import MlflowReader
+
+    monkeypatch.setattr(MlflowReader, "runs", lambda _: {})  # the database is not asked
+    origin = catalogue(tmp_path, source="mlflow", uri="postgresql://mlflow:hunter2@db.lab/mlflow").origin
+    assert origin == "postgresql://***@db.lab/mlflow"
+
+
 def test_numbers_without_samples_come_from_the_logged_means(tmp_path):
     """MLflow on another machine: no Parquet, two seeds."""
     from analysis.tables import divergence
