@@ -302,7 +302,10 @@ class SpreadEngine(Engine, Protocol):
     training_nodes: int  # number of nodes with ranks
 
     def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """One judge on each node without ranks; it raises Lost if its node fails. task: config to create it from."""
+        """One judge on each node without ranks. task: config to create it from.
+
+        A judge raises ProcessLost (rlvr/rollout/child.py) if its node fails.
+        """
         ...
 
 

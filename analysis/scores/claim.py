@@ -104,9 +104,9 @@ class Claim:
 class Verdict:
     """The outcome of a claim, with its reasons in words.
 
-    found: the measured difference. basis: seeds, problems and level on which the outcome rests. more: what would decide
-    the claim, or why it was not tested. setting: the name of the setting in which the claim was judged; "" for the only
-    one. margin: of an equivalence, as a share if the metric is one; None for any other claim.
+    measured: the measured difference. basis: seeds, problems and level on which the outcome rests. note: what would
+    decide the claim, or why it was not tested. setting: the name of the setting in which the claim was judged; "" for
+    the only one. margin: of an equivalence, as a share if the metric is one; None for any other claim.
     """
 
     claim: Claim

@@ -30,7 +30,7 @@ TOKENS, SECONDS = "tokens/rollout", "time/step_s"
 class Level:
     """Where arms are compared: at `value` of the quantity that `where` names, which every run of them reaches.
 
-    points: by group and run. why: the reason if there is no such level; then there are no points. leans: the reason if
+    points: by group and run. why: the reason if there is no such level; then there are no points. caveat: the reason if
     interpolation makes the comparison unfair, else "". lowest: for an accuracy, the arm and seed of the run that
     reached no more.
     """
@@ -70,8 +70,8 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
         (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
     ]
     _, lowest = min(highest)
-    leans = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
-    return Level(where, value, points, caveat=leans, lowest=lowest)
+    caveat = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
+    return Level(where, value, points, caveat=caveat, lowest=lowest)
 
 
 def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], reached: str) -> str:

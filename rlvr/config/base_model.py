@@ -41,7 +41,7 @@ SHOWN = 3  # names of weights in a message
 def check(config: Knobs) -> None:
     """Raises ValueError, with the innermost reason, for a model that no job could start from.
 
-    NotAtHand where the model would have to be downloaded and HF_HUB_OFFLINE is set.
+    NotAvailable where the model would have to be downloaded and HF_HUB_OFFLINE is set.
     """
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():

@@ -156,7 +156,7 @@ def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], obje
 
 
 def check_data(config: DictConfig) -> None:
-    """Raises NotAtHand for knobs of the task without a value: a recipe cannot name data that are on no hub."""
+    """Raises NotAvailable for knobs of the task without a value: a recipe cannot name data that are on no hub."""
     if missing := missing_of_task(config):
         needed = " ".join(f"{key}=..." for key in missing)
         raise NotAvailable(

@@ -33,7 +33,7 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
 
 
 def check_engine(config: Knobs, choices: Choices) -> None:
-    """Raises ValueError if the engine cannot load the model or lacks GPUs, NotAtHand if it is not installed."""
+    """Raises ValueError if the engine cannot load the model or lacks GPUs, NotAvailable if it is not installed."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if config.cluster.sampling_nodes and "workers" not in engine:
         raise ValueError(

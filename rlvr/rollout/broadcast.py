@@ -30,8 +30,8 @@ class Group:
     def __init__(
         self, store: Store, member: int, members: int, *, on: device, ip: str = LOOPBACK, timeout_s: float
     ) -> None:
-        """Returns once all members have connected and received a few bytes. Raises Broken if they have not within twice
-        `timeout_s`.
+        """Returns once all members have connected and received a few bytes. Raises BroadcastFailed if they have not
+        within twice `timeout_s`.
 
         store: through which the members meet. on: the device of the tensors. ip: of this node, as the others reach
         it, for gloo. NCCL reads its own environment variables when a process first uses it: see `nccl_towards`.

@@ -89,7 +89,7 @@ class Child:
                 log.info("%s", self.last_lines[-1])
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        """Raises Lost if the child ends, or does not read the whole message in time."""
+        """Raises ProcessLost if the child ends, or does not read the whole message in time."""
         data = memoryview(pack(header, arrays))
         deadline = time.monotonic() + timeout_s
         while data:
@@ -102,7 +102,7 @@ class Child:
                 raise ProcessLost(self._exit_description()) from None
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
-        """The next message. Raises Lost if the child ends, or sends nothing for `timeout_s`."""
+        """The next message. Raises ProcessLost if the child ends, or sends nothing for `timeout_s`."""
         return receive(lambda count: self._read(count, timeout_s))
 
     def _read(self, count: int, timeout_s: float) -> bytes:

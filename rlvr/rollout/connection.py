@@ -21,7 +21,7 @@ class Connection:
     """The messages of a process that labels each answer with the `topic` of the message that it answers.
 
     Of the threads that wait for an answer, one reads on behalf of all. Once the process is lost, all of them raise
-    Lost.
+    ProcessLost.
     """
 
     def __init__(self, process: Process) -> None:
@@ -51,7 +51,7 @@ class Connection:
             self.process.send({**header, "topic": topic}, arrays, timeout_s)
 
     def receive(self, topic: int, timeout_s: float) -> Message:
-        """The next answer. Raises Lost if the process ends, or sends nothing on any topic for `timeout_s`."""
+        """The next answer. Raises ProcessLost if the process ends, or sends nothing on any topic for `timeout_s`."""
         answers = self._unread[topic]
         while True:
             with self._changed:

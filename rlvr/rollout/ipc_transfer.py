@@ -27,7 +27,7 @@ class IpcTransfer:
     """
 
     def __init__(self, child: Process, version: int, *, dtype: torch.dtype, timeout_s: float) -> None:
-        """version: of the weights to be sent. dtype: vLLM's precision. Raises Lost if the child process is lost."""
+        """version: of the weights to be sent. dtype: vLLM's precision. Raises ProcessLost if the child is lost."""
         self._child, self._version, self._dtype, self._timeout_s = child, version, dtype, timeout_s
         self._buffer: SharedMemory | None = None
         self._descriptions, self._filled = list[Any](), 0
@@ -104,7 +104,7 @@ class IpcTransfer:
 
 
 def refusal(child: Process, timeout_s: float) -> str:
-    """Why the child process cannot read memory of this GPU; "" if it can. Raises Lost if the child process is lost."""
+    """Why the child process cannot read memory of this GPU; "" if it can. Raises ProcessLost if it is lost."""
     written = torch.frombuffer(bytearray(secrets.token_bytes(PROBE_BYTES)), dtype=torch.uint8)
     source = written.cuda()
     torch.cuda.current_stream().synchronize()

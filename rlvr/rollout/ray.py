@@ -155,8 +155,8 @@ class RayEngine:
             self._on_workers(work, workers, [rows[index :: len(workers)] for index in range(len(workers))])
 
     def _placed(self) -> list[RemoteVllm]:
-        """The workers that have a place now; waits until there is one. Raises RuntimeError if there is none for MEET_S
-        seconds.
+        """The workers that have a place now; waits until there is one. Raises RuntimeError if there is none for
+        NODE_TIMEOUT_S.
         """
         assert self._cluster is not None
         deadline = time.monotonic() + NODE_TIMEOUT_S

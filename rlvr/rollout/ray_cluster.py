@@ -121,7 +121,7 @@ class Cluster:
         return [table[index] for index in range(len(table))]
 
     def _node_of(self, index: int) -> str:
-        """Ray's id of the node of place number `index`. Raises NoPlace while Ray has no node for it."""
+        """Ray's id of the node of place number `index`. Raises WorkerHasNoNode while Ray has none."""
         node = self._places()[index]
         if node not in _alive():
             raise WorkerHasNoNode(f"worker {index} has no place")
@@ -130,7 +130,7 @@ class Cluster:
     def start(
         self, index: int, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]
     ) -> RemoteProcess:
-        """Start a Child by an actor in place number `index`. Raises NoPlace if the place has no node now."""
+        """Start a Child by an actor in place number `index`. Raises WorkerHasNoNode if there is none now."""
         is_local = self._node_of(index) == self._this_node
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         settings = {"max_concurrency": 4, **self._resources}  # messages are sent while a call waits for an answer
@@ -151,8 +151,8 @@ class Cluster:
                     self._file_on(node, weights, version)
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """The message to a vLLM in place number `index` about the weights that lie in a file of this node. Raises Lost
-        or NoPlace.
+        """The message to a vLLM in place number `index` about the weights that lie in a file of this node. Raises
+        ProcessLost or WorkerHasNoNode.
         """
         node = self._node_of(index)
         if node == self._this_node:
@@ -178,8 +178,8 @@ class Cluster:
         return [functools.partial(self._judge_on, number, task) for number in numbers]
 
     def _judge_on(self, number: int, task: Mapping[str, Any], answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """Rewards of the answers, judged on node `number`. Raises Lost. A node that has restarted has a new id, and
-        gets a new actor.
+        """Rewards of the answers, judged on node `number`. Raises ProcessLost. A node that has restarted has a new
+        id, and gets a new actor.
         """
         for node in [node for node, node_number in _alive().items() if node_number == number]:
             if node not in self._judges:
@@ -257,7 +257,7 @@ class RemoteProcess:
         return answer_of(self._actor.receive.remote(timeout_s), timeout_s + ACTOR_TIMEOUT_S)
 
     def _await_actor(self) -> None:
-        """Wait until the actor runs. Raises NoPlace as soon as its place is known to be lost."""
+        """Wait until the actor runs. Raises WorkerHasNoNode as soon as its place is known to be lost."""
         answer, deadline = self._actor.pids.remote(), time.monotonic() + ACTOR_TIMEOUT_S
         while not ray.wait([answer], timeout=POLL_S)[0]:
             if not self._has_place():
@@ -291,7 +291,7 @@ class RemoteProcess:
 
 
 def answer_of(call: Any, timeout_s: float) -> Any:
-    """The answer of an actor's call. Raises Lost if the actor, or the vLLM that it has started, is lost."""
+    """The answer of an actor's call. Raises ProcessLost if the actor or its vLLM is lost."""
     try:
         return ray.get(call, timeout=timeout_s)
     except GetTimeoutError:

@@ -16,8 +16,8 @@ class SpreadJudge:
     """Judges as `local` does. The answers of a rank are divided equally among the nodes of the job."""
 
     def __init__(self, local: Judge, remote: Sequence[Judge], *, nodes: int) -> None:
-        """local: the judge of this node. remote: the judges of nodes without ranks; each may raise Lost. nodes: number
-        of nodes with ranks, each of which judges the answers of its own ranks.
+        """local: the judge of this node. remote: the judges of nodes without ranks; each may raise ProcessLost. nodes:
+        number of nodes with ranks, each of which judges the answers of its own ranks.
         """
         self._local, self._remote, self._nodes = local, list(remote), nodes
         self._threads = ThreadPoolExecutor(max(1, len(self._remote)), "judge")

@@ -235,7 +235,7 @@ class VllmEngine:
         raise AssertionError
 
     def _connect(self, child: Process) -> Connection:
-        """The connection to a process that has started and has the newest weights. Raises Lost."""
+        """The connection to a process that has started and has the newest weights. Raises ProcessLost."""
         with self.start_lock:
             if child is not self._child:
                 raise ProcessLost("another thread has replaced it")
@@ -285,7 +285,7 @@ class VllmEngine:
     # --- samples ---
 
     def _sample_on(self, connection: Connection, supply: Supply, unanswered: Unanswered) -> None:
-        """Sample until there is enough or the process is lost. Raises Lost if this process has answered nothing."""
+        """Sample until there is enough or the process is lost. Raises ProcessLost if it has answered nothing."""
         unanswered_before = set(unanswered)
         try:
             self._sample(connection, supply, unanswered)

@@ -71,7 +71,7 @@ class PromptLimit:
 
     max_prompt_tokens: limit of training prompts, in addition to the context of the reader. long_prompts: `refuse` the
     data, or `drop` these problems from the training data. Test prompts are never dropped: they are refused if no
-    response fits behind them. A limit without the reader's tokenizer on this machine raises NotAtHand.
+    response fits behind them. A limit without the reader's tokenizer on this machine raises NotAvailable.
     """
 
     max_prompt_tokens: int | None = None

@@ -35,8 +35,8 @@ def read(where: str, split: str) -> Table:
     """The rows of a file or a hub data set: `organisation/name[/config][:split]`.
 
     split: the split of a hub data set if `where` has none. Relative paths start at the current directory.
-    Raises ValueError: no such file, unknown format, corrupt line (with its number), no rows. Raises NotAtHand for a hub
-    data set that cannot be read.
+    Raises ValueError: no such file, unknown format, corrupt line (with its number), no rows. Raises NotAvailable for a
+    hub data set that cannot be read.
     """
     path = Path(where).expanduser()
     reader = next((reader for suffix, reader in READERS.items() if path.name.endswith(suffix)), None)

@@ -39,7 +39,7 @@ class AlreadyDeciding(ValueError):
 
 @contextlib.contextmanager
 def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[None, None, None]:
-    """Hold the lock under which the next wave of a sweep is decided. Raises Taken if another process holds it."""
+    """Hold the lock under which the next wave of a sweep is decided. Raises AlreadyDeciding if it is held elsewhere."""
     target = ledger.sweep_dir(sweep_id)
     target.mkdir(parents=True, exist_ok=True)
     held = lock(layout.deciding_lock(target), wait_s)
