@@ -22,7 +22,7 @@ ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
 @dataclass(frozen=True)
 class Compared:
     """An arm's difference to its reference. size: of its family; alpha: level of each test with which the family has
-    5 %."""
+    1 − the level of `compare`."""
 
     difference: Difference
     judged: Judged

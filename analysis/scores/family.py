@@ -38,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Family:
-    """alpha: the level of each test with which all tests together have 5 %."""
+    """alpha: the level of each test with which all tests together have 1 − `level` (of `family`)."""
 
     judged: tuple[Judged, ...]
     alpha: float

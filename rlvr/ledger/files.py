@@ -60,7 +60,7 @@ def write_atomically(path: Path, *, durable: bool = True, new: bool = False) -> 
 
 
 def temporary_path(path: Path, owner: str = "") -> Path:
-    """The temporary path of a file or directory that is to become `path`. A single writer uses `whole` instead."""
+    """The temporary path of a file or directory that is to become `path`. A single writer uses `write_atomically`."""
     name = f"{path.name}.{owner}" if owner else path.name
     return path.with_name(f".{name}{SUFFIX}")
 
@@ -83,7 +83,10 @@ def _new_owner() -> str:
 
 
 def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False) -> None:
-    """Rename a temporary file or directory to `path`, then delete what it replaces. durable, new: as for `whole`."""
+    """Rename a temporary file or directory to `path`, then delete what it replaces.
+
+    durable, new: as for `write_atomically`.
+    """
     if durable:
         for path_inside in aside.rglob("*") if aside.is_dir() else ():
             sync(path_inside)

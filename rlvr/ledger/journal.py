@@ -244,7 +244,7 @@ class JournalWriter:
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step, all of them in one call. A step that is recorded already is not changed."""
         if self._file is None:
-            raise ValueError(f"the tracker of {self._path.parent.name} is closed: step {step} came after close()")
+            raise ValueError(f"the journal of {self._path.parent.name} is closed: step {step} came after close()")
         step = operator.index(step)
         values = self._checked(metrics)
         self._detect_changes()

@@ -144,7 +144,7 @@ class Ledger:
         try:
             with write_atomically(target, new=True) as aside:
                 aside.mkdir()
-                write_run(aside, config_yaml, info, durable=False)  # `whole` forces all of it to disk at once
+                write_run(aside, config_yaml, info, durable=False)  # all of it goes to disk on exit
         except FileExistsError:
             return False
         return True
