@@ -119,7 +119,7 @@ def verdict_of_exit(
     opened = newest > before
     if opened and (record := read_rank_end(run_dir, newest)):
         cause, message = record
-        record_missing_end(run_dir, newest, cause, cause.code, message)
+        record_missing_end(run_dir, newest, cause, message)
         return _written_end(run_dir, before) or Verdict(cause, message)
     if not stopping:
         verdict = Verdict(Cause.ERROR, f"its process {_status_text(status)}; see {log}", again=opened or status < 0)
@@ -144,7 +144,7 @@ def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
     newest = newest_attempt(run_dir)
     try:
         if newest > before:
-            record_missing_end(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
+            record_missing_end(run_dir, newest, verdict.cause, verdict.message)
             return verdict
         with Attempt.open(run_dir) as attempt:
             attempt.close(verdict.cause, verdict.message)

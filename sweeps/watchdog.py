@@ -85,4 +85,4 @@ class Watchdog:
     def _end(self, number: int, message: str) -> None:
         log = layout.log(layout.attempt(self.run_dir, number))
         self.hung = f"{message}: ended. The stacks of its threads are at the end of {log}"
-        record_missing_end(self.run_dir, number, Cause.HUNG, Cause.HUNG.code, self.hung)
+        record_missing_end(self.run_dir, number, Cause.HUNG, self.hung)

@@ -183,7 +183,7 @@ class Attempt:
             with self._beat_lock:
                 if self._has_unwritten_beat:
                     self._write_beat()
-            _write_end(self.path, cause, cause.code, message, time.monotonic() - self._started)
+            _write_end(self.path, cause, message, time.monotonic() - self._started)
         finally:
             locks.unlock(self._lock)
         return cause.code
@@ -246,12 +246,12 @@ def read_end(attempt: Path) -> End | None:
     )
 
 
-def _write_end(attempt: Path, cause: Cause, code: int, message: str, seconds: float) -> None:
-    end = {"cause": cause.value, "code": code, "time": time.time(), "message": message, "seconds": seconds}
+def _write_end(attempt: Path, cause: Cause, message: str, seconds: float) -> None:
+    end = {"cause": cause.value, "code": cause.code, "time": time.time(), "message": message, "seconds": seconds}
     write_json(layout.end(attempt), end)
 
 
-def record_missing_end(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
+def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str) -> bool:
     """Write exit.json for an attempt whose process is gone. Returns whether it was written.
 
     An existing exit.json is kept. On a full disk a line on standard error contains what could not be written.
@@ -261,7 +261,7 @@ def record_missing_end(run_dir: Path, number: int, cause: Cause, code: int, mess
         return False
     job = read_json(layout.job(attempt)) or {}
     try:
-        _write_end(attempt, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
+        _write_end(attempt, cause, message, max(0.0, time.time() - job.get("started", time.time())))
     except OSError as error:
         if error.errno not in DISK_FULL_ERRORS:
             raise
