@@ -21,6 +21,7 @@ from rlvr.ledger.attempt import newest_attempt
 TAG = "RLVR_LAUNCH"  # environment variable of all processes that a launch starts, and of their children
 WARM = imports.python_command("-m", "rlvr.job", "--serve")
 SHIPPER_S = 60.0  # longest wait for the shipper once all runs have ended
+KILL_S = 20.0  # longest time in which processes with a tag are killed
 
 
 def ranks_command(
@@ -292,11 +293,11 @@ def tagged(tag: str) -> list[int]:
     return pids
 
 
-def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
+def kill_tagged(tag: str) -> None:
     """SIGKILL all processes whose tag begins with `tag`, until none is seen twice in a row: meanwhile new ones may have
     been forked, and a process in exec has no environment for a moment.
     """
-    deadline, num_empty = time.monotonic() + patience_s, 0
+    deadline, num_empty = time.monotonic() + KILL_S, 0
     while time.monotonic() < deadline and num_empty < 2:
         pids = tagged(tag)
         num_empty = 0 if pids else num_empty + 1

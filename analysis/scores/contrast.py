@@ -19,7 +19,7 @@ from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, weigh
 
 Array = NDArray[np.float64]
 
-POWER = 0.8
+POWER = 0.8  # chance with which a difference is to be decided
 MOST = 1000  # the largest factor of seeds, problems or samples that is advised
 
 
@@ -192,14 +192,13 @@ def equivalent_within(summary: Crossed, level: float = LEVEL) -> float:
 # --- power: the smallest difference that would be decided, and the numbers that would decide a given one ---
 
 
-def detectable(summary: Crossed, *, alpha: float = 1 - LEVEL, power: float = POWER) -> float:
-    """The smallest true mean that a two-sided test at alpha finds to differ from 0 with this power; NaN without a
-    spread."""
+def detectable(summary: Crossed, *, alpha: float = 1 - LEVEL) -> float:
+    """The smallest true mean that a two-sided test at alpha finds to differ from 0 with POWER; NaN without a spread."""
     if not summary.repeats or summary.alike:
         return math.nan
     df = float(summary.df)
     critical = float(student.quantile(1 - alpha / 2, df))
-    return student.noncentrality(power, critical, df) * float(summary.error)
+    return student.noncentrality(POWER, critical, df) * float(summary.error)
 
 
 @dataclass(frozen=True)
@@ -216,13 +215,7 @@ class Needed:
 
 
 def needed(
-    summary: Crossed,
-    sampling: float,
-    samples: int,
-    *,
-    alpha: float = 1 - LEVEL,
-    power: float = POWER,
-    effect: float | None = None,
+    summary: Crossed, sampling: float, samples: int, *, alpha: float = 1 - LEVEL, effect: float | None = None
 ) -> Needed:
     """The numbers that would decide, by the components of variance of a difference, up to MOST times today's numbers.
 
@@ -235,7 +228,7 @@ def needed(
         return Needed(None, None, None)
 
     def enough(expected: Crossed) -> bool:
-        return detectable(expected, alpha=alpha, power=power) <= effect
+        return detectable(expected, alpha=alpha) <= effect
 
     def first(count: int, grow: Callable[[float], Crossed]) -> int | None:
         return _first(lambda n: enough(grow(n / count)), count, MOST * count)

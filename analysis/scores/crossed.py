@@ -104,11 +104,11 @@ class Crossed:
             half = float(student.quantile((1 + level) / 2, self.df) * self.error)
         return Interval(mean - half, mean + half)
 
-    def p_value(self, null: float = 0.0) -> float:
-        """Two-sided p-value of the hypothesis that a single mean is `null`; 1 without a spread."""
+    def p_value(self) -> float:
+        """Two-sided p-value of the hypothesis that a single mean is 0; 1 without a spread."""
         if not self.repeats or self.alike:
             return 1.0
-        return float(student.two_sided((self.mean - null) / self.error, self.df))
+        return float(student.two_sided(self.mean / self.error, self.df))
 
 
 def unseen(num_problems: int, level: float = LEVEL) -> float:

@@ -31,11 +31,11 @@ FAR = 12.0  # standard deviations, the upper end of the search for a bound
 NORMAL = math.inf  # degrees of freedom at which Student's t is the normal distribution
 
 
-def schedule(first: int, last: int, looks: int = LOOKS) -> list[int]:
+def schedule(first: int, last: int) -> list[int]:
     """Number of seeds at each look, evenly from the first to the last. Raises ValueError if no look is possible."""
     if first < LEAST_SEEDS or last < first:
         raise ValueError(f"a stopping rule looks at {LEAST_SEEDS} seeds or more: {first} to {last} are none")
-    return sorted({round(s) for s in np.linspace(first, last, min(looks, last - first + 1))})
+    return sorted({round(s) for s in np.linspace(first, last, min(LOOKS, last - first + 1))})
 
 
 def spent(fraction: float, alpha: float) -> float:

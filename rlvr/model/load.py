@@ -1,4 +1,4 @@
-"""Models in Hugging Face format: loading them whole, without weights (skeletons) or reduced (miniatures)."""
+"""Models in Hugging Face format: loading them whole, without weights (skeletons), or a small copy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlvr.model import table_policy
 from rlvr.model.tokenizer import load_tokenizer
+
+FEW_LAYERS, FEW_WORDS = 2, 512  # of a small copy
 
 
 def load(
@@ -70,17 +72,17 @@ def skeleton(directory: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def small_copy(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
+def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
     """A model of the same architecture and widths with few layers, few words and random weights: it performs the same
     operations as the large one, and shows at little cost whether a property of these can be relied on.
     """
     small = copy.deepcopy(config)
     text_config = small.get_text_config()
-    for name, limit in (("num_hidden_layers", layers), ("vocab_size", words)):
+    for name, limit in (("num_hidden_layers", FEW_LAYERS), ("vocab_size", FEW_WORDS)):
         if getattr(text_config, name, None) is not None:
             setattr(text_config, name, min(limit, getattr(text_config, name)))
     if getattr(text_config, "layer_types", None):
-        text_config.layer_types = text_config.layer_types[:layers]
+        text_config.layer_types = text_config.layer_types[:FEW_LAYERS]
     text_config.pad_token_id = None  # an embedding rejects a padding token beyond its words
     table_policy.register()
     with torch.random.fork_rng():

@@ -66,11 +66,11 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-def free_address(host: str = LOOPBACK) -> str:
-    """HOST:PORT that is free now. If the port is taken meanwhile, the attempt fails and is repeated."""
+def free_address() -> str:
+    """HOST:PORT on loopback that is free now. If the port is taken meanwhile, the attempt fails and is repeated."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+        probe.bind((LOOPBACK, 0))
+        return f"{LOOPBACK}:{probe.getsockname()[1]}"
 
 
 class RayNode:

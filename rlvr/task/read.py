@@ -19,6 +19,7 @@ from rlvr.records import NotAvailable
 
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
+SHOWN = 8  # names of files in a message
 BRIEF_S = 3.0  # timeout of the hub's first response in a dry run
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
@@ -181,7 +182,7 @@ def _readable(path: Path) -> str:
     """For a message, what to pass instead of a path: a file of that directory, or a converted table."""
     if path.is_dir():
         names = sorted(p.name for p in path.iterdir() if p.is_file() and p.name.endswith(tuple(READERS)))
-        return f", such as {', '.join(names[:8])}." if names else ", of which this directory holds none."
+        return f", such as {', '.join(names[:SHOWN])}." if names else ", of which this directory holds none."
     reader = {  # dtype: 03 and 1.50 stay as they are written
         ".csv": "read_csv({!r}, dtype=str)",
         ".tsv": "read_csv({!r}, sep='\\t', dtype=str)",
@@ -194,8 +195,8 @@ def _readable(path: Path) -> str:
     return f'. Convert it: python -c "{code}".'
 
 
-def _listed(folder: Path, most: int = 8) -> str:
+def _listed(folder: Path) -> str:
     names = sorted(p.name + "/" * p.is_dir() for p in folder.iterdir() if not p.name.startswith("."))
     if not names:
         return "nothing"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
