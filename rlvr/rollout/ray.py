@@ -34,6 +34,7 @@ from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.ray_node import ADDRESS, NODE_TIMEOUT_S, WorkerHasNoNode, ray_environment
+from rlvr.rollout.sampler import CollectedSamples
 from rlvr.rollout.vllm import SERVER, VllmEngine, tolerance
 from rlvr.rollout.vllm_requests import Unanswered
 
@@ -135,9 +136,9 @@ class RayEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
-        answers = CollectedAnswers()
-        self.generate_until(requests, sampling, answers)
-        return [answers.groups[row] for row in range(len(requests))]
+        collected = CollectedSamples()
+        self.generate_until(requests, sampling, collected)
+        return [collected.samples[row] for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine; each worker stops by itself.
@@ -229,18 +230,6 @@ class RayEngine:
     def pids(self) -> list[tuple[int, int]]:
         """Process ids of each worker's actor and of its vLLM."""
         return [worker.remote.pids() for worker in self._workers]
-
-
-class CollectedAnswers:
-    """A `Progress` that collects all answers."""
-
-    enough = False
-
-    def __init__(self) -> None:
-        self.groups: dict[int, tuple[Completion, ...]] = {}
-
-    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
-        self.groups[row] = samples
 
 
 @dataclass(frozen=True)

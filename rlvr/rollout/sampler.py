@@ -98,10 +98,10 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class _Collector:
-    """`Progress` that collects all samples, by row."""
+class CollectedSamples:
+    """A `Progress` that collects all samples, by row. on_answer: called whenever a request is answered."""
 
-    on_answer: Callable[[], None]
+    on_answer: Callable[[], None] = lambda: None
     samples: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
     enough: bool = False
 
@@ -241,7 +241,7 @@ class Sampler:
         """All samples. As this may take hours, an engine that can reports each answered request (`on_answer`)."""
         if not requests or not isinstance(self.engine, StoppingEngine):
             return self.engine.generate(requests, sampling) if requests else []
-        collected = _Collector(self.on_answer)
+        collected = CollectedSamples(self.on_answer)
         self.engine.generate_until(requests, sampling, collected)
         return [collected.samples[row] for row in range(len(requests))]
 
