@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlvr.objective.advantage import none as no_advantage
 from rlvr.objective.batch import Batch
 from rlvr.records import EngineDisagrees, Problem, Request, Reward, Rollout, Sampling, Tolerance
 from rlvr.rollout.sampler import Sampler, noise_key
@@ -46,7 +46,7 @@ def compare(
         for problem, prompt, samples in zip(of_rank, prompts, completions, strict=True)
     ]
     groups = [group for groups_of_rank in sampler.gather(rollouts) for group in groups_of_rank]
-    batch = collate(groups, lambda reward, group: torch.zeros_like(reward), pad_token_id=place.pad_token_id)
+    batch = collate(groups, no_advantage, pad_token_id=place.pad_token_id)
     trainer = logp(batch).cpu()
     difference = batch.log_ratio(trainer).abs().numpy()
     if agrees(difference[batch.mask.numpy()], tolerance):

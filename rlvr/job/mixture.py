@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from rlvr.objective.advantage import none as no_advantage
 from rlvr.objective.batch import EXPLORE, REHEARSE, Batch, Policy
 from rlvr.records import Completion, Problem, Reward, Rollout, Split, Task
 from rlvr.rollout.presample import Samples
@@ -105,7 +106,7 @@ class Mixture:
         for first in range(0, len(unknown), AT_ONCE):
             names = unknown[first : first + AT_ONCE]
             groups = [stored[name] for name in names]
-            batch = collate(groups, _no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of, own_logp=own)
+            batch = collate(groups, no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of, own_logp=own)
             for name, group, logp, mask in zip(names, groups, batch.logp_old, batch.mask, strict=True):
                 (completion,) = group.completions
                 stored[name] = replace(group, completions=(replace(completion, logp=logp[mask].numpy()),))
@@ -115,12 +116,8 @@ class Mixture:
         """The batch of a training step (1, 2, …) with rehearsed responses, which depend on seed and step only."""
         problems = replace(self.stream, position=(step - 1) * self.num_rehearsed).draw(self.num_rehearsed)
         groups = [self.stored[problem.id] for problem in problems]
-        rehearsed = collate(groups, _no_advantage, pad_token_id=self.pad_token_id)
+        rehearsed = collate(groups, no_advantage, pad_token_id=self.pad_token_id)
         return mix(batch, rehearsed)
-
-
-def _no_advantage(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001 - the signature of an advantage
-    return torch.zeros_like(reward)
 
 
 def mix(explore: Batch, rehearse: Batch) -> Batch:
