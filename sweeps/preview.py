@@ -19,6 +19,7 @@ from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, GRID_KEYS
 from rlvr.ledger.runs import Unreadable, flatten, read_config
+from rlvr.ledger.stages import PRESAMPLED_BY
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once, available_gpus, check_here, gpus_of
@@ -248,9 +249,8 @@ def _calibration(estimate: cost.Estimate) -> str:
 
 def _presample_stage(config: Mapping[str, Any]) -> str:
     """All settings that the base policy's samples depend on: of runs that agree in them, only one draws the samples."""
-    later = ("threshold", "drop_unsolved", "ratio")
     presample: Mapping[str, Any] = config.get("presample") or {}
-    knobs = {k: v for k, v in presample.items() if k not in later}
+    knobs = [presample.get(name) for name in ("problems", *PRESAMPLED_BY)]
     return repr((knobs, config["model"], config["task"], config["rollout"]["engine"], config["rollout"]["max_tokens"]))
 
 

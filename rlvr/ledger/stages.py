@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 SAY_WAITING_EVERY_S = 15.0
 SAMPLED_DEMONSTRATIONS = 64
 AT_ONCE = 256  # problems that an engine pre-samples in one call
+PRESAMPLED_BY = ("samples", "temperature", "top_p", "seed")  # knobs of presample that decide the answers to a problem
 ENDLESS = 512  # problems to pre-sample from a train split that never ends, if no number is set
 
 # Raise a version when what its stages contain changes: they are then built again.
@@ -98,7 +99,7 @@ def presample_identity(
 ) -> dict[str, Any]:
     """Identity of the base policy's own answers (rlvr/rollout/presample.py). base: its stage id or `base_identity`."""
     content = json.dumps([[problem.id, problem.prompt, problem.answer] for problem in problems], default=str)
-    decisive = {name: knobs[name] for name in ("samples", "temperature", "top_p", "seed")}
+    decisive = {name: knobs[name] for name in PRESAMPLED_BY}
     return {
         "source": "presample",
         "version": PRESAMPLE_VERSION,
