@@ -15,13 +15,18 @@ Floats = NDArray[np.float64]
 EVALUATION, VALIDATION = "evaluation/", "validation/"
 
 
+def is_main_result(name: str) -> bool:
+    """Whether a metric is the main result of an evaluation: avg@n of a benchmark, or a bandit's expected reward."""
+    return "/avg_at_" in name or name.endswith("/expected_reward")
+
+
 def accuracy(metrics: Mapping[str, float]) -> float | None:
     """The main result of an evaluation: the mean of avg@n over its benchmarks, or a bandit's expected reward.
 
     On the validation split, if it is measured, so that what is selected by it is reported on other problems. metrics:
     all metrics of a step, by name. None if there is no evaluation among them.
     """
-    scores = {name: value for name, value in metrics.items() if "/avg_at_" in name or name.endswith("/expected_reward")}
+    scores = {name: value for name, value in metrics.items() if is_main_result(name)}
     validation = [value for name, value in scores.items() if name.startswith(VALIDATION)]
     values = validation or list(scores.values())
     return math.fsum(values) / len(values) if values else None

@@ -19,7 +19,7 @@ from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, choices, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import MAX_VALUE, OURS, redact
-from rlvr.metrics import EVALUATION, VALIDATION
+from rlvr.metrics import EVALUATION, VALIDATION, is_main_result
 
 VIEW = "rlvr"  # name of the saved view, also in its address
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
@@ -40,7 +40,7 @@ def metric_columns(names: Iterable[str]) -> list[str]:
     columns: list[str] = []
     for split in (EVALUATION, VALIDATION):
         measured = sorted(name for name in logged if name.startswith(split))
-        columns += [name for name in measured if "/avg_at_" in name or name.endswith("/expected_reward")]
+        columns += filter(is_main_result, measured)
         largest: dict[str, int] = {}
         for match in filter(None, map(_PASS.fullmatch, measured)):
             stem, k = match[1], int(match[2])
