@@ -75,6 +75,10 @@ def evaluation_point(
         for name in SHORTHANDS:
             config[name] = None
         _set_samples_and_k(config, typed_values)
+        if config.policy.system is not None and not config.policy.chat:
+            raise ValueError(
+                "policy.system is a turn of the chat template. Add policy.chat=true, or drop policy.system."
+            )
     remaining = {k: v for k, v in choices.items() if k.partition("@")[0] not in (*TRAINING, "paper", "policy")}
     seed = [] if trained is None else [f"seed={config.seed}"]
     words = [f"policy={policy['name']}", *(word for word in overrides if key_of(word) != "policy"), *seed]
@@ -135,5 +139,3 @@ def _set_samples_and_k(config: DictConfig, typed: Mapping[str, str]) -> None:
     if "evaluation.k" not in typed or evaluation.temperature == 0:
         powers = [2**i for i in range(evaluation.samples.bit_length())]
         evaluation.k = list(dict.fromkeys([*powers, evaluation.samples]))
-    if config.policy.system is not None and not config.policy.chat:
-        raise ValueError("policy.system is a turn of the chat template. Add policy.chat=true, or drop policy.system.")
