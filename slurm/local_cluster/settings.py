@@ -39,11 +39,6 @@ class Settings:
         return self.base_port + 10 + int(name[1:])
 
     @property
-    def ports(self) -> list[int]:
-        servers = [self.controller_port, self.accounting_port]
-        return servers + [self.node_port(name) for name in self.node_names]
-
-    @property
     def conf(self) -> Path:
         return self.root / "slurm.conf"
 

@@ -31,7 +31,8 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 def test_every_node_has_its_own_port_and_nothing_lies_outside_the_directory() -> None:
     settings = Settings(Path("/tmp/x"), 17000, nodes=3)
-    assert settings.ports == [17000, 17001, 17011, 17012, 17013]
+    ports = [settings.controller_port, settings.accounting_port, *map(settings.node_port, settings.node_names)]
+    assert ports == [17000, 17001, 17011, 17012, 17013]
     words = slurm_conf(settings, "host").replace(",", " ").split()
     paths = {word.rsplit("=/", 1)[1] for word in words if "=/" in word}
     assert {path for path in paths if not path.startswith("tmp/x/")} == {"bin/true"}
