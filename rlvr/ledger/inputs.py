@@ -17,7 +17,7 @@ from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.policies import PATTERNS
 from rlvr.ledger.runs import flatten
 
-READER = "task.reader."  # settings that a task receives from the model
+READER = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
 WHOLE = 2**26  # bytes: a file of at most this size is hashed as a whole;
 PIECE = 2**20  # bytes: of a larger file, pieces of this size at its beginning, middle and end are hashed
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlvr.ledger import journal, layout, terminal
+from rlvr.ledger.inputs import READER
 from rlvr.ledger.runs import Unreadable, choices, flatten, lines_by_reason, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 from rlvr.ledger.tags import as_text, as_value, params
 from rlvr.tracker.mlflow import run_dirs
 
 Value = bool | int | float | str | None
-READERS = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
 _DIRECTORIES = re.compile(r'(^|")/(?:[^"/]+/)*')
 
 
@@ -57,7 +57,7 @@ def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
     info, config = read_info(run_dir), read_config(run_dir)
     own_sweeps = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
     options = choices(config)
-    texts = {key: text for key, text in params(config)[0].items() if not key.startswith(READERS)}
+    texts = {key: text for key, text in params(config)[0].items() if not key.startswith(READER)}
     flat = {**{key: as_value(_without_directories(text)) for key, text in texts.items()}, **options}
     values = {**flatten(config), **options}
     swept = dict.fromkeys(key for sweep in own_sweeps for key in (sweep.info.get("swept") or {}))
