@@ -242,7 +242,7 @@ def _is_typed(run: PlannedRun, key: str) -> bool:
     return f"cluster.{key}" in map(key_of, run.overrides)
 
 
-def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:
+def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool) -> Outcome:
     """Launch the unfinished runs of a sweep from their configs on the ledger: the command need not be known.
 
     run_id: launch this run of the sweep alone.

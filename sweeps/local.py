@@ -187,7 +187,7 @@ class Dispatcher:
         progress: Progress,
         retries: int,
         tag: str,
-        hung_min: float | None = None,
+        hung_min: float | None,
     ) -> None:
         self.ledger, self.pool, self.progress, self.retries, self.tag = ledger, pool, progress, retries, tag
         self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])

@@ -114,7 +114,7 @@ def table(
     return _fitted(rows, width, title)
 
 
-def arm_table(summaries: Sequence[Summary], *, width: int | None = None) -> Table:
+def arm_table(summaries: Sequence[Summary], *, width: int) -> Table:
     """One row per arm."""
     from rich.text import Text
 

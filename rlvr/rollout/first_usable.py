@@ -42,9 +42,9 @@ class FirstUsable:
         usable: Callable[[Rollout], bool],
         judge: Judge,
         *,
-        engine: int = 0,
-        engines: int = 1,
-        board: Board | None = None,
+        engine: int,
+        engines: int,
+        board: Board | None,
     ) -> None:
         """wanted: number of usable groups. judge: (row among this engine's requests, its samples) pairs → groups."""
         assert board is not None or engines == 1

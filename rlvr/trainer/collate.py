@@ -105,7 +105,7 @@ def collate(
     return with_advantage(batch, advantage, policy_of)
 
 
-def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batch], Policy] | None = None) -> Batch:
+def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batch], Policy] | None) -> Batch:
     """The batch with its advantages, and with returns and values if the advantage function returns them.
 
     The function gets the inputs that it declares with `needs` by name, each [B, T]: mask, logp_old; value and entropy

@@ -68,10 +68,10 @@ def run_slurm(
     sweep_id: str,
     configs: Mapping[str, Mapping[str, Any]],
     *,
-    run_ids: Collection[str] | None = None,
+    run_ids: Collection[str] | None,
     shipper: Sequence[str] | None,
-    wait: bool = False,
-    unless_cancelled: bool = False,
+    wait: bool,
+    unless_cancelled: bool,
 ) -> Outcome:
     """Submit the runs that have neither finished nor a job.
 
