@@ -18,15 +18,8 @@ from rlvr.config.overrides import Point, alternatives, combinations, key_of, rea
 from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GRID_KEYS, GROWTH, NAMING
 
-OF_ALL = (
-    *GRID_KEYS,
-    *GROWTH,
-    *ADDED_ARMS,
-    *NAMING,
-    *EXPECTED,
-    "tracker",
-    "hydra",
-)  # keys of a sweep, never of single points
+# Keys of a sweep, never of single points.
+OF_ALL = (*GRID_KEYS, *GROWTH, *ADDED_ARMS, *NAMING, *EXPECTED, "tracker", "hydra")
 T = TypeVar("T")
 Usual = Callable[[str], object]  # by key, its value in the points that do not set it
 

@@ -14,12 +14,8 @@ DRAWN = (
     *("reward/accuracy", "reward/mean", "reward/solved_fraction", "policy/entropy", "policy/kl_base"),
     *("optim/grad_norm", "response/length"),
 )
-CACHED_METRICS = (
-    *DRAWN,
-    "advantage/abs_mean",
-    "policy/abs_log_ratio",
-    "throughput/gpu_s_per_token",
-)  # and those of figures
+# And those of figures.
+CACHED_METRICS = (*DRAWN, "advantage/abs_mean", "policy/abs_log_ratio", "throughput/gpu_s_per_token")
 POINTS = 256  # of a curve, at most
 _SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("value", pa.float32())])
 

@@ -43,9 +43,8 @@ class Checker:
         self.dry_run = dry_run
         self.unchecked: dict[str, None] = {}  # lines, in order (a dict as an ordered set)
         self._valid_sections: set[str] = set()  # sections of configs, with their values, that passed the checks
-        self._tasks: dict[
-            str, TaskAbilities | None
-        ] = {}  # by the task's section; None: its data are not on this machine
+        # By the task's section; None: its data are not on this machine.
+        self._tasks: dict[str, TaskAbilities | None] = {}
         self._hub = BriefHub()
 
     def check(

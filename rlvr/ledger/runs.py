@@ -241,14 +241,8 @@ def flatten(tree: Mapping[str, Any], key: Callable[[str], str] = str) -> dict[st
     return flat
 
 
-_LEAVES = (
-    str,
-    int,
-    float,
-    bool,
-    type(None),
-    list,
-)  # tested first: that takes a tenth of the time of isinstance(value, Mapping)
+# Tested first: that takes a tenth of the time of isinstance(value, Mapping).
+_LEAVES = (str, int, float, bool, type(None), list)
 
 
 def choices(config: Mapping[str, Any]) -> dict[str, str]:

@@ -104,9 +104,8 @@ class Ledger:
         self.home = Path(home)
         self.root = layout.runs(self.home)
         self.created_runs: set[str] = set()  # ids of the runs that this object, and no other command, has created
-        self._recorded: dict[
-            str, tuple[int, int]
-        ] = {}  # of the sweeps that this object wrote: `_version` of sweep.json
+        # Of the sweeps that this object wrote: `_version` of sweep.json.
+        self._recorded: dict[str, tuple[int, int]] = {}
 
     # --- writing
 

@@ -33,9 +33,8 @@ class CopiedRun:
     arm: str  # the name without the seed
     study: str
     tags: tuple[str, ...]  # of its sweeps: their names and tags
-    config: dict[
-        str, Value
-    ]  # frozen config, flat, and the chosen options; without directories, addresses and other circumstances
+    # Frozen config, flat, and the chosen options; without directories, addresses and other circumstances.
+    config: dict[str, Value]
     knobs: dict[str, Value]  # the part of it that a sweep varied
     records: list[journal.Record]  # by step, each step once: what the first attempt measured
 

@@ -15,9 +15,8 @@ THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
-SUBSCRIPT = re.compile(
-    rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}"
-)  # \max of m_{\max}: part of a name
+# \max of m_{\max}: part of a name
+SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}")
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
 LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
