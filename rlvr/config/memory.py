@@ -137,6 +137,7 @@ class Setting:
     engine_gpus: int = 1  # GPUs that share this copy
     engine_sleeps: bool = False  # the engine releases its weights' memory while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
+    sequences: int = 0  # of a vLLM on this GPU, at most, in one batch; 0: there is none
     beside_gb: float = 0.0  # memory that belongs to no tensor
 
 
@@ -164,6 +165,8 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     summing = step | {"whole gradients": trained * float((w + 4 if r > 1 else 12) * model.embedding_parameters)}
     # The canary after a sync runs the trainer's model too, so weights are gathered while the engine holds its cache.
     sampling = engine | {"engine cache": setting.cache_gb * GB, "gathered weights": float(w * gathered)}
+    if setting.sequences:
+        sampling["engine at work"] = _at_work(model, setting.sequences)
     if not setting.engine_sleeps:
         permanent |= engine
     return permanent | max(learning, summing, sampling, key=lambda phase: sum((permanent | phase).values()))
@@ -209,11 +212,16 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
     weights = _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1)
-    used_gb = (weights + SAMPLED * engine["max_batch_sequences"] * model.vocab) / GB + SAMPLING_GB + CONTEXT_GB
+    used_gb = (weights + _at_work(model, engine["max_batch_sequences"])) / GB + CONTEXT_GB
     if "workers" not in engine and config["trainer"] is not None:  # the policy is trained on the same GPU
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
         used_gb += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB
     return max(LEAST_CACHE_GB, FILLED * gpu_gb - used_gb)
+
+
+def _at_work(model: Architecture, sequences: int) -> float:
+    """Bytes of a vLLM that samples, beside its weights and its cache. sequences: at most, in one batch."""
+    return SAMPLING_GB * GB + SAMPLED * sequences * model.vocab
 
 
 def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
@@ -256,6 +264,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         cache_gb=0 if elsewhere else engine["max_cache_gb"] or LEAST_CACHE_GB,
         engine_gpus=engine.get("tensor_parallel", 1),
         engine_sleeps=sleeps,
+        sequences=engine["max_batch_sequences"] if sleeps and cluster.get("gpus") else 0,
         beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if cluster.get("gpus") else 0.0,
     )
 

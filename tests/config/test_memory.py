@@ -340,6 +340,22 @@ def test_a_gpu_holds_more_than_tensors() -> None:
     assert "contexts and fragments" not in per_gpu(TINY, memory.setting_of(run(gpus=0)))
 
 
+def test_a_vllm_at_work_holds_more_than_weights_and_cache() -> None:
+    """What the default cache leaves free for it counts before launch, too: 2.5 GB, and 12 bytes for each of 512
+    sequences and 152064 tokens, 0.87. Without a GPU nothing is counted.
+    """
+    config = run(gpus=8)
+    config["rollout"]["engine"] = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
+    model = memory.architecture_of_model(config["model"])
+    assert model is not None
+    config["rollout"]["engine"]["max_cache_gb"] = memory.cache_gb(config, 80)
+    parts = per_gpu(model, memory.setting_of(config))
+    assert parts["engine at work"] / GB == pytest.approx(3.37, abs=0.01)
+    assert sum(parts.values()) / GB == pytest.approx(0.95 * 80)  # the cache fills what the rest leaves
+    config["cluster"]["gpus"] = 0
+    assert "engine at work" not in per_gpu(model, memory.setting_of(config))
+
+
 def test_a_run_that_needs_too_much_memory_is_refused_with_its_largest_parts() -> None:
     """7.6 billion parameters: 12 bytes each are 85 GB for one GPU, 11 for each of eight."""
     memory.check(run())
