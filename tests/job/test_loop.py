@@ -25,6 +25,8 @@ from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter, read
 from rlvr.objective.batch import needs
+from rlvr.rollout.native import NativeEngine
+from rlvr.trainer.fsdp import Trainer
 from tests.trainer.test_logprob import Entropies
 
 OVERRIDES = (
@@ -69,6 +71,28 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
         run.close()
     assert batch.reward.tolist() == [r.value - 0.5 for g in groups for r in g.rewards]
     assert batch.mask.tolist() == [[True], [False]] * 4
+
+
+def test_the_engine_sleeps_while_the_trainer_reads_the_stored_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a step: an engine on the same GPU has taken all memory that the trainer does not need at rest."""
+    events = list[str]()
+
+    def noted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def note(*arguments: Any, **options: Any) -> Any:
+            events.append(name)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, note)
+
+    for owner, name in ((NativeEngine, "generate_until"), (NativeEngine, "sleep"), (Trainer, "policy_of")):
+        noted(owner, name)
+    presample = ("presample.samples=4", "presample.threshold=1", "presample.problems=16", "presample.ratio=4")
+    make_run(tmp_path, "loss=dph_js", "rollout.logp_old=trainer", "rollout.prompts=8", *presample).close()
+    assert list(dict.fromkeys(events)) == ["generate_until", "sleep", "policy_of"]
 
 
 def test_entropies_are_computed_for_an_advantage_that_reads_them_alone(tmp_path: Path) -> None:
