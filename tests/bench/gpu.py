@@ -17,7 +17,8 @@ sync: seconds until a vLLM on the same GPU has all weights of a trainer there, b
 (`peer_value`); `share` is the ratio of the two. It needs vLLM (--python: of an environment that has it) and first
 writes the model to a temporary directory.
 step: seconds of a training step of `paper=lad_math` on one GPU, with 8 prompts instead of 256 and responses of --tokens
-tokens, and its `parts`; beside it the estimate of `--dry-run` (`peer_value`). It needs vLLM, too.
+tokens, and its `parts`; beside it the estimate of `--dry-run`'s cost model for responses of this length (`peer_value`).
+It needs vLLM, too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import contextlib
 import json
 import string
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ TIMED = ("wait", "sync", "batch", "train")  # parts of a step
 
 
 def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | None) -> dict[str, Any]:
-    """Seconds of a step with 64 responses of `tokens` tokens, its parts, and the cost model's estimate.
+    """Seconds of a step with 64 responses of `tokens` tokens, its parts, and the cost model's estimate for them.
 
     model: written to a temporary directory, where the run reads it. gpu: a name of `cluster.gpu`. python: of an
     environment with vLLM; None: this one.
@@ -49,15 +50,22 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
             if run.train(StopFlag()) is not Cause.OK:
                 raise RuntimeError("the run failed: the log above has the reason")
         (last,) = (r.metrics for r in read(layout.journal(run_dir)).records if r.step == STEPS)
-        known = memory.architecture_of_model(OmegaConf.to_container(config.model))  # type: ignore[arg-type] - a dictionary
+        plain: Any = OmegaConf.to_container(config)
+        known = memory.architecture_of_model(plain["model"])
         assert known is not None
-        modelled = cost.estimate(OmegaConf.to_container(config), known).parts  # type: ignore[arg-type] - the same
-    trained = sum(seconds for part, seconds in modelled.items() if part not in ("evaluation", "presample"))
     return {
         "value": last["time/step_s"],
-        "peer_value": trained / STEPS,
+        "peer_value": predicted_s(plain, known, last["response/length"]),
         "parts": {name: last[f"time/{name}_s"] for name in TIMED},
     }
+
+
+def predicted_s(config: Mapping[str, Any], model: memory.Architecture, length: float) -> float:
+    """Seconds of a step by the cost model, if responses have `length` tokens on average: without a finished run it
+    would assume that most of them end early, and these do not.
+    """
+    parts = cost.seconds(model, cost.workload_of(config, {"length": length}))
+    return sum(seconds for part, seconds in parts.items() if part not in ("evaluation", "presample")) / STEPS
 
 
 def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictConfig:
