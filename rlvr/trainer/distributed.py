@@ -63,7 +63,7 @@ def join_group() -> tuple[int, int, torch.device]:
             store = HashStore() if file is None else FileStore(file, world)
         _await_all_ranks(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=MEET)
-        _set_timeouts(device)
+        _set_timeouts(dist.group.WORLD, device)
     return dist.get_rank(), dist.get_world_size(), device
 
 
@@ -79,12 +79,11 @@ def _await_all_ranks(store: Store, rank: int, world: int) -> None:
         time.sleep(MEET_LOOK_S)
 
 
-def _set_timeouts(device: torch.device) -> None:
-    """Set the timeouts of collectives, once the ranks are connected (connecting itself is limited by MEET)."""
-    world = dist.group.WORLD
-    assert world is not None
+def _set_timeouts(group: dist.ProcessGroup | None, device: torch.device) -> None:
+    """Set the timeouts of a group's collectives, once the ranks are connected (connecting is limited by MEET)."""
+    assert group is not None
     for used_device in {torch.device("cpu"), device}:
-        backend: Any = world._get_backend(used_device)
+        backend: Any = group._get_backend(used_device)
         backend._set_default_timeout(GPU_TIMEOUT if backend.name() == "nccl" else TIMEOUT)
 
 
@@ -163,7 +162,10 @@ def mesh(device: torch.device, shard_over: Literal["job", "node"] = "job") -> De
     if shard_over == "job":
         return init_device_mesh(device.type, (world,))
     of_node = int(os.environ["LOCAL_WORLD_SIZE"])
-    return init_device_mesh(device.type, (world // of_node, of_node), mesh_dim_names=("copy", "shard"))
+    of_nodes = init_device_mesh(device.type, (world // of_node, of_node), mesh_dim_names=("copy", "shard"))
+    for group in of_nodes.get_all_groups():  # new ones, with torch's own timeout
+        _set_timeouts(group, device)
+    return of_nodes
 
 
 def another_group() -> dist.ProcessGroup | None:

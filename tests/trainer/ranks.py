@@ -176,6 +176,9 @@ def train_copies(directory: Path, rank: int) -> None:
         trainer.learn(batch(seed=seed))
     results["reductions"] = dict(reductions.counts)
     results["layers"] = sum(isinstance(module, FSDPModule) for module in trainer.actor.modules())
+    cpu = torch.device("cpu")
+    backends: list[Any] = [group._get_backend(cpu) for group in distributed.mesh(cpu, "node").get_all_groups()]
+    results["timeouts"] = [backend.options._timeout.total_seconds() for backend in backends]
     trainer.save(directory / "copied", {"seen": 2}, background=True)
     trainer.writer.wait()
     torch.save({**results, "weights": weights(trainer)}, directory / f"copied-{rank}.pt")

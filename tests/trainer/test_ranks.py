@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlvr.model.tokenizer import word_tokenizer
-from rlvr.trainer import checkpoint
+from rlvr.trainer import checkpoint, distributed
 from tests.trainer import ranks
 from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, weights, worst
 
@@ -137,6 +137,11 @@ def test_nodes_with_copies_add_up_gradients_once_per_update(copied: list[dict[st
     for rank in copied:
         assert rank["reductions"]["c10d::allreduce_"] == rank["layers"]
         assert rank["reductions"]["c10d::_reduce_scatter_base_"] >= 2 * rank["layers"]
+
+
+def test_the_groups_of_nodes_with_copies_wait_as_long_as_all_ranks(copied: list[dict[str, Any]]) -> None:
+    for rank in copied:
+        assert rank["timeouts"] == [distributed.TIMEOUT.total_seconds()] * 2
 
 
 def test_the_checkpoint_of_nodes_with_copies_holds_one_and_is_read_by_one_rank(
