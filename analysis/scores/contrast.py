@@ -71,7 +71,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What cannot be paired: seeds that one side lacks, number of problems that some common seed of a side lacks."""
+    """What cannot be paired: seeds that one side lacks, number of problems that a common seed of either side lacks."""
 
     arm_seeds: tuple[int, ...] = ()
     reference_seeds: tuple[int, ...] = ()
@@ -136,7 +136,7 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
         left_out=LeftOut(
             tuple(s for s in arm.seeds if s not in seeds),
             tuple(s for s in reference.seeds if s not in seeds),
-            max(len(arm.problems), len(reference.problems)) - len(complete),
+            len({*arm.problems, *reference.problems}) - len(complete),
         ),
     )
 

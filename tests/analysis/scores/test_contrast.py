@@ -44,7 +44,7 @@ def test_the_difference_pairs_seeds_and_problems_by_name():
     assert paired.problems == ("p1", "p2")
     assert paired.values.tolist() == [[-1, 0], [1, 1]]
     assert paired.per_seed.tolist() == [-0.5, 1.0]
-    assert paired.left_out == LeftOut((), (), 1)
+    assert paired.left_out == LeftOut((), (), 2)  # p0, which the reference lacks, and p3, which the arm lacks
 
 
 def test_a_seed_or_a_problem_without_a_partner_is_left_out_and_named():
