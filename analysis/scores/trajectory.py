@@ -141,8 +141,18 @@ def devices(frames: Frames, run_id: str) -> int:
 
 
 def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], level: Level) -> Cell:
-    """The score of an arm at a level."""
+    """The score of an arm at a level. At the same points it is the same object: by it `compare` knows that several arms
+    have one reference."""
     points = (level.points or {}).get(arm.group_id, {})
+    key = ("cell at", arm.group_id, metric, tuple(sources), tuple(points.items()))
+    if key not in frames.cache:
+        frames.cache[key] = _cell_at_points(frames, arm, metric, sources, points)
+    return frames.cache[key]
+
+
+def _cell_at_points(
+    frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]
+) -> Cell:
     absent = [run.state for run in arm.runs if run.run_id not in points]
     reasons = ["not evaluated" if state == State.FINISHED else state for state in absent]
     return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)

@@ -14,6 +14,7 @@ from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS, Origin, Outcome, Verdict
 from analysis.scores.question import questions
 from analysis.scores.verdict import verdicts
+from analysis.tables import comparison
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 PROBLEMS = 60
@@ -181,6 +182,17 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
     assert verdict.note == f"about {first - 4} more seeds"
     assert verdict.claim.origin == Origin.PAPER
+
+
+def test_a_claim_has_the_simultaneous_intervals_of_the_comparison(tmp_path):
+    """Both arms are compared to the one GRPO: their differences are correlated, in the claim as in the table."""
+    arms = {"loss=grpo": (4, 4, 4, 4), "loss=pacs lr=1e-4": (6, 7, 6, 7), "loss=pacs lr=1e-3": (3, 3, 3, 4)}
+    verdict = judged(tmp_path, arms, CLAIM)
+    cells = comparison.table(load(tmp_path)).cells
+    compared = cells[(cells["metric"] == "avg@8") & cells["difference"].notna()]
+    in_table = sorted(zip(compared["difference_low"], compared["difference_high"], strict=True))
+    in_claim = sorted((c.judged.simultaneous.low, c.judged.simultaneous.high) for c in verdict.compared)
+    assert in_claim == [pytest.approx(ends) for ends in in_table]
 
 
 def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
