@@ -80,14 +80,16 @@ def name_of(verdict: Verdict) -> str:
 
 
 def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
-    """The verdict, or that of the first look of a stopping rule that decided it: more seeds since do not change it."""
+    """The verdict, or that of the first look of a stopping rule that decided it: more seeds since do not change it, and
+    no further ones are asked for."""
     looks: Sequence[Mapping[str, Any]] = rule.get("looks", ())
     for number, look in enumerate(looks, start=1):
         for question in look["questions"]:
             is_decided = question["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)
             if is_decided and question["name"] == name_of(verdict):
                 at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
-                return replace(verdict, outcome=Outcome(question["outcome"]), measured=question["measured"], basis=at)
+                outcome = Outcome(question["outcome"])
+                return replace(verdict, outcome=outcome, measured=question["measured"], basis=at, note="")
     return verdict
 
 

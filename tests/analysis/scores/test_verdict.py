@@ -13,7 +13,7 @@ from scipy import stats
 from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS, Origin, Outcome, Verdict
 from analysis.scores.question import questions
-from analysis.scores.verdict import verdicts
+from analysis.scores.verdict import name_of, verdicts
 from analysis.tables import comparison
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
@@ -345,3 +345,16 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]}
     file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
     assert [verdict.outcome for verdict in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]
+
+
+def test_what_a_look_has_decided_asks_for_no_more_seeds(tmp_path):
+    """PACS was above GRPO at a look; over the seeds since, which another question needed, it no longer is."""
+    verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
+    assert (verdict.outcome, verdict.note[:5]) == (Outcome.UNDECIDED, "about")
+    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
+    question = {"name": name_of(verdict), "outcome": Outcome.HOLDS, "measured": "+25 [20, 30] points"}
+    looks = [{"seeds": 3, "level": 0.02, "questions": [question]}]
+    rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": looks}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
+    (of_look,) = verdicts(load(tmp_path))
+    assert (of_look.outcome, of_look.measured, of_look.note) == (Outcome.HOLDS, "+25 [20, 30] points", "")
