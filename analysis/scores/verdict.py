@@ -320,6 +320,7 @@ class _Test:
         text = self.metric.difference(float(slope.summary().mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
+            self._check_room(cells)
             seeds = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
             more = f"about {seeds - len(slope.seeds)} more seeds" if seeds else "no number of seeds would decide it"
             if interval.excludes(0):

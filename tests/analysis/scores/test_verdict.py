@@ -290,6 +290,11 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
         ({"loss=grpo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "metric": "pass@64"}, "no run measured pass@64"),
         ({"loss=grpo": (9, 9, 9), "loss=pacs": (9, 9, 9)}, CLAIM, "saturated: 100.0 to 100.0 %"),
         (
+            {f"loss=pacs lr={lr}": (9, 9, 9) for lr in ("1e-5", "1e-4", "1e-3")},
+            {**CLAIM, "arm": "loss=pacs", "relation": "rises with lr"},
+            "saturated: 100.0 to 100.0 %",
+        ),
+        (
             {"loss=grpo": (3, 4, 3), "loss=pacs": (1, 1, 1)},
             {**CLAIM, "metric": "pass", "at": "equal accuracy"},
             "not at equal accuracy: loss=pacs has a run that never rises above where the others begin",
