@@ -113,8 +113,11 @@ class Difference:
 def difference(arm: Scores, reference: Scores) -> Difference | None:
     """The paired difference over common seeds and problems; None if there are none.
 
-    A problem counts if every common seed of both has a value for it.
+    A problem counts if every common seed of both has a value for it. If only one side has its scores by problem (the
+    samples of the other are lost), numbers per run are compared.
     """
+    if (arm.benchmark is None) != (reference.benchmark is None):
+        arm, reference = arm.by_seed(), reference.by_seed()
     seeds = tuple(s for s in arm.seeds if s in set(reference.seeds))
     in_arm, in_reference = _shared(arm.problems, reference.problems)
     if not seeds or not len(in_arm):

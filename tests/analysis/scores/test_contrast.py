@@ -62,6 +62,16 @@ def test_without_anything_in_common_there_is_no_difference():
     assert difference(scores([[math.nan]]), scores([[1.0]])) is None
 
 
+def test_scores_by_problem_are_compared_to_numbers_per_run_seed_by_seed():
+    """The samples of the reference are lost, and only the means that it logged are left."""
+    arm = scores([[1, 0, 1, 1], [1, 1, 1, 1], [0, 0, 1, 1]])
+    logged = Scores((0, 1, 2), ("",), np.array([[0.25], [0.75], [0.5]]))
+    for paired, sign in ((difference(arm, logged), 1), (difference(logged, arm), -1)):
+        assert paired.per_seed.tolist() == [sign * d for d in (0.5, 0.25, 0.0)]
+        assert paired.summary.num_problems == 0
+        assert not paired.left_out
+
+
 def test_pairing_removes_what_the_arms_share():
     """Two arms that differ by 0.02 on every problem: any interval of either alone is wide, of the difference nil."""
     base = np.random.default_rng(0).random((1, 50))
