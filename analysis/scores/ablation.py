@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -38,7 +38,9 @@ def lines(
     for setting in by_setting(frames, chosen):
         groups: dict[tuple[str, str, str], dict[Any, Arm]] = {}
         for arm in setting.arms:
-            group = groups.setdefault((arm.method, _scales(arm, knob), _without(arm.variant, knob)), {})
+            # Tuned knobs may differ along a line: each arm has its own best value of them.
+            keys = {knob, *arm.tuned}
+            group = groups.setdefault((arm.method, _without(arm.scales, keys), _without(arm.variant, keys)), {})
             group[arm.first.knob(knob)] = arm
         num_alike = Counter((method, variant) for method, _, variant in groups)
         of_setting = [
@@ -60,13 +62,15 @@ def _line(method: str, details: Sequence[str], group: Mapping[Any, Arm]) -> Line
     return Line(name, group[values[0]].loss, tuple(values), tuple(group[v] for v in values))
 
 
-def _scales(arm: Arm, knob: str) -> str:
-    """The η and β of an arm, without the knob."""
-    return ", ".join(part for part in arm.scales.split(", ") if part.partition("=")[0] != knob.rpartition(".")[2])
+def _without(details: str, keys: Collection[str]) -> str:
+    """The scales or the variant of an arm without these knobs. A component may repeat a knob: beta is loss.beta."""
+    names = {*keys, *map(_last_part, keys)}
+    parts = [(part, part.partition("=")[0]) for part in details.split(", ")]
+    return ", ".join(part for part, key in parts if key not in names and _last_part(key) not in keys)
 
 
-def _without(variant: str, knob: str) -> str:
-    return ", ".join(part for part in variant.split(", ") if not part.startswith(f"{knob}="))
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def metrics(setting: Comparable) -> dict[str, Metric]:

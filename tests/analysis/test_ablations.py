@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,22 @@ def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: 
         ("lad-js (eta=1)", "N = 4"): 6 / 8,
         ("lad-js (eta=1)", "N = 16"): 7 / 8,
     }
+
+
+def test_the_best_value_of_each_arm_does_not_divide_a_line(tmp_path: Path) -> None:
+    """Tuning picked another learning rate at 8 rollouts than at 16 and 32."""
+    plan: list[tuple[str, str, list[str]]] = []
+    for samples, lr in ((8, 1e-5), (16, 1e-4), (32, 1e-4)):
+        knobs = {"rollout": {"samples": samples}, "lr": lr}
+        run_id = write_run(tmp_path, config("grpo", **knobs), end(samples // 8), name=f"n{samples}")
+        plan.append((run_id, f"n{samples}", ["loss=grpo", f"rollout.samples={samples}", f"lr={lr:g}"]))
+    write_sweep(tmp_path, "s", plan)
+    assert set(rollout_scaling.table(load(tmp_path)).cells["row"]) == {"base policy (step 0)", "N = 16", "N = 32"}
+    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
+    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "seeds": [1000], "picks": {}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tune": rule}))
+    table = rollout_scaling.table(load(tmp_path))
+    assert [cell(table, f"N = {n}", "avg@8")["mean"] for n in (8, 16, 32)] == [1 / 8, 2 / 8, 4 / 8]
 
 
 def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
