@@ -101,7 +101,8 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
     alpha, coef = arm.first.knob("loss.alpha"), arm.first.knob(PENALTY if _penalised(arm) else "loss.coef")
     label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
     steps = {run: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
-    done = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
+    ends = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
+    done = {run: step for run, step in ends.items() if any(frames.problem_counts(run.run_id, step, s) for s in sources)}
     states = [run.state for run in arm.runs if run not in done]
     reason = next((r for r in REASONS if r in states), "not evaluated")
     if not done:

@@ -78,6 +78,19 @@ def test_problems_without_judged_samples_are_neither_kept_nor_lost(tmp_path: Pat
     assert cell(tmp_path, "none", "exploration rate")["mean"] == 1
 
 
+def test_a_run_whose_last_samples_are_lost_is_missing(tmp_path: Path) -> None:
+    for seed, right in ((0, 4), (1, 8)):
+        run(tmp_path, frozen_config("js", seed, coef=0.2), (right, right, 0, 0), ["plain"])
+    (lost,) = (
+        f
+        for f in tmp_path.glob("runs/*/samples/test-00000040.parquet")
+        if (pd.read_parquet(f)["outcome"] == "correct").sum() == 8
+    )
+    lost.unlink()
+    of_arm = cell(tmp_path, "JS (coef 0.2)", "avg@8")
+    assert (of_arm["mean"], of_arm["state"]) == (16 / 32, "partial")
+
+
 def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: Path) -> None:
     """At two learning rates, and a control that is left out."""
     for lr, right in ((1e-5, 4), (1e-4, 8)):
