@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -256,6 +257,28 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_runs_save_although_the_launch_can_print_no_more(tmp_path: Path, *, is_terminal: bool) -> None:
+    ledger = plan(tmp_path, **{run_id: {"steps": 1000, "pause": 0.02} for run_id in "ab"})
+    options: dict[str, Any] = {"workers": 2}
+    command = [sys.executable, "-m", "tests.sweeps.launch", str(ledger.home), "s", json.dumps(options)]
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    process = subprocess.Popen(command, cwd=HERE.parent.parent, stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    try:
+        wait_for(lambda: running(ledger, "a", "b"))
+        os.close(ours)  # the terminal, or the reader of the pipe, is gone
+        process.send_signal(signal.SIGHUP)
+        process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
+    for run_id in "ab":
+        state = ledger.state(run_id)
+        assert (state.state, state.step) == ("preempted", int((ledger.run_dir(run_id) / "step.txt").read_text()))
 
 
 @pytest.mark.real
