@@ -159,8 +159,8 @@ def tracking(home: Path) -> Path:
 
 
 def home_of(directory: Path) -> Path:
-    """The home that a sweep or a submission belongs to."""
-    return directory.resolve().parents[2]
+    """The home that a sweep or a submission belongs to, also if its `runs` is a link to a directory elsewhere."""
+    return directory.absolute().parents[2]
 
 
 # --- of a run

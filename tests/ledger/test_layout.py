@@ -38,6 +38,18 @@ def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:
     assert [layout.step_of(tmp_path / name) for name in odd] == [None] * 5
 
 
+def test_a_sweep_belongs_to_the_home_whose_runs_are_a_link_to_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (tmp_path / "scratch" / "runs-of-mine").mkdir(parents=True)
+    home.mkdir()
+    layout.runs(home).symlink_to(tmp_path / "scratch" / "runs-of-mine")
+    monkeypatch.chdir(home)
+    for below in (layout.sweep(home, "s"), layout.submissions(home) / "token", Path("runs/sweeps/s")):
+        assert layout.home_of(below) == home
+
+
 def test_hidden_directories_and_those_without_files_of_a_launch_are_no_runs(tmp_path: Path) -> None:
     for path in ("a/run.json", "b/config.yaml", "c/notes.txt", ".d.1-ab.tmp/run.json", "sweeps/s/sweep.json"):
         (file := tmp_path / "runs" / path).parent.mkdir(parents=True)
