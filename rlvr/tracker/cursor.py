@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from rlvr.ledger import journal, layout
-from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger.attempt import newest_attempt, read_end
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.tags import redact
 
@@ -65,7 +66,7 @@ class Cursor:
 
 
 def is_behind(run_dir: Path) -> bool:
-    """Whether the newest attempt has ended and this has not been shipped to any store. Reads at most three small files.
+    """Whether the newest attempt has ended and this has not been shipped to any store. Reads at most four small files.
 
     So it is if the server was down when the run ended, or if the shipping process was killed.
     """
@@ -75,8 +76,14 @@ def is_behind(run_dir: Path) -> bool:
         return False
     if cursors is None or signature(layout.cursor(run_dir))[1] < ended[1]:
         return True
-    now = signature(layout.journal(run_dir))
-    return all(content.get("journal") != now for content in cursors.values() if isinstance(content, dict))
+    now, end = signature(layout.journal(run_dir)), read_end(newest)
+    # A cursor may be newer than the end and not know it: lines are sent before the state, which was read before them.
+    states = None if end is None else (end.cause.state, State.FINISHED)  # what an earlier attempt has finished stays so
+    return not any(
+        content.get("journal") == now and (states is None or (content.get("tags") or {}).get("rlvr.state") in states)
+        for content in cursors.values()
+        if isinstance(content, dict)
+    )
 
 
 def _series(steps: Iterable[int]) -> list[list[int]]:

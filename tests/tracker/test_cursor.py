@@ -7,8 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.ledger.journal import Record
-from rlvr.tracker.cursor import Cursor
+from rlvr.ledger import layout
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.journal import JournalWriter, Record
+from rlvr.tracker.cursor import Cursor, is_behind, signature
 
 URI = "sqlite:////x.db"
 
@@ -45,3 +47,20 @@ def test_each_store_has_its_own_cursor_and_that_of_another_version_is_ignored(tm
     text = (tmp_path / "mlflow.json").read_text()
     (tmp_path / "mlflow.json").write_text(text.replace('"steps"', '"offset"'))
     assert Cursor.load(tmp_path, URI) == Cursor()
+
+
+def test_a_run_is_behind_until_a_store_has_its_lines_and_its_end(tmp_path: Path) -> None:
+    """The shipper read the state before the run ended, or was killed between its last lines and its state."""
+    with Attempt.open(tmp_path) as attempt:
+        JournalWriter(tmp_path, attempt.number).record(0, {"x": 1.0})
+        attempt.close("ok")
+    cursor = Cursor("1", "x", "y", journal=signature(layout.journal(tmp_path)))
+    for tags in ({}, {"rlvr.state": "running"}, {"rlvr.state": "preempted"}):
+        cursor.tags = tags
+        cursor.save(tmp_path, URI)
+        assert is_behind(tmp_path)
+    cursor.tags = {"rlvr.state": "finished"}
+    cursor.save(tmp_path, URI)
+    assert not is_behind(tmp_path)
+    Cursor("2", tags={"rlvr.state": "running"}).save(tmp_path, "sqlite:////z.db")
+    assert not is_behind(tmp_path)
