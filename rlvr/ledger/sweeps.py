@@ -125,7 +125,7 @@ class Ledger:
         recorded = read_info(target)
         try:
             before = layout.config(target).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, UnicodeDecodeError):  # missing, or damaged: it may be cut within a character
             before = None
         if before is not None and before != config_yaml and not _is_same_run(run_id, before, config_yaml):
             before = None

@@ -359,6 +359,9 @@ def test_the_same_launch_restores_what_is_damaged(tmp_path: Path) -> None:
     make_ledger(tmp_path, "abc")
     assert ledger.state("abc").state == "planned"
     assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
+    (ledger.run_dir("abc") / "config.yaml").write_bytes(CONFIG.encode() + "model: ä".encode()[:-1])
+    make_ledger(tmp_path, "abc")
+    assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
 
 
 def test_a_run_of_a_sweep_without_a_directory_is_missing(tmp_path: Path) -> None:
