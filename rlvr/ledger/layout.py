@@ -46,16 +46,26 @@ _ROOT = Path(__file__).resolve().parents[2]
 def home() -> Path:
     """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else the current directory.
 
-    It need not exist yet. Raises ValueError if $RLVR_HOME is a file.
+    It need not exist yet. Raises ValueError if $RLVR_HOME is a file, or no path.
     """
     if chosen := os.environ.get("RLVR_HOME"):
-        directory = Path(chosen).expanduser().resolve()
+        directory = typed_path(chosen, "RLVR_HOME=")
         if directory.exists() and not directory.is_dir():
             raise ValueError(f"RLVR_HOME={chosen} is a file. Set it to a directory, which may be a new one.")
         return directory
     if (_ROOT / "pyproject.toml").is_file() and (_ROOT / "conf").is_dir():
         return _ROOT
     return Path.cwd()
+
+
+def typed_path(typed: str | Path, option: str) -> Path:
+    """A typed path, absolute and without links. Raises ValueError that names `option` for ~NAME where there is no such
+    user, and for links that lead in a circle.
+    """
+    try:
+        return Path(typed).expanduser().resolve()
+    except RuntimeError as error:
+        raise ValueError(f"{option}{typed} leads nowhere: {str(error).rstrip('.')}.") from error
 
 
 # --- under the home

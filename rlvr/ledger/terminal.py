@@ -83,7 +83,7 @@ def home(typed: Path | None) -> Path:
     """The directory of runs/: that of `--home`, which must exist, else `layout.home()`. Raises ValueError."""
     if typed is None:
         return layout.home()
-    directory = typed.expanduser().resolve()
+    directory = layout.typed_path(typed, "--home ")
     if not directory.is_dir():
         raise ValueError(f"--home {typed}: there is no such directory. Pass the one that holds runs/.")
     return directory

@@ -31,6 +31,15 @@ def test_home_is_that_of_the_environment_variable_else_the_checkout(
     assert layout.home() == Path(__file__).resolve().parents[2]
 
 
+def test_a_home_that_leads_nowhere_is_an_error_of_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for nowhere in ("~no-such-user/runs", str(tmp_path / "a" / "home")):
+        monkeypatch.setenv("RLVR_HOME", nowhere)
+        with pytest.raises(ValueError, match=f"RLVR_HOME={nowhere} leads nowhere"):
+            layout.home()
+
+
 def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:
     named = (layout.checkpoint, layout.evaluation, layout.policy, layout.rollouts)
     assert [layout.step_of(name(tmp_path, 120)) for name in named] == [120] * 4

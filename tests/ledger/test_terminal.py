@@ -35,6 +35,11 @@ REJECTED = {
         ["status", "--home", "/nowhere"],
         "--home /nowhere: there is no such directory.",
     ),
+    "a home of a user that there is not": (
+        sweeps,
+        ["status", "--home", "~no-such-user/x"],
+        "--home ~no-such-user/x leads",
+    ),
     "the same of the shipper": (ship, ["--home", "/nowhere"], "--home /nowhere: there is no such directory."),
     "a run that there is not": (sweeps, ["logs", "nothing"], "There is no run nothing in "),
     "the same of an export": (export, ["nothing", "model"], "There is no run nothing in "),
