@@ -223,6 +223,7 @@ class ShipperProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log
         with log.open("ab") as file:
+            self._log_start = file.tell()  # it may contain output of earlier launches
             self.process = subprocess.Popen(
                 list(command),
                 env=imports.child_environment(),
@@ -247,7 +248,7 @@ class ShipperProcess:
             self.process.wait()
         if code == 0:
             return ""
-        log = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        log = self.log_path.read_bytes()[self._log_start :].decode(errors="replace").strip().splitlines()
         if code is None:
             why = "its shipper was killed before it was done"
         else:

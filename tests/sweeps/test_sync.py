@@ -32,6 +32,13 @@ def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path)
     )
 
 
+def test_the_words_of_an_earlier_shipper_are_not_the_reason_of_one_that_was_killed(tmp_path: Path) -> None:
+    (log := tmp_path / "shipper.log").write_text("MLflow: shipped 4 lines of 1 runs to sqlite:////x.db\n")
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    shipper = ShipperProcess([sys.executable, "-c", kill], log)
+    assert "yet: its shipper ended with code -9" in shipper.finish(60, hurry=lambda: False)
+
+
 def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_before(tmp_path: Path) -> None:
     ledger, point = Ledger(tmp_path), [*BANDIT[1:], "seed=0"]
     before = planned([*point, "tracker=none"])
