@@ -38,7 +38,7 @@ class StageTask:
             print(f"stage {self.stage.name} is built", flush=True)
             return 0
         preempted = self.supervisor.stop_signal is signal.SIGTERM and self.here.restarts < self.settings["requeues"]
-        if preempted and self.here.requeue():
+        if preempted and self._requeue():
             return Cause.PREEMPTED.code
         cause, message = self._why(ended)
         write_json(layout.stage_end(self.submission), {"cause": cause.value, "message": message})
@@ -54,6 +54,14 @@ class StageTask:
         ended = self.supervisor.run([*start, str(run_dir), self.stage.name], env, ranks=ranks)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended
+
+    def _requeue(self) -> bool:
+        """Return the job to the queue. False if it was cancelled, or if that is not possible."""
+        try:
+            return self.here.requeue()
+        except ValueError as error:
+            print(f"not requeued: {error}", flush=True)
+            return False
 
     def _why(self, ended: Ended) -> tuple[Cause, str]:
         if self.supervisor.stop_signal is signal.SIGUSR2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.stages import record_stages, recorded_stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
+from slurm.supervise import Supervisor
+from sweeps.slurm.job_of_stage import StageTask
 from sweeps.slurm.stages import ranks_of_stage
 from sweeps.slurm.submissions import Queue, by_word, record, with_queue_states
 from tests.slurm.place import Place, causes, wait_for
@@ -141,3 +145,17 @@ def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:
     assert (state.state, state.cause, state.log) == ("failed", "stage", stage / "stage.out")
     assert "the pretrain stage s1" in state.message
     assert "host_oom: raise cluster.memory_gb" in state.message
+
+
+def test_a_preempted_job_of_a_stage_that_cannot_be_requeued_records_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    about = {"stage": "s1", "source": "pretrain", "run": "a", "ranks": 1, "threads": 1, "container": None}
+    submission = record(Ledger(tmp_path), "sweep", [], {**about, "retries": 0, "requeues": 3, "time_min": 10})
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("PATH", "/nowhere")  # SLURM does not answer
+    with Supervisor() as supervisor:
+        supervisor.stop_signal = signal.SIGTERM
+        assert StageTask(submission, supervisor).run() == Cause.PREEMPTED.code
+    assert json.loads((submission / "end.json").read_text())["cause"] == "preempted"
+    assert "not requeued: squeue is not on PATH" in capfd.readouterr().out
