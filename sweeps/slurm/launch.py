@@ -214,7 +214,7 @@ def submit_more(ledger: Ledger) -> None:
         try:
             with _submit_lock_held(ledger, MORE_S) as held:
                 outcome = _submit_waves(ledger, sweep_id, held)
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # a full disk, say: what this job has done stays done
             print(f"runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
         else:
             if outcome is not None:

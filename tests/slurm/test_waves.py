@@ -236,6 +236,19 @@ def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
     assert len(history(ledger)) == 1
 
 
+def test_a_job_that_cannot_submit_more_on_a_full_disk_ends_as_its_runs_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file in place of the directory of submissions raises an error of the file system, too."""
+    ledger = Ledger(tmp_path)
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
+    record_waves(ledger, "s", ["a"], ship=False)
+    layout.submissions(tmp_path).touch()
+    submit_more(ledger)
+    assert "runs of sweep s still wait for room in the queue" in capsys.readouterr().out
+    assert waiting_for_room(ledger) == {"a": "s"}
+
+
 def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, squeue="", scancel="")
     monkeypatch.setattr(launch, "LOCK_S", 0.0)
