@@ -56,6 +56,7 @@ def call(
             [program, *arguments],
             capture_output=True,
             text=True,
+            errors="replace",  # the user's other jobs may have names in any encoding
             timeout=patience_s,
             check=False,
             env=environment() if env is None else env,

@@ -183,6 +183,17 @@ def test_a_job_belongs_to_a_run_by_its_name_not_its_number(tmp_path: Path) -> No
     assert by_run(ledger, [mine, foreign]) == {"b": mine}
 
 
+def test_another_job_of_the_user_may_have_a_name_in_any_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (squeue := tmp_path / "squeue").write_bytes(
+        b"#!/bin/sh\ncat <<END\n1|N/A|RUNNING|None|n1|\xe9tude\n2_0|0|PENDING|None||rlvr-x\nEND\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert queue("rlvr-") == [Task("2_0", "rlvr-x", 0, "PENDING", "None", "")]
+
+
 def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
     tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
