@@ -22,7 +22,7 @@ def logging_to(path: Path) -> Iterator[IO[str]]:
     On SIGQUIT the stacks of all threads are written there too, by C code. The supervisor sends SIGQUIT to a run that
     hangs.
     """
-    with path.open("a", buffering=1) as file:
+    with path.open("a", buffering=1, encoding="utf-8") as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root = logging.getLogger()

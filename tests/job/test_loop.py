@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -217,3 +220,13 @@ def test_steps_that_the_journal_lost_are_repeated(draws: tuple[str, ...], tmp_pa
     journal = tmp_path / "lost" / "runs" / "x" / "metrics.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))  # steps 0 to 2
     assert trained("lost", "steps=5") == expected
+
+
+def test_a_run_may_print_any_character_in_any_locale(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from rlvr.job.log import logging_to\n"
+        "with logging_to(Path(sys.argv[1])): print('\\u03b7')"
+    )
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "log.txt")], env=ascii_only, check=True)
+    assert (tmp_path / "log.txt").read_bytes() == "η\n".encode()
