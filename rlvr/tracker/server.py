@@ -354,8 +354,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("Stopped; its data are kept." if server.down() else "Nothing was running.")
             return 0
         uri = server.up(options.port) if options.action == "up" else server.uri
-    except ValueError as error:
-        print(f"tracking: {error}", file=sys.stderr)
+    except (ValueError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"tracking: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     print(f"tracker.uri={uri}" if uri else "Not running. Start it with: make tracking-up")
     if options.action == "up":

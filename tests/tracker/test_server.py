@@ -224,6 +224,17 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
     assert "PostgreSQL is not installed. As root on Debian: apt-get install postgresql" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_directory_that_is_a_file_is_an_error_of_one_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "_check_requirements", lambda _: None)
+    (file := tmp_path / "file").touch()
+    assert main([command, "--dir", str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert (printed.startswith(f"tracking: {file}"), printed.count("\n")) == (True, 1)
+
+
 def test_nothing_to_stop_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down", "--dir", str(tmp_path)]) == 0
     assert "Nothing was running" in capsys.readouterr().out
