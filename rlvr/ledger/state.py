@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,12 @@ class _AttemptFiles:
         return max(0.0, self.last_heartbeat - started) if started and self.last_heartbeat else 0.0
 
     @property
+    def accuracy(self) -> float | None:
+        """Of its last evaluation; None also if that is not a number, as a policy's that has diverged: JSON lacks it."""
+        accuracy = self.beat.get("accuracy")
+        return accuracy if isinstance(accuracy, int | float) and math.isfinite(accuracy) else None
+
+    @property
     def steps_done(self) -> tuple[int, int]:
         """(step that it started after, last step that it completed); equal before its first step is complete."""
         last, origin = int(self.beat.get("step", 0)), self.beat.get("origin")
@@ -136,7 +143,7 @@ def read(run_dir: Path) -> RunState:
         step=shown.steps_done[1],
         steps=int(shown.beat.get("steps", 0)),
         phase=str(shown.beat.get("phase", "")),
-        accuracy=shown.beat.get("accuracy"),
+        accuracy=shown.accuracy,
         cause=shown.end.cause.value if shown.end else "",
         message=message,
         seconds=useful + replayed + wasted,

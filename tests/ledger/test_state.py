@@ -90,6 +90,21 @@ def test_a_damaged_heartbeat_is_ignored(tmp_path: Path, beat: dict[str, Any]) ->
     assert ledger.state("r").state == "finished"
 
 
+def test_an_accuracy_that_is_not_a_number_is_none_and_leaves_status_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bandit's policy that has diverged has the expected reward NaN."""
+    ledger = make_run(tmp_path)
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "r"}])
+    with Attempt.open(ledger.run_dir("r")) as attempt:
+        attempt.heartbeat(1, 2, "train", float("nan"))
+        attempt.close("diverged")
+    assert main(["status", "s", "--json", "--home", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "NaN" not in printed
+    assert json.loads(printed)[0]["runs"][0]["accuracy"] is None
+
+
 def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
