@@ -32,7 +32,11 @@ class Cursor:
     @classmethod
     def load(cls, directory: Path, uri: str) -> Cursor:
         """The cursor for a store; an empty one if there is none: the run is then looked up in MLflow."""
-        content = (read_json(layout.cursor(directory)) or {}).get(redact(uri))
+        return cls.of((read_json(layout.cursor(directory)) or {}).get(redact(uri)))
+
+    @classmethod
+    def of(cls, content: object) -> Cursor:
+        """The cursor with this content in the file; an empty one if it is damaged, or of another version."""
         names = {field.name for field in fields(cls)}
         return cls(**content) if isinstance(content, dict) and set(content) == names else cls()
 
@@ -70,20 +74,20 @@ def is_behind(run_dir: Path) -> bool:
 
     So it is if the server was down when the run ended, or if the shipping process was killed.
     """
-    newest = layout.attempt(run_dir, newest_attempt(run_dir))
-    ended, cursors = signature(layout.end(newest)), read_json(layout.cursor(run_dir))
-    if ended == [0, 0]:
+    number = newest_attempt(run_dir)
+    newest, cursors = layout.attempt(run_dir, number), read_json(layout.cursor(run_dir))
+    if not layout.end(newest).exists():
         return False
-    if cursors is None or signature(layout.cursor(run_dir))[1] < ended[1]:
-        return True
     now, end = signature(layout.journal(run_dir)), read_end(newest)
-    # A cursor may be newer than the end and not know it: lines are sent before the state, which was read before them.
-    states = None if end is None else (end.cause.state, State.FINISHED)  # what an earlier attempt has finished stays so
-    return not any(
-        content.get("journal") == now and (states is None or (content.get("tags") or {}).get("rlvr.state") in states)
-        for content in cursors.values()
-        if isinstance(content, dict)
-    )
+
+    def has_all(cursor: Cursor) -> bool:
+        # Times of the files show nothing: lines are sent before the state, which was read before them, and clocks of
+        # machines differ. What an earlier attempt has finished stays finished.
+        state, attempts = cursor.tags.get("rlvr.state"), cursor.tags.get("rlvr.attempts")
+        knows_end = end is None or state == State.FINISHED or (state, attempts) == (end.cause.state, str(number))
+        return cursor.journal == now and knows_end
+
+    return not any(has_all(Cursor.of(content)) for content in (cursors or {}).values())
 
 
 def _series(steps: Iterable[int]) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from hypothesis import given
@@ -55,12 +57,24 @@ def test_a_run_is_behind_until_a_store_has_its_lines_and_its_end(tmp_path: Path)
         JournalWriter(tmp_path, attempt.number).record(0, {"x": 1.0})
         attempt.close("ok")
     cursor = Cursor("1", "x", "y", journal=signature(layout.journal(tmp_path)))
-    for tags in ({}, {"rlvr.state": "running"}, {"rlvr.state": "preempted"}):
-        cursor.tags = tags
+    for state, attempts in (("running", "1"), ("preempted", "1"), ("preempted", "0")):
+        cursor.tags = {"rlvr.state": state, "rlvr.attempts": attempts}
         cursor.save(tmp_path, URI)
         assert is_behind(tmp_path)
-    cursor.tags = {"rlvr.state": "finished"}
+    cursor.tags = {"rlvr.state": "finished", "rlvr.attempts": "1"}
     cursor.save(tmp_path, URI)
     assert not is_behind(tmp_path)
     Cursor("2", tags={"rlvr.state": "running"}).save(tmp_path, "sqlite:////z.db")
     assert not is_behind(tmp_path)
+    cursor.journal = []
+    cursor.save(tmp_path, URI)
+    assert is_behind(tmp_path)
+
+
+def test_whether_a_run_is_behind_does_not_depend_on_the_clock_of_its_node(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path) as attempt:
+        attempt.close("preempted")
+    Cursor(journal=[0, 0], tags={"rlvr.state": "preempted", "rlvr.attempts": "1"}).save(tmp_path, URI)
+    for ahead_s in (-3600, 3600):
+        os.utime(layout.end(attempt.path), times=(time.time() + ahead_s,) * 2)
+        assert not is_behind(tmp_path)
