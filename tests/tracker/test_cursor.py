@@ -78,3 +78,11 @@ def test_whether_a_run_is_behind_does_not_depend_on_the_clock_of_its_node(tmp_pa
     for ahead_s in (-3600, 3600):
         os.utime(layout.end(attempt.path), times=(time.time() + ahead_s,) * 2)
         assert not is_behind(tmp_path)
+
+
+def test_a_run_that_failed_before_it_had_a_journal_is_not_behind_for_ever(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path) as attempt:
+        attempt.close("user_error")
+    assert is_behind(tmp_path)
+    Cursor(tags={"rlvr.state": "failed", "rlvr.attempts": "1"}).save(tmp_path, URI)
+    assert not is_behind(tmp_path)
