@@ -28,11 +28,21 @@ _ID = re.compile(r"[0-9a-f]{12}")  # of `identity.run_id`
 
 
 class Unreadable(ValueError):
-    """Raised for a run or sweep that is damaged, or of another version. One line, with what to do."""
+    """Raised for a run or sweep that is damaged, private to another user, or of another version. One line, with what
+    to do.
+    """
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
         self.what, self.why = what, why
+
+
+def read_private(path: Path, what: str) -> dict[str, Any] | None:
+    """As `read_json`, for a file that its user alone may read. Raises Unreadable if that is another user."""
+    try:
+        return read_json(path)
+    except PermissionError:
+        raise Unreadable(what, f"{path} belongs to another user, who alone may read it.") from None
 
 
 def check_format(content: Mapping[str, Any] | None, what: str, path: Path) -> Mapping[str, Any]:
@@ -81,9 +91,9 @@ class RunInfo:
 
 
 def read_info(run_dir: Path) -> RunInfo:
-    """The content of run.json. Raises Unreadable if it is missing, damaged, or of another format."""
-    path = layout.info(run_dir)
-    content = check_format(read_json(path), f"run {run_dir.name}", path)
+    """The content of run.json. Raises Unreadable if it is missing, damaged, private, or of another format."""
+    path, what = layout.info(run_dir), f"run {run_dir.name}"
+    content = check_format(read_private(path, what), what, path)
     text = {key: str(content.get(key) or "") for key in ("group_id", "study", "git_sha", "host", "command")}
     name = str(content.get("name") or run_dir.name)
     created = content.get("created")

@@ -24,7 +24,7 @@ from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, read_json_lines, remove, write_atomically, write_json, write_text
 from rlvr.ledger.identity import NOT_IDENTITY, identity
-from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
+from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, read_private, write_run
 from rlvr.ledger.state import RunState
 
 NO_STUDY = "main"  # the study of runs that were launched without a study and without a name
@@ -208,17 +208,20 @@ class Ledger:
 
     def _sweep(self, directory: Path) -> Sweep:
         path, name = layout.sweep_info(directory), directory.name
-        info = read_json(path)
-        problems: list[str] = []
+        what, problems = f"sweep {name}", list[str]()
         try:
-            check_format(info, f"sweep {name}", path)
+            info = read_private(path, what)
+        except Unreadable as error:  # and so is its manifest
+            return Sweep(name, {}, (), (str(error),))
+        try:
+            check_format(info, what, path)
         except Unreadable as error:
             if info is not None:  # of another version, and so is its manifest
                 return Sweep(name, {}, (), (str(error),))
             problems.append(str(error))
         lines, damaged = read_json_lines(layout.manifest(directory), "run_id")
         if damaged:
-            problems.append(f"sweep {name}: {', '.join(damaged)} in {layout.manifest(directory)}: left out.")
+            problems.append(f"{what}: {', '.join(damaged)} in {layout.manifest(directory)}: left out.")
         return Sweep(name, info or {}, tuple(lines), tuple(problems))
 
     def state(self, run_id: str) -> RunState:

@@ -27,7 +27,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.lock import lock_is_held
-from rlvr.ledger.runs import FORMAT, check_format
+from rlvr.ledger.runs import FORMAT, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -74,7 +74,7 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
 def read(submission: Path) -> Mapping[str, Any]:
     """The content of submission.json. It never changes, so a process reads it once. ValueError if it cannot be read."""
     path = layout.submission_info(submission)
-    content = read_json(path)
+    content = read_private(path, f"submission {submission.name}")
     if content is None:
         raise ValueError(f"{path} cannot be read: can this node see {submission}?")
     return check_format(content, f"submission {submission.name}", path)
@@ -102,7 +102,7 @@ def is_submitted(ledger: Ledger, run_ids: Container[str]) -> bool:
 
 def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
     """The submissions with their contents, without those of other homes and those that cannot be read, because they are
-    incomplete or of another version: the states of their runs show that.
+    incomplete, private or of another version: the states of their runs show that.
     """
     for submission in submissions:
         with contextlib.suppress(ValueError):

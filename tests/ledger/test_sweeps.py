@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -341,6 +342,31 @@ def test_a_run_of_another_version_is_not_changed(tmp_path: Path) -> None:
         ledger.create_run("abc", CONFIG + "eta: 1\n", {"name": "n"})
     assert {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()} == before
     assert ledger.resolve_run("abc") == "abc"
+
+
+def test_what_another_user_alone_may_read_hides_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is simulated: root may read everything."""
+    ledger = make_ledger(tmp_path, "abc", "theirs")
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "abc"}, {"run_id": "theirs"}])
+    ledger.record_sweep("t", {"study": "x"}, [{"run_id": "theirs"}])
+    private = [
+        ledger.run_dir("theirs") / "run.json",
+        *(ledger.sweep_dir("t") / n for n in ("sweep.json", "manifest.jsonl")),
+    ]
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path in private:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert [state.state for state in ledger.states(["abc", "theirs"])] == ["planned", "unreadable"]
+    assert ledger.state("theirs").message == f"{private[0]} belongs to another user, who alone may read it."
+    assert ledger.names() == {"abc": "name-abc"}
+    sweeps = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
+    assert (sweeps["s"].run_ids, sweeps["t"].run_ids) == (["abc", "theirs"], [])
+    assert sweeps["t"].problems == (f"sweep t: {private[1]} belongs to another user, who alone may read it.",)
 
 
 def test_what_is_no_sweep_is_not_listed(tmp_path: Path) -> None:
