@@ -211,17 +211,26 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[None, None, None]:
-        """A context at whose end all processes that were started in it are ended."""
+        """A context at whose end all processes that were started in it are ended; after an error, runs save first."""
         began = time.monotonic()
         guard = Guard(self.tag)
         try:
             with self.progress:
-                yield
+                try:
+                    yield
+                except BaseException:
+                    self._let_runs_save()
+                    raise
         finally:
             self._dismiss(guard)
         self.outcome.seconds = time.monotonic() - began
         self.outcome.busy_s = [worker.busy_s for worker in self.pool]
         self.outcome.interrupted = self.stopping
+
+    def _let_runs_save(self) -> None:
+        self.stop()
+        while self.active() or not self.stopping:
+            self.turn()
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None, None, None]:

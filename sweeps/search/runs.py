@@ -61,16 +61,7 @@ class LocalRuns(_Shipping):
         self.enter_context(self.dispatcher.signals())
         self.callback(lambda: self.say(self.finish(self.dispatcher.signalled_again())))
         self.enter_context(self.dispatcher.at_work())
-        self.push(self._save)
         return self
-
-    def _save(self, *error: object) -> None:
-        """At an error of the controller, let all runs finish their step and save."""
-        if error[0] is None:
-            return
-        self.dispatcher.stop()
-        while self.dispatcher.active() or not self.dispatcher.stopping:
-            self.dispatcher.turn()
 
     @property
     def stopping(self) -> bool:

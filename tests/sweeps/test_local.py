@@ -282,6 +282,20 @@ def test_runs_save_although_the_launch_can_print_no_more(tmp_path: Path, *, is_t
 
 
 @pytest.mark.real
+def test_runs_save_at_an_error_of_the_launch(tmp_path: Path) -> None:
+    """The directory of a queued run cannot be read, as on a file server that fails for a moment."""
+    slow = {"steps": 1000, "pause": 0.02}
+    ledger = plan(tmp_path, a=slow, b={**slow, "steps": 40}, c=slow)
+    with launching(ledger, workers=2) as parent:
+        wait_for(lambda: running(ledger, "a", "b"))
+        (ledger.run_dir("c") / "attempts").touch()
+        assert parent.wait(20) == 1
+    state = ledger.state("a")
+    assert (state.state, state.step) == ("preempted", int((ledger.run_dir("a") / "step.txt").read_text()))
+    assert ledger.state("b").state == "finished"
+
+
+@pytest.mark.real
 def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
     ledger = plan(tmp_path, **{run_id: {"steps": 50, "pause": 0.02} for run_id in "abc"})
     with launching(ledger, workers=2) as parent:
