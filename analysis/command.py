@@ -46,18 +46,16 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
     try:
-        if arguments[:1] in VERBS:
-            return _run_verb(arguments[0], arguments[1:])
-        options = read_options(arguments)
-        outcomes = _rebuild(options, console)
+        with terminal.outlasting_reader():
+            if arguments[:1] in VERBS:
+                return _run_verb(arguments[0], arguments[1:])
+            options = read_options(arguments)
+            outcomes = _rebuild(options, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
             raise
         print(f"analysis: {error.args[0]}", file=sys.stderr)
         return BAD_INPUT
-    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it: the report is on disk already
-        sys.stderr.close()
-        return DONE
     except OSError as error:
         print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)
         return BAD_INPUT
@@ -236,7 +234,7 @@ def _write_report(
     with_figures = not options.no_figures
     beside = FigureProcess(frames) if with_figures else None
     content = report.build(frames, only=only, with_figures=with_figures, ask=ask, beside=beside)
-    # Written before it is printed: `| head` ends the printing early.
+    # Written before it is printed: Ctrl-C may end the printing early.
     files = report.write(frames, content, out)
     count_of = frames.runs["state"].value_counts()
     states = ", ".join(f"{count_of[state]} {state}" for state in State if state in count_of)

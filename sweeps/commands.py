@@ -91,8 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command_line.print_help()
         return 0
     try:
-        return options.run(options, Ledger(terminal.home(options.home)))
-    except BrokenPipeError:  # the reader, `head` for instance, has closed the pipe
+        follows = options.command == "watch" or getattr(options, "follow", False)
+        with contextlib.nullcontext() if follows else terminal.outlasting_reader():
+            return options.run(options, Ledger(terminal.home(options.home)))
+    except BrokenPipeError:  # what only follows runs ends with its reader, `head` for instance
         sys.stderr.close()
         return 0
     except (ValueError, OSError) as error:

@@ -1,17 +1,20 @@
-"""What all commands share at a terminal: one-line errors for wrong options, and ASCII output if nothing else works."""
+"""What all commands share at a terminal: one-line errors for wrong options, ASCII output if nothing else works, and
+output that outlasts its reader."""
 
 from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import difflib
 import io
+import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import final_path
@@ -107,6 +110,45 @@ def _ascii_for(character: str) -> str:
     known = (SIGNS | GREEK | BOXES | MARKS).get(character)
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return known or plain or f"\\u{ord(character):04x}"
+
+
+@contextlib.contextmanager
+def outlasting_reader() -> Generator[None, None, None]:
+    """Within it, what is printed after the reader of a pipe has gone, such as `head` or `tee`, is dropped: it neither
+    ends a launch nor changes an exit code."""
+    with contextlib.redirect_stdout(_Outlasting(sys.stdout)), contextlib.redirect_stderr(_Outlasting(sys.stderr)):
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+
+
+class _Outlasting:
+    """A text stream that drops what is written once its reader has gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Send the file, with what its buffer still holds, to nowhere."""
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def one_line(error: BaseException) -> str:

@@ -93,6 +93,25 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
         assert b"\\u" not in done.stdout
 
 
+@pytest.mark.parametrize("words", ["sweeps status", "analysis --no-figures", "rlvr.run --help"])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path: Path) -> None:
+    ledger_factory.write_study(tmp_path)
+    environment = {**os.environ, "RLVR_HOME": str(tmp_path), "PYTHONUNBUFFERED": buffered}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", *words.split()],
+            cwd=ROOT,
+            env=environment,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_characters_have_ascii_replacements() -> None:
     terminal.write_ascii_where_needed()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
