@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -195,12 +196,12 @@ def _as_link(name: str, content: bytes) -> str:
 
 def browse_command(frames: Frames) -> str:
     """The command, or the address, that shows the runs in MLflow; a user and password in it are replaced by ***."""
-    origin = redact(frames.origin)
+    origin = frames.origin
     if origin.startswith("http"):
-        return origin
+        return redact(origin)
     if ":" not in origin:
         origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
-    return f"mlflow ui --backend-store-uri {origin}"
+    return f"mlflow ui --backend-store-uri {redact(shlex.quote(origin))}"
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:

@@ -105,6 +105,7 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
         ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),
         ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri postgresql://***@db/mlflow"),
         ("sqlite:////data/mlflow.db", "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"),
+        ("sqlite:////my data/mlflow.db", "mlflow ui --backend-store-uri 'sqlite:////my data/mlflow.db'"),
         ("ledger", "mlflow ui --backend-store-uri sqlite:///mlflow.db"),
     ],
 )
