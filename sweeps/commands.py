@@ -344,10 +344,10 @@ def _gc(options: argparse.Namespace, ledger: Ledger) -> int:
 def _logs(options: argparse.Namespace, ledger: Ledger) -> int:
     run_id = ledger.resolve_run(options.name)
     state = ledger.state(run_id)
-    attempt = options.attempt or state.attempt
+    attempt = state.attempt if options.attempt is None else options.attempt
     if state.state is State.UNREADABLE:
         raise Unreadable(f"run {run_id}", state.message)
-    if not attempt:
+    if not state.attempt:
         raise ValueError(f"Run {state.name} ({run_id}) has not begun: there is no log yet.")
     path = layout.log(layout.attempt(ledger.run_dir(run_id), attempt))
     if not path.parent.is_dir():

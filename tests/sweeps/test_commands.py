@@ -191,6 +191,7 @@ def test_status_of_nothing_says_how_to_start(tmp_path: Path) -> None:
         (["logs", "name"], "stands for 5 runs"),
         (["logs", "new"], "has not begun"),
         (["logs", "done", "--attempt", "7"], "has 1 attempts, no number 7"),
+        (["logs", "done", "--attempt", "0"], "has 1 attempts, no number 0"),
         (["cancel", "d"], "d begins 2 sweeps"),  # and one run, which nobody meant
         (["retry", "d"], "d begins 2 sweeps"),
         (["sync", "--background", "--verify"], "Drop it, or drop --verify."),
