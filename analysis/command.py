@@ -34,7 +34,7 @@ examples:
 
 
 # Exit codes; 1 and 3 only with --exit-code.
-DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
+DONE, CONTRADICTED, BAD_INPUT, OPEN, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
@@ -59,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if not options.exit_code or outcomes == {"holds"}:
         return DONE
     return CONTRADICTED if "contradicted" in outcomes else OPEN

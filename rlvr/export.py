@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"rlvr.export: {terminal.one_line(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(f"{checkpoint} is now a model: {options.directory}")
     return 0
 

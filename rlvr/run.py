@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"rlvr: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the launch, which handles signals itself
+        return INTERRUPTED
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -110,6 +111,26 @@ def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "interrupted_function", "words"),
+    [
+        ("analysis.command", "_rebuild", []),
+        ("rlvr.run", "carry_out", ["--dry-run"]),
+        ("rlvr.evaluate", "policies_of", ["eta"]),
+        ("rlvr.export", "checkpoint_of", ["lad-s0", "model"]),
+    ],
+)
+def test_ctrl_c_shows_no_traceback(
+    module: str, interrupted_function: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{module}.{interrupted_function}", interrupted)
+    assert importlib.import_module(module).main(words) == 130
 
 
 def test_characters_have_ascii_replacements() -> None:
