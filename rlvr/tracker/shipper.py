@@ -55,6 +55,7 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+FAILURES = 3  # after so many runs in a row on which it fails, a store that answers counts as down
 
 
 @dataclass(frozen=True)
@@ -205,13 +206,21 @@ class Shipper:
         with self._alone():
             client = self._connect()
             by_id = {run.info.run_id: run for run in present}
-            sweeps = [sweep for sweep in self._sweeps() if not set(run_ids).isdisjoint(sweep.run_ids)]
+            members = [(sweep, frozenset(sweep.run_ids)) for sweep in self._sweeps()]
+            sweeps = [sweep for sweep, of_sweep in members if not of_sweep.isdisjoint(run_ids)]
+            num_failed = 0  # in a row
             for run in present:
-                own_sweeps = [sweep for sweep in sweeps if run.info.run_id in sweep.run_ids]
+                own_sweeps = [sweep for sweep, of_sweep in members if run.info.run_id in of_sweep]
                 try:
                     self._ship_run(client, run, own_sweeps, report)
                     done.add(run.directory)
+                    num_failed = 0
                 except (Refused, OSError, ValueError) as error:
+                    report.problems[run.name] = f"{run.name}: {self._clean(error)}"
+                except StoreDown as error:  # or a store that fails on this run alone, which must not hold up the others
+                    num_failed += 1
+                    if num_failed == FAILURES or run is present[-1] or store.fault(self.uri) is not None:
+                        raise
                     report.problems[run.name] = f"{run.name}: {self._clean(error)}"
             for sweep in sweeps:
                 report.note_problems(sweep)

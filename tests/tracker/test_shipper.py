@@ -9,8 +9,10 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 
@@ -373,6 +375,46 @@ def test_a_dead_server_costs_seconds_and_nothing_is_lost(local, home):
     assert "left 4 lines of 1 runs: lad-js-r (4)" in str(report)
     assert Shipper(home, local.uri).ship([run]).complete
     assert stored(local.database)["r"] == expected(range(4))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_run_that_a_proxy_does_not_let_through_delays_no_other_and_is_named(running_server, home):
+    """The proxy of a lab that answers 413 to one run's requests, as to any that are too large for it."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if b"lad-js-too-large" in body:
+                self.send_error(413)
+                return
+            kind = {"Content-Type": self.headers["Content-Type"]} if body else {}
+            request = urllib.request.Request(running_server.uri + self.path, body or None, kind, method=self.command)
+            try:
+                with urllib.request.urlopen(request) as response:
+                    status, answer = response.status, response.read()
+            except urllib.error.HTTPError as error:
+                status, answer = error.code, error.read()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_POST = do_PUT = do_PATCH = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    runs = [make_run(home, run_id, steps=2) for run_id in ("before-it", "too-large", "after-it")]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        report = Shipper(home, f"http://127.0.0.1:{proxy.server_port}").ship(runs)
+        proxy.shutdown()
+    assert report.left == {"lad-js-too-large": 2}
+    assert "lad-js-too-large: " in str(report)
+    assert "413" in str(report)
+    in_store = stored(running_server.database)
+    assert in_store["before-it"] == in_store["after-it"] == expected(range(2))
 
 
 def test_messages_of_a_server_are_shown_without_secrets(home):
