@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
@@ -51,7 +51,12 @@ def study_of(sweep: Sweep) -> str:
 
 
 def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) -> Catalogue:
-    """List runs and sweeps. `uri`: MLflow tracking URI, by default `mlflow.db` of the home directory."""
+    """List runs and sweeps. Raises LookupError for an unknown source.
+
+    uri: MLflow tracking URI, by default `mlflow.db` of the home directory.
+    """
+    if source not in get_args(Source):
+        raise LookupError(f"source={source!r} is neither of {', '.join(get_args(Source))}.")
     sweeps = read_sweeps(home)
     notes = [problem for sweep in sweeps for problem in sweep.problems]
     if source == "ledger":

@@ -19,7 +19,7 @@ from typing import Any, cast
 from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
 from rlvr.ledger.cause import Cause, cause_of
-from rlvr.ledger.files import DISK_FULL_ERRORS, read_json, write_json
+from rlvr.ledger.files import DISK_FULL_ERRORS, PASSING_ERRORS, read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
@@ -166,7 +166,7 @@ class Attempt:
             # Not durable: it is out of date in a second, and an empty file reads as no heartbeat.
             write_json(layout.heartbeat(self.path), self._beat, durable=False)
         except OSError as error:
-            if error.errno not in DISK_FULL_ERRORS:  # a full disk is reported by the next checkpoint
+            if error.errno not in PASSING_ERRORS:  # the next checkpoint reports what does not pass
                 raise
         else:
             self._has_unwritten_beat = False

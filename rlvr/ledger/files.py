@@ -20,6 +20,7 @@ from typing import Any, cast
 
 SUFFIX = ".tmp"
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
+PASSING_ERRORS = (*DISK_FULL_ERRORS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # also of a file server for a moment
 
 
 def permission_advice(error: BaseException, home: Path) -> str:

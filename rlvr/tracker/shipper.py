@@ -308,7 +308,8 @@ class Shipper:
             cursor.add(batch)
             cursor.save(run.directory, self.uri)
             report.shipped[run.name] += len(batch)
-        cursor.journal = [] if torn else now
+        may_grow = torn and tags.status(run.state.state) == "RUNNING"
+        cursor.journal = [] if may_grow else now
         cursor.save(run.directory, self.uri)
         self._followers[run.directory] = follower, cursor.steps
 

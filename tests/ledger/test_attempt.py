@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -137,6 +138,30 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert read(beat)["step"] == 2
     attempt.close(Cause.PREEMPTED)
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
+
+
+def test_a_file_server_that_fails_for_a_moment_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with Attempt.open(tmp_path) as attempt:
+        beat = attempt.path / "heartbeat.json"
+        attempt.heartbeat(1, 9, "train")
+        for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOSPC):
+            with monkeypatch.context() as patch:
+                patch.setattr("rlvr.ledger.attempt.write_json", failing)
+                attempt.heartbeat(2, 9, f"error {number}")
+        assert read(beat)["step"] == 1
+        attempt.heartbeat(3, 9, "evaluation")
+        assert read(beat)["step"] == 3
+        number = errno.ENOENT  # the directory of the attempt is gone
+        monkeypatch.setattr("rlvr.ledger.attempt.write_json", failing)
+        with pytest.raises(FileNotFoundError):
+            attempt.heartbeat(4, 9, "train")
+        monkeypatch.undo()
+        attempt.close(Cause.OK)
 
 
 def test_the_longest_step_is_measured_by_a_clock_that_cannot_be_set(

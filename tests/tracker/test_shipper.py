@@ -20,6 +20,7 @@ from rlvr.ledger import state, tags
 from rlvr.ledger.journal import encode, read
 from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
+from rlvr.tracker.cursor import is_behind
 from rlvr.tracker.mlflow import Shipper, main, run_dirs
 from tests.tracker import places
 from tests.tracker.conftest import Store
@@ -346,6 +347,7 @@ def test_the_torn_last_line_of_a_finished_run_is_named(local, home):
     report = Shipper(home, local.uri).ship([run])
     assert "metrics.jsonl is torn: left out" in str(report)
     assert stored(local.database)["r"] == expected(range(2))
+    assert not is_behind(run)  # or every look at the state would ship it again
 
 
 def test_a_run_deleted_in_mlflow_delays_no_other_and_is_named(local, home):

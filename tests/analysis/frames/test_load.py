@@ -367,6 +367,11 @@ def test_infinity_and_nan_come_back_from_mlflow(tmp_path):
     assert math.isnan(values[2])
 
 
+def test_an_unknown_source_is_refused(tmp_path):
+    with pytest.raises(LookupError, match="source='legder' is neither of ledger, mlflow"):
+        load(tmp_path, source="legder")
+
+
 def test_no_database_is_one_clear_error(tmp_path):
     with pytest.raises(LookupError, match="there is no such database"):
         load(tmp_path, source="mlflow", uri=f"sqlite:///{tmp_path / 'none.db'}")
