@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "status": _sweeps_command("status", "the state of a sweep's runs"),
     "watch": _sweeps_command("watch", "status, redrawn until all runs have ended"),
     "logs": _sweeps_command("logs", "the log of a run"),
-    "cancel": _sweeps_command("cancel", "end the SLURM jobs of a sweep or run; they save first"),
+    "cancel": _sweeps_command("cancel", "end a launch here, or the SLURM jobs of a sweep or run; they save first"),
     "retry": _sweeps_command("retry", "start what has not finished of a sweep or run again"),
     "gc": _sweeps_command("gc", "old checkpoints, unused stages, half-written files"),
     "sync": _sweeps_command("sync", "ship metrics to MLflow that are not there yet"),

@@ -201,7 +201,7 @@ def _verl(dump: Dump) -> Iterator[Sample]:
         prompt = _text(_need(row, "input", file))
         reward = dump.reward or ("acc" if row.get("acc") is not None else "score")
         yield Sample(
-            _whole_number(row, "step", file, _step_in(file)),
+            _whole_number(row, "step", file, _step_in(file, dump)),
             str(row.get("data_source") or dump.source or "verl"),
             _problem_id(prompt, row.get("gts")),
             prompt,
@@ -237,7 +237,7 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
         source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
         error = row.get("error") not in (None, "", False)
         yield Sample(
-            _whole_number(row, "step", file, _step_in(file)),
+            _whole_number(row, "step", file, _step_in(file, dump)),
             source,
             str(_need(row, "example_id", file)),
             _text(row.get("prompt")),
@@ -268,7 +268,7 @@ def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Samp
         name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
         prompt = _text([message for sampled, message in messages if not sampled])
         yield Sample(
-            _whole_number(work, "step", file, _step_in(file)),
+            _whole_number(work, "step", file, _step_in(file, dump)),
             f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
             problem or _problem_id(prompt),
             prompt,
@@ -401,9 +401,15 @@ def _whole_number(row: Mapping[str, Any], name: str, file: Path, default: int = 
     return int(value)
 
 
-def _step_in(file: Path) -> int:
-    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; UNNUMBERED if no name in the path is a step."""
-    for name in (file.stem, *(part.name for part in file.parents)):
+def _step_in(file: Path, dump: Dump) -> int:
+    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; UNNUMBERED if no name in the path is a step.
+
+    The dump's own directory, and those above it, may have a number for another reason: they need the word `step`.
+    """
+    num_inside = len(file.relative_to(dump.path).parents) - 1 if dump.path.is_dir() else 0
+    folders = [folder.name for folder in file.parents]
+    above = [name for name in folders[num_inside:] if "step" in name]
+    for name in (file.stem, *folders[:num_inside], *above):
         if match := re.fullmatch(r"(?:(?:global_)?step[_-]?)?(\d+)", name):
             return int(match[1])
     return UNNUMBERED

@@ -43,6 +43,18 @@ def test_verl_names_problems_by_prompt_and_answer_and_steps_by_file(tmp_path):
     ]
 
 
+def test_a_number_above_the_dump_is_no_step(tmp_path):
+    row = {"input": "2+2", "output": "4", "gts": "4", "score": 1.0}
+    of_user = tmp_path / "0" / "dump"
+    jsonl(of_user / "rollouts.jsonl", [row])
+    assert frames(Dump(of_user, "verl", "ppo")).counts["step"].tolist() == [1]  # as samples without a step
+    jsonl(of_user / "7" / "rollouts.jsonl", [row])
+    assert sorted(frames(Dump(of_user, "verl", "ppo")).counts["step"]) == [1, 7]
+    jsonl(tmp_path / "0" / "step_5" / "rollouts.jsonl", [row])
+    for path in (tmp_path / "0" / "step_5", tmp_path / "0" / "step_5" / "rollouts.jsonl"):
+        assert frames(Dump(path, "verl", "ppo")).counts["step"].tolist() == [5]
+
+
 def test_trl_reads_the_one_reward_and_leaves_training_out(tmp_path):
     turns = [{"role": "user", "content": "2+2"}]
     rows = [
