@@ -152,7 +152,8 @@ def brackets(text: str) -> str:
 OPERATORS = {
     "sum": r"\\sum(?![a-z])",
     "product or combination": (
-        r"\\prod(?![a-z])|\\[dt]?binom(?![a-z])|\\choose(?![a-z])|(?<!\\)!(?!=)|\\(?:text|mathrm|operatorname)\{[CP]\}"
+        r"\\prod(?![a-z])|\\[dt]?binom(?![a-z])|\\choose(?![a-z])|(?<!\\)!(?!=)"
+        r"|\\(?:text|mathrm|operatorname)\{[CP]\}(?=\s*[\d_^({])"  # not the choice C, nor 30^\circ\text{C}
     ),
     "integral": r"\\i{1,3}nt(?![a-z])|\\oint(?![a-z])",
     "limit": r"\\lim(?![a-z])|\\lim(?:sup|inf)(?![a-z])",

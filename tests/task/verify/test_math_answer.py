@@ -72,6 +72,19 @@ def test_a_letter_after_an_operator_or_a_function_is_no_unit(gold: str, right: s
     assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("C", r"\text{C}"),  # MATH
+        (r"\text{(C)}", r"\text{C}"),
+        ("30", r"30^{\circ} \mathrm{C}"),
+        ("30", r"30\,\text{C}"),
+    ],
+)
+def test_the_choice_c_and_celsius_are_no_combinations(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
 def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
     assert outcome("5051", r"\sum_{k=1}^{100} k") == "wrong"
 
