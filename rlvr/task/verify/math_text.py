@@ -15,6 +15,7 @@ THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
+LISTED = re.compile(rf"(?<=[\w}})\]])({GAP}*\\text\s*\{{)([^{{}}]*)\}}")
 # \max of m_{\max}: part of a name
 SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}")
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
@@ -73,6 +74,7 @@ def plain(text: str) -> str:
     number, the index of m_{\max} part of a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
+    text = LISTED.sub(_without_listed_number, text)
     text = LETTER.sub(r"\1{\2}", text)
     text = REPEATING.sub(_repeating_as_fraction, text)
     text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
@@ -80,6 +82,14 @@ def plain(text: str) -> str:
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
     return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
+
+
+def _without_listed_number(match: re.Match[str]) -> str:
+    r"""A text such as \text{ or 6} with the number outside. math-verify drops a text behind a number as its unit."""
+    before, words = match.groups()
+    number = re.search(r"-?\.?\d", words)
+    listed = number is not None and re.fullmatch(r"\s*|.*(?:\b(?:or|and)\b|[,;]).*", words[: number.start()], re.DOTALL)
+    return f"{before}{words[: number.start()]}}}{words[number.start() :]}" if number and listed else match[0]
 
 
 def _repeating_as_fraction(decimal: re.Match[str]) -> str:

@@ -306,3 +306,20 @@ def test_an_evaluated_answer_is_right_with_what_stands_around_it(gold: str, answ
 )
 def test_what_stands_around_an_answer_does_not_make_it_right(gold: str, answer: str) -> None:
     assert outcome(gold, answer) != "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("5", r"5\text{ or 6}", "wrong"),
+        ("5", r"5\text{ and 6}", "wrong"),
+        ("5", r"5\text{, 6}", "unparsable"),
+        ("5", r"5\text{ (or maybe 6)}", "unparsable"),
+        ("5", r"5\text{6}", "wrong"),
+        ("5, 6", r"5\text{ or 6}", "correct"),
+        ("5", r"5\text{ (mod 7)}", "correct"),
+        (r"\text{3 and 4}", r"\text{3 and 4}", "correct"),
+    ],
+)
+def test_a_second_number_in_words_is_no_unit_of_the_first(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
