@@ -323,3 +323,17 @@ def test_what_stands_around_an_answer_does_not_make_it_right(gold: str, answer: 
 )
 def test_a_second_number_in_words_is_no_unit_of_the_first(gold: str, answer: str, expected: str) -> None:
     assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("7", r"3+4\mathrm{i}", "wrong"),
+        ("2", r"2\mathrm{e}", "wrong"),
+        ("3+4i", r"3+4\mathrm{i}", "correct"),
+        ("2e", r"2\cdot\mathrm{e}", "correct"),
+        ("e^2", r"\mathrm{e}^2", "correct"),
+    ],
+)
+def test_upright_e_and_i_are_numbers_and_no_units(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
