@@ -337,3 +337,18 @@ def test_a_second_number_in_words_is_no_unit_of_the_first(gold: str, answer: str
 )
 def test_upright_e_and_i_are_numbers_and_no_units(gold: str, answer: str, expected: str) -> None:
     assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "other"),
+    [
+        (r"\frac{\pi}{2}", r"\frac\pi2", r"\frac\pi3"),
+        (r"\frac{1}{\pi}", r"\frac1\pi", r"\frac2\pi"),
+        (r"2007+\frac\pi 2", r"2007+\frac{\pi}{2}", r"2007+\frac{\pi}{3}"),  # MATH
+        ("5", r"5~\text{cm}", r"6~\text{cm}"),
+        (r"\emptyset", r"\varnothing", "0"),
+        (r"90^\circ", r"90\degree", r"91\degree"),
+    ],
+)
+def test_commands_are_read_as_latex_reads_them(gold: str, answer: str, other: str) -> None:
+    assert (outcome(gold, answer), outcome(gold, other)) == ("correct", "wrong")
