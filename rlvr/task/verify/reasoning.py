@@ -9,16 +9,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
+from rlvr.task.verify import OUT_OF_MEMORY
+
 SIZE = 500  # items of one seed
 SOLVED = 1 - 1e-9  # the least score that counts as right
+SCORE_BYTES = 64  # longest text of a score
 COMPOSED = {"composite"}  # generators made of other generators, which can be named directly
 
 
@@ -58,14 +63,53 @@ def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
 def _judged(source: Any, item: Mapping[str, Any], answer: str) -> dict[str, Any]:
     """The verdict on an answer. If the verifier raises an exception: `wrong`, or `error` if it also raises one for the
     right answer; score 0."""
-    try:
-        score = float(source.score_answer(answer, item))
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - a verifier may fail in any way on a text that it did not expect
+    score = _score_apart(source, item, answer)
+    if score is None:
         return {"outcome": "wrong" if _verifier_works(source, item) else "error", "score": 0.0}
-    score = min(max(score, 0.0), 1.0)
+    score = min(max(0.0, score), 1.0)  # in this order 0 for NaN
     return {"outcome": "correct" if score >= SOLVED else "wrong", "score": score}
+
+
+def _score_apart(source: Any, item: Mapping[str, Any], answer: str) -> float | None:
+    """The score of an answer, computed in a process of its own; None if that ended without one.
+
+    A verifier that evaluates the answer runs the code in it. That code must not end this process, which would be an
+    `error`, nor write its replies or change the verifier of later answers.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _write_score(writing, source, item, answer)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        text = file.read(SCORE_BYTES)
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # processes that it has started
+    if os.waitstatus_to_exitcode(status) == OUT_OF_MEMORY:
+        raise MemoryError
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _write_score(writing: int, source: Any, item: Mapping[str, Any], answer: str) -> NoReturn:
+    """Write the score to a descriptor, the only one that stays open besides the standard ones, and exit."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1):
+            os.dup2(null, descriptor)
+        os.closerange(3, writing)
+        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+        os.write(writing, repr(float(source.score_answer(answer, item))).encode())
+        status = 0
+    except MemoryError:
+        status = OUT_OF_MEMORY
+    finally:  # whatever a verifier raises on a text that it did not expect, SystemExit included
+        os._exit(status)
 
 
 def _verifier_works(source: Any, item: Mapping[str, Any]) -> bool:
