@@ -9,7 +9,8 @@ import re
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
-END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])+$")
+END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])$")
+END_LENGTH = 8  # characters in which a match of END begins
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
@@ -17,7 +18,7 @@ SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  #
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
 COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
 UPRIGHT = re.compile(r"\\(?:mathrm|text)\{([ei])\}")  # taken for a unit, 3 + 4\mathrm{i} is 7
-LISTED = re.compile(rf"(?<=[\w}})\]])({GAP}*\\text\s*\{{)([^{{}}]*)\}}")
+LISTED = re.compile(rf"(?<=[\w}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}")
 # \max of m_{\max}: part of a name
 SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}")
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
@@ -44,7 +45,7 @@ def inside(text: str) -> str:
     previous = ""
     while text != previous:
         previous = text
-        text = END.sub("", text.strip())
+        text = _without_end(text.strip())
         for opening, closing in WRAPPERS:
             content = text[len(opening) : len(text) - len(closing)]
             wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
@@ -52,6 +53,14 @@ def inside(text: str) -> str:
                 text = content
                 break
     return text
+
+
+def _without_end(text: str) -> str:
+    """The text without what matches END at its end: in steps from the end, since a search tries every place."""
+    end = len(text)
+    while match := END.search(text, max(0, end - END_LENGTH), end):
+        end = match.start()
+    return text[:end]
 
 
 def squeezed(text: str) -> str:
