@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from rlvr.task.verify.math_text import (
@@ -37,13 +35,12 @@ def test_the_content_of_a_box(text: str, content: str) -> None:
     assert inside(text) == content
 
 
-@pytest.mark.parametrize("run", [r"\," * 20_000, ", " * 20_000, r"\quad" * 8_000])
-def test_a_long_run_of_white_space_takes_no_long_time(run: str) -> None:
-    began = time.process_time()
+@pytest.mark.timeout(60)  # a search that tries every place takes minutes
+@pytest.mark.parametrize("run", [r"\," * 60_000, ", " * 60_000, r"\quad" * 24_000], ids=["gaps", "commas", "quads"])
+def test_a_long_run_of_white_space_is_read_once(run: str) -> None:
     assert inside(f"5{run}") == "5"
     assert inside(f"5{run}x") == f"5{run}x"
     plain(f"5{run}x")
-    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(
