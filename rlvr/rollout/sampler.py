@@ -182,12 +182,20 @@ class Sampler:
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, rewards_by_group, strict=True)]
 
     def __call__(
-        self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: RolloutCost
+        self,
+        problems: Sequence[Problem],
+        samples: int,
+        sampling: Sampling,
+        spent: RolloutCost,
+        first: Sequence[int] | None = None,
     ) -> list[Rollout]:
-        """Groups in the order of `problems`, the same on every rank. Their cost is added to `spent`."""
+        """Groups in the order of `problems`, the same on every rank. Their cost is added to `spent`.
+
+        first: number of the first sample of each group; None: 0.
+        """
         mine = self.share(problems)
         began = time.perf_counter()
-        prompts, requests = self._requests(mine, samples)
+        prompts, requests = self._requests(mine, samples, first)
         completions = self._generate(requests, sampling)
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
@@ -203,6 +211,7 @@ class Sampler:
         samples: int,
         sampling: Sampling,
         spent: RolloutCost,
+        first: Sequence[int] | None = None,
         *,
         wanted: int,
         usable: Callable[[Rollout], bool],
@@ -214,7 +223,7 @@ class Sampler:
         """
         mine = self.share(problems)
         began = time.perf_counter()
-        prompts, requests = self._requests(mine, samples)
+        prompts, requests = self._requests(mine, samples, first)
 
         def judge(completed: Sequence[tuple[int, tuple[Completion, ...]]]) -> list[Rollout]:
             rows, completions = zip(*completed, strict=True)
@@ -245,10 +254,15 @@ class Sampler:
         self.engine.generate_until(requests, sampling, collected)
         return [collected.samples[row] for row in range(len(requests))]
 
-    def _requests(self, problems: Sequence[Problem], samples: int) -> tuple[list[NDArray[np.int64]], list[Request]]:
-        prompts = self.encode(problems)
+    def _requests(
+        self, mine: Sequence[Problem], samples: int, first: Sequence[int] | None
+    ) -> tuple[list[NDArray[np.int64]], list[Request]]:
+        """Prompts and requests of this rank's problems. first: of all ranks' problems."""
+        prompts = self.encode(mine)
+        numbers = [0] * len(mine) if first is None else self.share(first)
         return prompts, [
-            Request(prompt, samples, noise_key(problem)) for prompt, problem in zip(prompts, problems, strict=True)
+            Request(prompt, samples, noise_key(problem), number)
+            for prompt, problem, number in zip(prompts, mine, numbers, strict=True)
         ]
 
     def _merge_engines(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,17 +76,21 @@ def select_groups(
         return selection.usable(group, sampling)
 
     spent, kept = RolloutCost(), list[Rollout]()
+    times_sampled = Counter[str]()  # by problem
     wanted, drawn = _first_draw(selection, share), 0
     while True:
         problems = stream.draw(wanted)
         drawn += wanted
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
+        first = [selection.samples * times for times in _times_before(problems, times_sampled)]
         if selection.overdraw is None or selection.dynamic != "refill":
-            groups = sampler(problems, selection.samples, sampling, spent)
+            groups = sampler(problems, selection.samples, sampling, spent, first)
         else:
             missing = selection.prompts - len(kept)
-            groups = sampler.first_usable(problems, selection.samples, sampling, spent, wanted=missing, usable=usable)
+            groups = sampler.first_usable(
+                problems, selection.samples, sampling, spent, first, wanted=missing, usable=usable
+            )
             if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
                 drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
         kept += with_training_rewards([group for group in groups if usable(group)], selection.reward, sampling)
@@ -97,6 +102,17 @@ def select_groups(
         wanted = min(estimate, (MOST if selection.overdraw else 1) * selection.prompts)
     spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
+
+
+def _times_before(problems: Sequence[Problem], times_sampled: Counter[str]) -> list[int]:
+    """How often each problem was sampled in this step before, kept up to date: on few problems a step draws one several
+    times, and samples of the same number would have the same noise.
+    """
+    before: list[int] = []
+    for problem in problems:
+        before.append(times_sampled[problem.id])
+        times_sampled[problem.id] += 1
+    return before
 
 
 def _first_draw(selection: Selection, share: float) -> int:

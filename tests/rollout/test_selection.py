@@ -117,3 +117,34 @@ def test_problems_are_drawn_by_the_share_of_groups_that_was_kept(
     kept, spent = select_groups(sampler(task), stream, SAMPLING, selection, share)
     assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
     assert (stream.position, spent.rounds, spent.share) == (position, rounds, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "overdraw", "groups"),
+    [
+        ({}, None, 15),
+        ({}, 1.0, 75),  # 5, 5 · 6/1, and the most, 8 · 5
+        ({"rank": 0, "world": 2}, None, 9),  # of each five the first rank has three
+        ({"rank": 1, "world": 2}, None, 6),
+    ],
+    ids=["alone", "overdraw", "0 of 2", "1 of 2"],
+)
+def test_a_problem_that_a_step_draws_again_has_other_samples(
+    ranks: dict[str, int], overdraw: float | None, groups: int
+) -> None:
+    """Noise is a function of problem and number of the sample. Three problems, five groups, then refills of five."""
+    seen: list[tuple[int, int]] = []
+
+    class Listening(ScriptedEngine):
+        def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+            seen.extend((request.key, number) for request in requests for number in samples_of(request))
+            return super().generate(requests, sampling)
+
+    def samples_of(request: Request) -> range:
+        return range(request.first, request.first + request.num_samples)
+
+    task = ScriptedTask(["--"], size=3)
+    of_both = {"gather": lambda mine: [mine, mine]} if ranks else {}  # another rank's groups do not matter here
+    listening = replace(sampler(task, **ranks, **of_both), engine=Listening())
+    select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(5, 2, "refill", 3, overdraw=overdraw))
+    assert len(seen) == len(set(seen)) == 2 * groups

@@ -18,7 +18,9 @@ SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  #
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
 COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
 UPRIGHT = re.compile(r"\\(?:mathrm|text)\{([ei])\}")  # taken for a unit, 3 + 4\mathrm{i} is 7
-LISTED = re.compile(rf"(?<=[\w}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}")
+# \text{ or 6} behind a number or a bracket
+LISTED = re.compile(rf"(?<=[^\W_]|[}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}")
+DEGREE = re.compile(r"(?:\^\s*(?:\{\s*\\degree\s*\}|\\degree)|\\degree)(?![a-zA-Z])")
 # \max of m_{\max}: part of a name
 SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}")
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
@@ -85,7 +87,8 @@ def plain(text: str) -> str:
     number, the index of m_{\max} part of a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
-    text = text.replace("~", " ").replace(r"\varnothing", r"\emptyset").replace(r"\degree", r"^\circ")
+    text = text.replace("~", " ").replace(r"\varnothing", r"\emptyset")
+    text = DEGREE.sub(r"^\\circ ", text)
     text = COMMAND_FRACTION.sub(r"\1{\2}", UPRIGHT.sub(r" \1", LISTED.sub(_without_listed_number, text)))
     text = LETTER.sub(r"\1{\2}", text)
     text = REPEATING.sub(_repeating_as_fraction, text)

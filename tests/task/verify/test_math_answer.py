@@ -348,6 +348,8 @@ def test_upright_e_and_i_are_numbers_and_no_units(gold: str, answer: str, expect
         ("5", r"5~\text{cm}", r"6~\text{cm}"),
         (r"\emptyset", r"\varnothing", "0"),
         (r"90^\circ", r"90\degree", r"91\degree"),
+        (r"90^\circ", r"90^\degree", r"91^\degree"),
+        (r"90^\circ", r"90^{\degree}", r"91^{\degree}"),
     ],
 )
 def test_commands_are_read_as_latex_reads_them(gold: str, answer: str, other: str) -> None:
