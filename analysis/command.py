@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
     try:
-        with terminal.outlasting_reader():
+        with terminal.unfailing_output():
             if arguments[:1] in VERBS:
                 return _run_verb(arguments[0], arguments[1:])
             options = read_options(arguments)

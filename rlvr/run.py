@@ -103,7 +103,7 @@ def carry_out(
                 "Evaluate by `python -m rlvr.evaluate SOURCE`."
             )
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
-    with session.entered(), _separate_hydra(), terminal.outlasting_reader():
+    with session.entered(), _separate_hydra(), terminal.unfailing_output():
         # As for a command of its own, Hydra composes and calls our sweeper, or the function of `_keep_single_point`.
         _run_hydra(
             args=command_line(deferred(quoted(words), registry)),

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         follows = options.command == "watch" or getattr(options, "follow", False)
-        with contextlib.nullcontext() if follows else terminal.outlasting_reader():
+        with contextlib.nullcontext() if follows else terminal.unfailing_output():
             return options.run(options, Ledger(terminal.home(options.home)))
     except BrokenPipeError:  # what only follows runs ends with its reader, `head` for instance
         sys.stderr.close()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import layout, lock
+from rlvr.ledger import layout, lock, terminal
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
@@ -24,6 +24,7 @@ from sweeps.worker import SHIPPER_S, Guard, ShipperProcess, Worker, kill_tagged,
 
 FALSE_STARTS = 3  # after so many workers in a row that exit before they are ready, the launch gives up
 POLL_S = 0.2  # for changes without an event: signals, exits whose pipes stay open, runs of other launches
+FAILED_TURNS = 300  # after so many in a row, a minute, runs are no longer waited for
 LEAVE_S = 1.0  # for workers to exit by themselves at the end
 
 
@@ -218,7 +219,8 @@ class Dispatcher:
             with self.progress:
                 try:
                     yield
-                except BaseException:
+                except BaseException as error:
+                    self.progress.say(f"error     {terminal.one_line(error) or type(error).__name__}")
                     self._let_runs_save()
                     raise
         finally:
@@ -228,9 +230,16 @@ class Dispatcher:
         self.outcome.interrupted = self.stopping
 
     def _let_runs_save(self) -> None:
+        """Go on as after a first signal. A file server that has failed may fail again: that is endured for a while."""
         self.stop()
-        while self.active() or not self.stopping:
-            self.turn()
+        num_failed = 0  # in a row
+        while (self.active() or not self.stopping) and num_failed < FAILED_TURNS:
+            try:
+                self.turn()
+                num_failed = 0
+            except Exception:  # noqa: BLE001 - the first error is the one that the launch ends with
+                num_failed += 1
+                time.sleep(POLL_S)
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None, None, None]:

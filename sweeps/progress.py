@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -187,34 +186,19 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._output():
-            if self._live is not None:
-                self._live.update(self._draw([]), refresh=True)
-                self._live.stop()
-        self._live = None
-
-    @contextlib.contextmanager
-    def _output(self) -> Generator[None, None, None]:
-        """A context in which to print. A closed terminal, a pipe without a reader or a full disk must not end the
-        launch, whose runs could then not save.
-        """
-        try:
-            yield
-        except OSError:
-            live, self._live = self._live, None  # it would keep all that it could not print
-            if live is not None:
-                with contextlib.suppress(OSError):
-                    live.stop()
+        if self._live is not None:
+            self._live.update(self._draw([]), refresh=True)
+            self._live.stop()
+            self._live = None
 
     def say(self, text: str) -> None:
         """Print a line, above the live table if there is one."""
         if not self.show:
             return
-        with self._output():
-            if self._live is not None:
-                self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
-            else:
-                print(text, flush=True)
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
 
     def started(self, run_id: str) -> None:
         if self._live is None:
@@ -238,8 +222,7 @@ class Progress:
         self._drawn = time.monotonic()
         self.states |= {run_id: _planned_as_queued(self.ledger.state(run_id)) for run_id in active}
         if self._live is not None:
-            with self._output():
-                self._live.update(self._draw(active), refresh=True)
+            self._live.update(self._draw(active), refresh=True)
             return
         states = [self.states[run_id] for run_id in active]
         running = [f"{state.name} {state.step}/{state.steps} ETA {duration(state.eta)}" for state in states]

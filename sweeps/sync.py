@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,9 +62,14 @@ def sync_in_background(ledger: Ledger) -> bool:
 
 
 def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
-    """Whether MLflow lacks the end of a run, or a report."""
-    runs_behind = any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids)
-    return runs_behind or presentation.is_behind(ledger.home, sweep)
+    """Whether MLflow lacks the end of a run, or a report. What another user alone may read, that user ships."""
+    for run_id in sweep.run_ids:
+        with contextlib.suppress(PermissionError):
+            if is_behind(ledger.run_dir(run_id)):
+                return True
+    with contextlib.suppress(PermissionError):
+        return presentation.is_behind(ledger.home, sweep)
+    return False
 
 
 def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, list[str]]:

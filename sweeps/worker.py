@@ -111,10 +111,15 @@ class Worker:
         return self.process.stdout
 
     def give(self, run_id: str, run_dir: Path) -> None:
-        """Assign a run to this worker. If its process has just ended, `poll` will show it, not this method."""
-        self.run_id, self.before, self._run_began = run_id, newest_attempt(run_dir), time.monotonic()
+        """Assign a run to this worker. If its process has just ended, `poll` will show it, not this method.
+
+        Raises OSError if a cold worker cannot be started: it then has no run.
+        """
+        before = newest_attempt(run_dir)
         if not self.warm:
             self.start(str(run_dir))
+        self.run_id, self.before, self._run_began = run_id, before, time.monotonic()
+        if not self.warm:
             return
         assert self.process is not None
         assert self.process.stdin is not None

@@ -201,7 +201,7 @@ def browse_command(frames: Frames) -> str:
         return redact(origin)
     if ":" not in origin:
         origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
-    return f"mlflow ui --backend-store-uri {redact(shlex.quote(origin))}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(redact(origin))}"
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:

@@ -38,7 +38,7 @@ class Unreadable(ValueError):
 
 
 def read_private(path: Path, what: str) -> dict[str, Any] | None:
-    """As `read_json`, for a file that its user alone may read. Raises Unreadable if that is another user."""
+    """As `read_json`. Raises Unreadable for a file that another user alone may read."""
     try:
         return read_json(path)
     except PermissionError:

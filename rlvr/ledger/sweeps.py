@@ -197,7 +197,10 @@ class Ledger:
         launched = dict[Path, int]()  # nanoseconds since the epoch
         for directory in layout.sweeps(self.home).glob("*"):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no sweep, or removed in this moment
-                launched[directory] = layout.sweep_info(directory).stat().st_mtime_ns
+                try:
+                    launched[directory] = layout.sweep_info(directory).stat().st_mtime_ns
+                except PermissionError:  # private to another user: listed, as what cannot be read
+                    launched[directory] = 0
         return [self._sweep(directory) for directory in sorted(launched, key=launched.__getitem__, reverse=True)]
 
     def sweep(self, sweep_id: str) -> Sweep:

@@ -1,5 +1,5 @@
 """What all commands share at a terminal: one-line errors for wrong options, ASCII output if nothing else works, and
-output that outlasts its reader."""
+output that never fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import codecs
 import contextlib
 import difflib
+import errno
 import io
 import os
 import re
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from rlvr.ledger import layout
-from rlvr.ledger.files import final_path
+from rlvr.ledger.files import DISK_FULL_ERRORS, final_path
 
 # Characters of our tables and messages, and what replaces them on a terminal that can only show ASCII.
+NO_OUTPUT = (errno.EPIPE, errno.EIO, *DISK_FULL_ERRORS)  # no reader, no terminal, or a full disk
 SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "±": "+/-", "≥": ">=", "≤": "<=", "→": "->"}
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "π": "pi", "σ": "sigma", "δ": "delta", "Σ": "sum"}
 BOXES = {**dict.fromkeys("─━═╌", "-"), **dict.fromkeys("│┃║", "|"), "█": "#", "✓": "yes", "✗": "no", "•": "*"}
@@ -113,18 +115,23 @@ def _ascii_for(character: str) -> str:
 
 
 @contextlib.contextmanager
-def outlasting_reader() -> Generator[None, None, None]:
-    """Within it, what is printed after the reader of a pipe has gone, such as `head` or `tee`, is dropped: it neither
-    ends a launch nor changes an exit code."""
-    with contextlib.redirect_stdout(_Outlasting(sys.stdout)), contextlib.redirect_stderr(_Outlasting(sys.stderr)):
+def unfailing_output() -> Generator[None, None, None]:
+    """Within it, what cannot be printed is dropped: the reader of a pipe has gone (`head`), the terminal is closed, or
+    the disk is full. That neither ends a launch, whose runs could then not save, nor changes an exit code.
+    """
+    with contextlib.redirect_stdout(_unfailing(sys.stdout)), contextlib.redirect_stderr(_unfailing(sys.stderr)):
         try:
             yield
         finally:
-            sys.stdout.flush()
+            print(end="", flush=True)
 
 
-class _Outlasting:
-    """A text stream that drops what is written once its reader has gone."""
+def _unfailing(stream: TextIO | None) -> Any:
+    return None if stream is None else _Unfailing(stream)  # None: the process was started without it
+
+
+class _Unfailing:
+    """A text stream that drops what is written once that has failed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -133,22 +140,24 @@ class _Outlasting:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            self._drop()
-            return len(text)
+        with self._dropped_if_impossible():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._dropped_if_impossible():
             self._stream.flush()
-        except BrokenPipeError:
-            self._drop()
 
-    def _drop(self) -> None:
-        """Send the file, with what its buffer still holds, to nowhere."""
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), self._stream.fileno())
+    @contextlib.contextmanager
+    def _dropped_if_impossible(self) -> Generator[None, None, None]:
+        """A context after whose failure the file, with what its buffer still holds, goes nowhere."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in NO_OUTPUT:
+                raise
+            with Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def one_line(error: BaseException) -> str:

@@ -82,9 +82,11 @@ def is_behind(run_dir: Path) -> bool:
 
     def has_all(cursor: Cursor) -> bool:
         # Times of the files show nothing: lines are sent before the state, which was read before them, and clocks of
-        # machines differ. What an earlier attempt has finished stays finished.
+        # machines differ. What an earlier attempt has finished stays finished, and a run that has become unreadable is
+        # shipped as that.
+        final = (State.FINISHED, State.UNREADABLE)
         state, attempts = cursor.tags.get("rlvr.state"), cursor.tags.get("rlvr.attempts")
-        knows_end = end is None or state == State.FINISHED or (state, attempts) == (end.cause.state, str(number))
+        knows_end = end is None or state in final or (state, attempts) == (end.cause.state, str(number))
         return now in ([0, 0], cursor.journal) and knows_end
 
     return not any(has_all(Cursor.of(content)) for content in (cursors or {}).values())

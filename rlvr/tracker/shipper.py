@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import sync
-from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
+from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info, read_private
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
@@ -219,7 +219,7 @@ class Shipper:
                     report.problems[run.name] = f"{run.name}: {self._clean(error)}"
                 except StoreDown as error:  # or a store that fails on this run alone, which must not hold up the others
                     num_failed += 1
-                    if num_failed == FAILURES or run is present[-1] or store.fault(self.uri) is not None:
+                    if num_failed in (FAILURES, len(present)) or store.fault(self.uri) is not None:
                         raise
                     report.problems[run.name] = f"{run.name}: {self._clean(error)}"
             for sweep in sweeps:
@@ -430,6 +430,10 @@ class Shipper:
     def _close_missing(self, client: Client, state: RunState, parent: Cursor) -> None:
         """Mark a run that is gone, or cannot be read, as failed in MLflow, too. parent: the cursor of its sweep."""
         directory = self.ledger.run_dir(state.run_id)
+        try:
+            read_private(layout.info(directory), state.run_id)
+        except Unreadable:  # nothing is wrong with it: its user ships it
+            return
         cursor = Cursor.load(directory, self.uri)
         if state.state is State.UNREADABLE and _is_valid(client, cursor):
             self._update(client, directory, cursor, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0)

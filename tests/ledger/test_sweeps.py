@@ -360,7 +360,14 @@ def test_what_another_user_alone_may_read_hides_nothing_else(tmp_path: Path, mon
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return read_bytes(path)
 
+    def status(path: Path, **options: Any) -> os.stat_result:
+        if path == private[1]:  # the directory is private, too
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    stat = Path.stat
     monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(Path, "stat", status)
     assert [state.state for state in ledger.states(["abc", "theirs"])] == ["planned", "unreadable"]
     assert ledger.state("theirs").message == f"{private[0]} belongs to another user, who alone may read it."
     assert ledger.names() == {"abc": "name-abc"}

@@ -113,6 +113,22 @@ def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("words", ["sweeps status", "rlvr.run --help"])
+def test_a_full_disk_of_the_output_is_no_error(words: str, tmp_path: Path) -> None:
+    ledger_factory.write_study(tmp_path)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *words.split()],
+            cwd=ROOT,
+            env={**os.environ, "RLVR_HOME": str(tmp_path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 

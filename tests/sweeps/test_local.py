@@ -25,6 +25,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps import commands, launcher, local
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
+from sweeps.progress import Progress
 from sweeps.slurm.submissions import waiting_here
 from sweeps.verdict import Outcome
 from tests.sweeps.launch import WORKER
@@ -293,6 +294,27 @@ def test_runs_save_at_an_error_of_the_launch(tmp_path: Path) -> None:
     state = ledger.state("a")
     assert (state.state, state.step) == ("preempted", int((ledger.run_dir("a") / "step.txt").read_text()))
     assert ledger.state("b").state == "finished"
+
+
+def test_further_errors_while_runs_save_are_endured_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = plan(tmp_path, a="")
+    monkeypatch.setattr(local, "POLL_S", 0.0)
+    for num_failing, num_turns in ((5, 6), (10**9, local.FAILED_TURNS)):
+        dispatcher = local.Dispatcher(ledger, ["a"], [], Progress(ledger, ["a"], show=False), 0, "tag", None)
+        turns: list[int] = []
+
+        def turn(dispatcher: local.Dispatcher = dispatcher, turns: list[int] = turns, limit: int = num_failing) -> None:
+            turns.append(dispatcher.num_signals)
+            if len(turns) <= limit:
+                raise OSError("stale file handle")
+            dispatcher.stopping = True
+
+        monkeypatch.setattr(dispatcher, "turn", turn)
+        with pytest.raises(OSError, match="the first"), dispatcher.at_work():
+            raise OSError("the first")
+        assert turns == [1] * num_turns
 
 
 @pytest.mark.real

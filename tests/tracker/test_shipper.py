@@ -407,12 +407,12 @@ def test_a_run_that_a_proxy_does_not_let_through_delays_no_other_and_is_named(ru
 
         def log_message(self, *_: object) -> None: ...
 
-    runs = [make_run(home, run_id, steps=2) for run_id in ("before-it", "too-large", "after-it")]
+    runs = [make_run(home, run_id, steps=2) for run_id in ("before-it", "too-large", "after-it", "too-large-2")]
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         threading.Thread(target=proxy.serve_forever).start()
         report = Shipper(home, f"http://127.0.0.1:{proxy.server_port}").ship(runs)
         proxy.shutdown()
-    assert report.left == {"lad-js-too-large": 2}
+    assert (report.left, report.error) == ({"lad-js-too-large": 2, "lad-js-too-large-2": 2}, None)
     assert "lad-js-too-large: " in str(report)
     assert "413" in str(report)
     in_store = stored(running_server.database)

@@ -103,7 +103,8 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     ("origin", "expected"),
     [
         ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),
-        ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri postgresql://***@db/mlflow"),
+        ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri 'postgresql://***@db/mlflow'"),
+        ("postgresql://db/m?password=x", "mlflow ui --backend-store-uri 'postgresql://db/m?password=***'"),
         ("sqlite:////data/mlflow.db", "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"),
         ("sqlite:////my data/mlflow.db", "mlflow ui --backend-store-uri 'sqlite:////my data/mlflow.db'"),
         ("ledger", "mlflow ui --backend-store-uri sqlite:///mlflow.db"),
