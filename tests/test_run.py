@@ -93,6 +93,10 @@ MISTAKES = {
     "a malformed grid": (["-m", "eta=0.5,1,x"], "eta=x: a number is expected, greater than 0, or null."),
     "groups that do not divide": (["rollout.prompts=30", "trainer.updates=4"], "do not divide into"),
     "more mini-batches than groups": (["rollout.prompts=1", "trainer.updates=2"], "a group never splits"),
+    "copies of a greedy answer": (
+        ["evaluation.temperature=0"],
+        "evaluation.temperature=0 gives one answer, and evaluation.samples=8 would be copies of it.",
+    ),
     "k beyond the samples": (["evaluation.k=[1,16]"], "evaluation.k=16 is larger than evaluation.samples=8"),
     "a group of one": (["rollout.samples=1"], "compares the responses of a group"),
     "an even maze": (["task.size=8"], "task.size=8: a maze has an odd size"),

@@ -24,8 +24,8 @@ from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
+from rlvr.task.prompt_length import context_in
 
-CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
 SIZES = (
     "num_hidden_layers",
     "hidden_size",
@@ -118,10 +118,7 @@ def context_of(model: Mapping[str, Any]) -> int | None:
     if numbers is None and model.get("path"):
         directory = _directory(str(model["path"]))
         numbers = _json(directory / "config.json") if directory is not None else None
-    if numbers is None:
-        return None
-    numbers = {**numbers, **(numbers.get("text_config") or {})}
-    return next((int(numbers[key]) for key in CONTEXT if isinstance(numbers.get(key), int)), None)
+    return None if numbers is None else context_in(numbers)
 
 
 # --- a model's directory

@@ -287,7 +287,12 @@ def check_shapes(config: Knobs, choices: Choices) -> None:
 
 
 def check_evaluation(config: Knobs) -> None:
-    """Raises ValueError for k of pass@k that these samples cannot measure."""
+    """Raises ValueError for copies of a greedy answer, and for k of pass@k that these samples cannot measure."""
+    if config.evaluation.temperature == 0 and config.evaluation.samples > 1:
+        raise ValueError(
+            f"evaluation.temperature=0 gives one answer, and evaluation.samples={config.evaluation.samples} would be "
+            "copies of it. Pass evaluation.samples=1 evaluation.k=[1], or another temperature."
+        )
     if not config.evaluation.k or min(config.evaluation.k) < 1:
         raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
     if max(config.evaluation.k) > config.evaluation.samples:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+DAY = datetime(2026, 1, 1)
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def now(form: str) -> str:
+    """The date that templates read: always the same, or a prompt would be another one after midnight."""
+    return DAY.strftime(form)
 
 
 class ChatTemplate:
@@ -73,9 +79,6 @@ def _environment() -> Environment:
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
-
-    def now(form: str) -> str:
-        return datetime.now().astimezone().strftime(form)
 
     def tojson(value: Any, ensure_ascii: bool = False, **knobs: Any) -> str:  # Jinja's built-in filter escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, **knobs)

@@ -116,11 +116,11 @@ def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) ->
 def _right_index(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
     """Index of the choice that the answer column names: by its label, by its number from 0, or by its text."""
     value = answer.value[0] if isinstance(answer.value, list) and len(answer.value) == 1 else answer.value
+    name = str(value).strip()
+    if name in labels:  # which may be numbers
+        return labels.index(name)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
         return value
-    name = str(value).strip()
-    if name in labels:
-        return labels.index(name)
     matches = {i for i, choice in enumerate(choices) if name in (choice, str(i))}
     if len(matches) == 1:
         return matches.pop()

@@ -69,6 +69,8 @@ class Digits:
                 f"task.train_problems={train_problems}: 1 to {most['train']} training problems, or null for all."
             )
         self.labelled, self.images = labelled, images
+        if validation:  # decides what the base policy is taught, so it is a public knob (`task_identity`)
+            self.validation = validation
         self.source = "digits" if images == 1 else f"digits_{images}"
         stem = "DIGIT" if images == 1 else "NUMBER"
         self.classes = tuple(f"{stem}_{number:0{images}d}" for number in range(10**images))

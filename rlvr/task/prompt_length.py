@@ -15,7 +15,15 @@ from rlvr.task.chat_template import ChatTemplate
 
 log = logging.getLogger("rlvr")
 
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
+MOST_BEFORE = 1  # a begin token is all that is put before a text (`rlvr.model.tokenizer.start_tokens`)
 LongPrompts = Literal["refuse", "drop"]
+
+
+def context_in(numbers: Mapping[str, Any]) -> int | None:
+    """Context length in tokens by a model's config.json; None if it does not state it."""
+    of_text = {**numbers, **(numbers.get("text_config") or {})}
+    return next((int(of_text[key]) for key in CONTEXT if isinstance(of_text.get(key), int)), None)
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class Reader:
     def room(self) -> int | None:
         """Number of tokens that the longest allowed prompt has; None if the model's context length is not known."""
         file = self.file("config.json")
-        context = json.loads(file.read_bytes()).get("max_position_embeddings") if file else None
-        return context - self.max_tokens if isinstance(context, int) else None
+        context = context_in(json.loads(file.read_bytes())) if file else None
+        return None if context is None else context - self.max_tokens
 
     def text(self, prompt: str) -> str:
         """The text that the model reads for a prompt: with `chat`, the prompt in the model's chat template."""
@@ -128,12 +136,13 @@ class PromptLimit:
     def _longer(self, problems: Sequence[Problem], limit: int) -> dict[str, int]:
         """{problem id: number of tokens} of the prompts above the limit; {} if there is no tokenizer here.
 
-        A token has at least one byte, so only texts with more bytes than the limit are tokenized.
+        A token has at least one byte, so only texts with more bytes than the limit are tokenized. Without a chat
+        template the tokens count that the tokenizer puts before a text.
         """
         file = self.reader.file("tokenizer.json")
         if file is None:
             return {}
-        template_bytes = len(self.reader.text("").encode())
+        template_bytes = len(self.reader.text("").encode()) + MOST_BEFORE * (not self.reader.chat)
         candidates = [problem for problem in problems if template_bytes + len(problem.prompt.encode()) > limit]
         if not candidates:
             return {}
@@ -141,12 +150,13 @@ class PromptLimit:
 
         counter = Tokenizer.from_file(str(file))
         counter.no_truncation()
+        before = 0 if self.reader.chat else sum(counter.encode("a").special_tokens_mask[:MOST_BEFORE])
         texts = [self.reader.text(problem.prompt) for problem in candidates]
         try:
             encoded = counter.encode_batch(texts, add_special_tokens=False)
         except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
             raise ValueError(f"{self.reader.path}: its tokenizer cannot read a prompt: {error}.") from None
-        counts = {problem.id: len(encoding.ids) for problem, encoding in zip(candidates, encoded, strict=True)}
+        counts = {problem.id: before + len(encoding.ids) for problem, encoding in zip(candidates, encoded, strict=True)}
         return {problem_id: num_tokens for problem_id, num_tokens in counts.items() if num_tokens > limit}
 
     def _description(self, long: dict[str, int], limit: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 from rlvr.records import Problem, Split
 from rlvr.task.prompt_length import PromptLimit
 from rlvr.task.read import Row, Table, read
+
+log = logging.getLogger("rlvr")
 
 PROMPT_FIELDS = ("prompt", "problem", "question")
 SOURCE_FIELD, ID_FIELD = "source", "id"
@@ -119,6 +122,14 @@ class Selection:
                 "parts need some. Pass another share, or 0."
             )
         learned = [posed for posed, held in zip(usable, held_out, strict=True) if not held]
+        if not learned:
+            raise ValueError(f"no training problem is left of {len(train)}: all have too long prompts.")
+        if num_shared := sum(posed.text in test_texts for posed in learned):
+            log.warning(
+                "%d of %d training problems are in task.test, too: a policy trained on them knows these answers.",
+                num_shared,
+                len(learned),
+            )
         return {
             "train": [posed.problem for posed in self._fixed(learned)],
             "validation": [posed.problem for posed, held in zip(usable, held_out, strict=True) if held],
@@ -164,8 +175,10 @@ def _rows(
     if not benchmarks or not all(benchmarks):
         raise ValueError(f"task.{split} is empty: pass task.{split}=PATH or task.{split}=organisation/name.")
     rows: list[Posed] = []
+    place_of: dict[str, str] = {}  # by benchmark, where it comes from
     for where, benchmark in benchmarks.items():
         table = read(where, split)
+        _check_benchmark(split, where, benchmark, table, place_of)
         names = [column.find(table.rows[0][1], where) for column in columns]
         for number, (place, row) in enumerate(table.rows):
             cells = [column.cell(row, name, place) for column, name in zip(columns, names, strict=True)]
@@ -174,6 +187,19 @@ def _rows(
             problem = Problem(label, prompt, answer, _source(row, benchmark, table))
             rows.append(Posed(" ".join(str(cells[0].value).split()), problem))
     return _with_distinct_ids(rows)
+
+
+def _check_benchmark(split: str, where: str, benchmark: str, table: Table, place_of: dict[str, str]) -> None:
+    """ValueError if two test data sets would be one benchmark by their names, unless their rows name it themselves."""
+    if split != "test" or (not benchmark and all(SOURCE_FIELD in row for _, row in table.rows)):
+        return
+    name = _source({}, benchmark, table)
+    if name in place_of:
+        raise ValueError(
+            f"{place_of[name]} and {where} would both be the benchmark {name}. Name them: "
+            f"'task.test={{first: {place_of[name]}, second: {where}}}'."
+        )
+    place_of[name] = where
 
 
 def check_template(template: str) -> None:

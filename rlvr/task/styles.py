@@ -79,7 +79,8 @@ class Styles(Procedural[tuple[int, ...]]):
             kind=f"strings of {shortest} to {longest} digits",
         )
         self.shortest, self.longest, self.seed = shortest, longest, seed
-        self.max_tokens = 2 * longest + 1  # the longest style is `listed`: its name, digits, commas, the end word
+        # The longest style is `listed` (its name, digits, commas, the end word) or, of two digits, `boxed`.
+        self.max_tokens = max(2 * longest + 1, longest + 4)
 
     def draws(self, stream: str, index: int) -> Iterator[tuple[int, ...]]:
         for attempt in count():

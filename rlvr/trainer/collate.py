@@ -15,6 +15,7 @@ from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import start_tokens
 from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
+from rlvr.task.chat_template import now
 
 
 def encode(
@@ -29,7 +30,8 @@ def encode(
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         turns = [[*before, {"role": "user", "content": text}] for text in texts]
-        texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
+        options = {"tokenize": False, "add_generation_prompt": True, "strftime_now": now}
+        texts = [tokenizer.apply_chat_template(turn, **options) for turn in turns]
     return [np.asarray([*start, *token_ids(tokenizer, text)], dtype=np.int64) for text in texts]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from rlvr.task.chat_template import ChatTemplate
+from rlvr.task.chat_template import ChatTemplate, now
 
 TURNS = """{%- if tools %}never{% endif %}
 {%- for message in messages %}
@@ -25,7 +25,7 @@ TEMPLATES = {
     "turns": TURNS,
     "begin": "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}",
     "json": "{{ messages | tojson(indent=2) }}<é>{{ messages[0] | tojson }}",
-    "day": "{{ strftime_now('%Y') }} {{ messages[-1].content }}",
+    "day": "{{ strftime_now('%d %b %Y') }} {{ messages[-1].content }}",
     "loop": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}.",
     "cleared": "{% for m in messages %}\n    {% if m.role == 'user' %}\n {{ m.content }}\n  {% endif %}\n{% endfor %}",
@@ -39,10 +39,14 @@ def test_a_prompt_is_what_transformers_makes_of_it(name: str, system: str | None
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **SPECIAL)
     text = " What is <1 & 2>, Ünal?\n"
     turns = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": text}]
-    expected = tokenizer.apply_chat_template(
-        turns, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
-    )
+    tokenizer.chat_template = TEMPLATES[name]
+    expected = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, strftime_now=now)
     assert ChatTemplate(TEMPLATES[name], SPECIAL).prompt(text, system) == expected
+
+
+def test_a_prompt_is_the_same_on_every_day() -> None:
+    template = ChatTemplate("Today is {{ strftime_now('%d %b %Y') }}. {{ messages[-1].content }}", {})
+    assert template.prompt("Hello") == "Today is 01 Jan 2026. Hello"
 
 
 def test_a_template_that_refuses_a_system_prompt_says_so() -> None:

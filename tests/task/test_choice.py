@@ -29,6 +29,11 @@ FORMS: dict[str, dict[str, Any]] = {
         "choices": {"text": CITIES, "label": ["1", "2", "3", "4"]},
         "answerKey": "2",
     },
+    "arc, a number": {
+        "question": "Capital of France?",
+        "choices": {"text": CITIES, "label": ["1", "2", "3", "4"]},
+        "answerKey": 2,
+    },
     "columns": {"prompt": "Capital of France?", "A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern", "answer": "B"},
     "text": {"question": "Capital of France?", "options": CITIES, "answer": "Paris"},
     "number": {"question": "Capital of France?", "options": CITIES, "answer": "1"},

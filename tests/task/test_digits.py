@@ -8,6 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from sklearn.datasets import load_digits
 
+from rlvr.ledger.stages import task_identity
 from rlvr.task.digits import Digits
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "digits.yaml"
@@ -116,6 +117,13 @@ def test_validation_images_leave_the_training_set_and_nothing_else(task: Digits)
     assert abs(len(parts[1]) - 288) < 4 * 15.2  # binomial(1442, 0.2)
     assert [held.problem("test", i) for i in range(355)] == [task.problem("test", i) for i in range(355)]
     assert task.size("validation") == 0
+
+
+def test_the_base_policy_of_other_demonstrations_is_another_one() -> None:
+    """Also where none of the first demonstrations is held out: `task_identity` looks at 64."""
+    with_validation, without = (task_identity(Digits(labelled=1000, validation=v)) for v in (0.001, 0.0))
+    assert with_validation["knobs"] != without["knobs"]
+    assert "validation" not in without["knobs"]  # as before that knob
 
 
 def test_a_small_training_set_is_part_of_a_larger_one() -> None:

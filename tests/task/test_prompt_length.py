@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rlvr.task.math import Math
 from tests.support.tasks import make_task
@@ -88,6 +88,29 @@ def test_tokens_of_the_chat_template_count(tmp_path: Path, model: Path) -> None:
         assert make_math(tmp_path, [most, most + 1], [1], **knobs).size("train") == 1
     with pytest.raises(ValueError, match=r"such as problem test6 with 9, of task.test: the model reads no more"):
         make_math(tmp_path, [1], [6], reader=reader(model, chat=True))
+
+
+def test_the_begin_token_of_a_text_counts(tmp_path: Path, model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<s>"])
+    begin = tokenizer.token_to_id("<s>")
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", begin)])
+    tokenizer.save(str(model / "tokenizer.json"))
+    assert make_math(tmp_path, [7, 8], [7], reader=reader(model), long_prompts="drop").size("train") == 1
+    with pytest.raises(ValueError, match=r"such as problem test8 with 9, of task.test"):
+        make_math(tmp_path, [3], [8], reader=reader(model))
+
+
+@pytest.mark.parametrize("config", [{"n_positions": 12}, {"text_config": {"max_position_embeddings": 12}}])
+def test_the_context_is_read_under_all_of_its_names(tmp_path: Path, model: Path, config: dict[str, Any]) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="with more than 8 tokens"):
+        make_math(tmp_path, [3, 9], [8], reader=reader(model))
+
+
+def test_data_of_which_nothing_is_left_are_refused(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ValueError, match="no training problem is left of 2"):
+        make_math(tmp_path, [3, 4], [1], reader=reader(model), max_prompt_tokens=2, long_prompts="drop")
 
 
 def test_a_limit_below_the_context_is_the_limit_and_the_tasks_own_length_is_room_for_a_response(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections import Counter
 from pathlib import Path
@@ -42,6 +43,29 @@ def test_the_splits_have_nothing_in_common_and_lose_nothing(tmp_path: Path) -> N
     assert sorted(train + validation) == sorted(row["problem"] for row in ROWS)
     assert not set(validation) & (set(train) | set(test))  # 50 training problems are test problems as well
     assert abs(len(validation) - 0.2 * 550) < 4 * 9.4  # binomial(550, 0.2)
+
+
+def test_training_problems_that_are_test_problems_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        make_math(tmp_path, ROWS[:550])
+        assert not caplog.text
+        make_math(tmp_path)
+    assert "50 of 600 training problems are in task.test, too" in caplog.text
+
+
+def test_two_files_are_not_one_benchmark_by_accident(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", ROWS)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = (write_jsonl(tmp_path / name / "hard.jsonl", TEST[:3]) for name in ("a", "b"))
+    with pytest.raises(ValueError, match=f"{first} and {second} would both be the benchmark hard. Name them"):
+        make_task("math", train=train, test=[first, second])
+    named = make_task("math", train=train, test={"old": first, "new": second})
+    assert {named.problem("test", i).source for i in range(6)} == {"old", "new"}
+    write_jsonl(tmp_path / "b" / "hard.jsonl", [{**row, "source": "mine"} for row in TEST[:3]])
+    by_rows = make_task("math", train=train, test=[first, second])
+    assert {by_rows.problem("test", i).source for i in range(6)} == {"hard", "mine"}
+    assert make_task("math", train=[first, second], test=train).size("train") == 6
 
 
 def test_a_problem_is_on_one_side_in_every_file_order_and_template(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ def test_what_is_not_right_earns_nothing(text: str, outcome: str) -> None:
     assert (reward.value, reward.outcome) == (0.0, outcome)
 
 
+@pytest.mark.parametrize("longest", [2, 3, 5])
+def test_every_style_of_the_longest_string_fits(longest: int) -> None:
+    task = make_styles(shortest=2, longest=longest, test_problems=6)
+    lengths = {len(response.split(" ")) for _, response in map(task.demonstration, range(2000))}
+    assert max(lengths) == task.max_tokens
+
+
 @given(st.integers(0, 10_000))
 def test_every_demonstration_is_right_in_the_vocabulary_and_short_enough(index: int) -> None:
     task = make_styles()
