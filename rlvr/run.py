@@ -281,6 +281,8 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
     typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
     with one_line_errors(typed, _as_sweep(words)) as registry:
         session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
+    if any(launch.outcome.exit_code == INTERRUPTED for launch in session.launches):
+        raise KeyboardInterrupt("runs have saved; the same call goes on with them")
     if len(session.launches) != 1:  # Hydra's own sweeper launches in batches, and others as they learn from results
         sweeps = ", ".join(launch.plan.sweep_id for launch in session.launches)
         raise ValueError(
@@ -288,8 +290,6 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
             "Read each with rlvr.load(sweep=ID), or use hydra/sweeper=grid or optuna."
         )
     (launch,) = session.launches
-    if launch.outcome.exit_code == INTERRUPTED:
-        raise KeyboardInterrupt("runs have saved; the same call goes on with them")
     return Sweep.of(launch, Ledger(layout.home()))
 
 

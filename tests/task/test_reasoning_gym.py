@@ -66,19 +66,20 @@ def test_a_verifier_that_evaluates_what_it_reads_does_so_in_the_sandbox(tmp_path
 
 
 def test_code_in_an_answer_neither_ends_the_verifier_nor_changes_it() -> None:
-    task = make_gym("puzzle24")
+    task = make_gym("string_insertion")
     problem = task.problem("test", 0)
-    gym = "__import__('reasoning_gym.games.puzzle24').games.puzzle24"
+    gym = "__import__('reasoning_gym.algorithmic.string_insertion').algorithmic.string_insertion"
     hostile = {
         "exit": "__import__('os')._exit(1)",
         "replies": r"""__import__('os').write(3, b'{"outcome": "correct", "score": 1.0}\n')""",
         "requests": "__import__('os').read(0, 1000)",
-        "verifier": f"setattr({gym}.Puzzle24Dataset, 'score_answer', min)",
+        "a process that stays": "__import__('os').fork() or __import__('os').setsid() or __import__('time').sleep(9)",
+        "verifier": f"setattr({gym}.StringInsertionDataset, 'score_answer', min)",
     }
     texts = [*hostile.values(), task.solution(problem).removeprefix("<answer>").removesuffix("</answer>"), "1"]
     rewards = task.reward([(problem, f"<answer>{text}</answer>") for text in texts])
     outcomes = [reward.outcome for reward in rewards]
-    assert outcomes == ["wrong"] * 4 + ["correct", "wrong"]
+    assert outcomes == ["wrong"] * 5 + ["correct", "wrong"]
     task.close()
 
 

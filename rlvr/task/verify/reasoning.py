@@ -81,11 +81,12 @@ def _score_apart(source: Any, item: Mapping[str, Any], answer: str) -> float | N
     if child == 0:
         _write_score(writing, source, item, answer)
     os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        text = file.read(SCORE_BYTES)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # processes that it has started
+    os.set_blocking(reading, False)  # one of them may have left the group, and hold the pipe open
+    with os.fdopen(reading, "rb", buffering=0) as file:
+        text = file.read(SCORE_BYTES) or b""
     if os.waitstatus_to_exitcode(status) == OUT_OF_MEMORY:
         raise MemoryError
     try:
