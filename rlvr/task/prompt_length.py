@@ -150,10 +150,10 @@ class PromptLimit:
 
         counter = Tokenizer.from_file(str(file))
         counter.no_truncation()
-        before = 0 if self.reader.chat else sum(counter.encode("a").special_tokens_mask[:MOST_BEFORE])
         texts = [self.reader.text(problem.prompt) for problem in candidates]
         try:
             encoded = counter.encode_batch(texts, add_special_tokens=False)
+            before = 0 if self.reader.chat else sum(counter.encode(texts[0]).special_tokens_mask[:MOST_BEFORE])
         except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
             raise ValueError(f"{self.reader.path}: its tokenizer cannot read a prompt: {error}.") from None
         counts = {problem.id: before + len(encoding.ids) for problem, encoding in zip(candidates, encoded, strict=True)}

@@ -79,7 +79,7 @@ def test_the_most_likely_answer_is_sampled_once() -> None:
     run = trained("task=coins", "model=coins_tiny")
     plain = evaluation("evaluation.temperature=0", of=run)
     assert (plain["evaluation"]["samples"], plain["evaluation"]["k"]) == (1, [1])
-    check("evaluation.temperature=0")
+    check("evaluation.temperature=0", "evaluation.samples=1", "evaluation.k=[1]")
     with pytest.raises(ValueError, match="evaluation.temperature=-0.1 must be"):
         check("evaluation.temperature=-0.1")
     with pytest.raises(ValueError, match="copies of it"):
