@@ -135,7 +135,7 @@ def test_a_right_answer_that_is_no_mathematics_is_told_once(tmp_path: Path, capl
         rewards = task.reward([(problem, f"\\boxed{{{row['answer']}}}"), (problem, "\\boxed{1}")])
         task.reward([(problem, "\\boxed{2}")])
     assert [r.outcome for r in rewards] == ["correct", "wrong"]
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.module == "math"]
     assert record.getMessage().startswith("The right answer of problem a, 'R=")
     assert "cannot be read as mathematics: only the same text is right" in record.getMessage()
     task.close()
