@@ -34,7 +34,7 @@ examples:
 
 
 # Exit codes; 1 and 3 only with --exit-code.
-DONE, CONTRADICTED, BAD_INPUT, OPEN, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
 VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return terminal.INTERRUPTED
     if not options.exit_code or outcomes == {"holds"}:
         return DONE
     return CONTRADICTED if "contradicted" in outcomes else OPEN

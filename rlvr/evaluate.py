@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr.evaluate: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the launch, which handles signals itself
-        return runs.INTERRUPTED
+        return terminal.INTERRUPTED
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 

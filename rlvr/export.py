@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr.export: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return terminal.INTERRUPTED
     print(f"{checkpoint} is now a model: {options.directory}")
     return 0
 

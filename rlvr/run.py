@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 OWN_FLAGS = frozenset({"--debug", "--dry-run"})
-INTERRUPTED = 130  # exit code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the launch, which handles signals itself
-        return INTERRUPTED
+        return terminal.INTERRUPTED
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 
@@ -281,7 +280,7 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
     typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
     with one_line_errors(typed, _as_sweep(words)) as registry:
         session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
-    if any(launch.outcome.exit_code == INTERRUPTED for launch in session.launches):
+    if any(launch.outcome.exit_code == terminal.INTERRUPTED for launch in session.launches):
         raise KeyboardInterrupt("runs have saved; the same call goes on with them")
     if len(session.launches) != 1:  # Hydra's own sweeper launches in batches, and others as they learn from results
         sweeps = ", ".join(launch.plan.sweep_id for launch in session.launches)

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sweeps: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return terminal.INTERRUPTED
 
 
 # --- status and watch

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import layout, lock
+from rlvr.ledger import layout, lock, terminal
 from rlvr.ledger.attempt import (
     HALVINGS,
     Attempt,
@@ -63,7 +63,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         if self.interrupted:
-            return 130
+            return terminal.INTERRUPTED
         return 1 if self.failed or self.preempted or self.queued else 0
 
     def summary(self) -> str:

@@ -119,13 +119,12 @@ class Worker:
         if not self.warm:
             self.start(str(run_dir))
         self.run_id, self.before, self._run_began = run_id, before, time.monotonic()
-        if not self.warm:
-            return
-        assert self.process is not None
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps({"run_dir": str(run_dir)}).encode() + b"\n")
-            self.process.stdin.flush()
+        if self.warm:
+            assert self.process is not None
+            assert self.process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.write(json.dumps({"run_dir": str(run_dir)}).encode() + b"\n")
+                self.process.stdin.flush()
 
     def take(self) -> str:
         """Return the run, which has ended, and count its time: the worker is idle again."""

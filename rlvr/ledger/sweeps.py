@@ -196,11 +196,12 @@ class Ledger:
         """All sweeps, by the time of their last launch, newest first."""
         launched = dict[Path, int]()  # nanoseconds since the epoch
         for directory in layout.sweeps(self.home).glob("*"):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no sweep, or removed in this moment
-                try:
-                    launched[directory] = layout.sweep_info(directory).stat().st_mtime_ns
-                except PermissionError:  # private to another user: listed, as what cannot be read
-                    launched[directory] = 0
+            try:
+                launched[directory] = layout.sweep_info(directory).stat().st_mtime_ns
+            except PermissionError:  # private to another user: listed, as what cannot be read
+                launched[directory] = 0
+            except (FileNotFoundError, NotADirectoryError):  # no sweep, or removed in this moment
+                continue
         return [self._sweep(directory) for directory in sorted(launched, key=launched.__getitem__, reverse=True)]
 
     def sweep(self, sweep_id: str) -> Sweep:

@@ -20,8 +20,9 @@ from typing import Any, NoReturn, TextIO, cast
 from rlvr.ledger import layout
 from rlvr.ledger.files import DISK_FULL_ERRORS, final_path
 
-# Characters of our tables and messages, and what replaces them on a terminal that can only show ASCII.
+INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
 NO_OUTPUT = (errno.EPIPE, errno.EIO, *DISK_FULL_ERRORS)  # no reader, no terminal, or a full disk
+# Characters of our tables and messages, and what replaces them on a terminal that can only show ASCII.
 SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "±": "+/-", "≥": ">=", "≤": "<=", "→": "->"}
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "π": "pi", "σ": "sigma", "δ": "delta", "Σ": "sum"}
 BOXES = {**dict.fromkeys("─━═╌", "-"), **dict.fromkeys("│┃║", "|"), "█": "#", "✓": "yes", "✗": "no", "•": "*"}

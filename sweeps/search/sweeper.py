@@ -20,7 +20,7 @@ from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
 from rlvr.config.overrides import default_of, key_of, parse
 from rlvr.config.schema import as_dict
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock, write_holder
@@ -51,7 +51,7 @@ class Searched(Outcome):
     @property
     def exit_code(self) -> int:
         if self.interrupted:
-            return 130
+            return terminal.INTERRUPTED
         return 0 if self.done and self.complete else 1
 
 
