@@ -132,10 +132,16 @@ SMALL = {
 
 
 def math_data(folder: Path) -> list[str]:
-    rows = [{"problem": "What is 1/2 + 1/4?", "answer": "3/4"}, {"problem": "How much is a dozen?", "answer": "12"}]
-    path = folder / "sums.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [f"task.train={path}", f"task.test={path}"]
+    problems = {
+        "train": [("What is 1/3 + 1/3?", "2/3"), ("How much is a score?", "20")],
+        "test": [("What is 1/2 + 1/4?", "3/4"), ("How much is a dozen?", "12")],
+    }
+    words = []
+    for split, pairs in problems.items():
+        path = folder / f"{split}.jsonl"
+        path.write_text("".join(json.dumps({"problem": asked, "answer": answer}) + "\n" for asked, answer in pairs))
+        words.append(f"task.{split}={path}")
+    return words
 
 
 def test_a_subclass_of_a_built_in_task_is_one_with_its_knobs_and_its_own(mine: Path, tmp_path: Path) -> None:
