@@ -50,9 +50,11 @@ def _with_itself(claim: Claim, reference: str) -> str:
 
 
 def trend(claim: Claim, arms: Sequence[Arm]) -> list[Arm]:
-    """The arms of a trend, by ascending value of its knob. Raises NotTested."""
-    valued = [(words.number(value_of(arm, claim.knob) or ""), arm) for arm in select(arms, claim.arm)]
-    along = sorted(((value, arm) for value, arm in valued if not math.isnan(value)), key=lambda pair: pair[0])
+    """The arms of a trend, by ascending value of its knob; arms without this knob have no part. Raises NotTested."""
+    with_knob = [(value, arm) for arm in select(arms, claim.arm) if (value := value_of(arm, claim.knob)) is not None]
+    if names := sorted({value for value, _ in with_knob if math.isnan(words.number(value))}):
+        raise NotTested(f"a trend needs numbers, and {claim.knob} is {', '.join(names)} too")
+    along = sorted(((words.number(value), arm) for value, arm in with_knob), key=lambda pair: pair[0])
     values = [value for value, _ in along]
     if len(set(values)) < 3 or len(set(values)) < len(values):
         raise NotTested(f"a trend needs one arm at each of three or more values of {claim.knob}")

@@ -211,12 +211,20 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     model = architecture_of_model(config["model"] or config.get("policy"))
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
-    weights = _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1)
-    used_gb = (weights + _at_work(model, engine["max_batch_sequences"])) / GB + CONTEXT_GB
+    used_gb = sum(_of_engine(model, engine).values()) / GB
     if "workers" not in engine and config["trainer"] is not None:  # the policy is trained on the same GPU
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
         used_gb += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB
     return max(LEAST_CACHE_GB, FILLED * gpu_gb - used_gb)
+
+
+def _of_engine(model: Architecture, engine: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes on a GPU of a vLLM that samples, by cause, without its cache."""
+    return {
+        "engine weights": _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1),
+        "engine at work": _at_work(model, engine["max_batch_sequences"]),
+        "contexts and fragments": CONTEXT_GB * GB,
+    }
 
 
 def _at_work(model: Architecture, sequences: int) -> float:
@@ -279,12 +287,25 @@ def check(config: Mapping[str, Any]) -> None:
     model = architecture_of_model(config["model"]) if gpu_gb else None
     if model is None:
         return
-    parts = per_gpu(model, setting_of(config))
+    _check_fits(
+        gpu_gb,
+        "a GPU of this run",
+        per_gpu(model, setting_of(config)),
+        "cluster.ranks, trainer.activation_checkpointing=true, trainer.dtype=bfloat16 or a smaller "
+        "trainer.token_budget",
+    )
+    engine = config["rollout"]["engine"]
+    if "workers" in engine and config["cluster"].get("gpus"):
+        cache = {"engine cache": (engine["max_cache_gb"] or LEAST_CACHE_GB) * GB}
+        remedy = "rollout.engine.tensor_parallel or a smaller rollout.engine.max_cache_gb"
+        _check_fits(gpu_gb, "a GPU of a vLLM of this run", _of_engine(model, engine) | cache, remedy)
+
+
+def _check_fits(gpu_gb: float, where: str, parts: Mapping[str, float], remedy: str) -> None:
     if sum(parts.values()) > gpu_gb * GB:
         raise ValueError(
-            f"cluster.gpu_memory_gb={gpu_gb:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
-            f"{parts_in_one_line(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
-            "trainer.dtype=bfloat16 or a smaller trainer.token_budget; null: no check."
+            f"cluster.gpu_memory_gb={gpu_gb:g}, and {where} needs about {sum(parts.values()) / GB:.0f} GB: "
+            f"{parts_in_one_line(parts)}. Pass a larger {remedy}; null: no check."
         )
 
 

@@ -362,3 +362,16 @@ def test_a_run_that_needs_too_much_memory_is_refused_with_its_largest_parts() ->
     memory.check(run(ranks=1, gpu_memory_gb=None))
     with pytest.raises(ValueError, match=r"gpu_memory_gb=80, and a GPU .* optimiser 56\.7, .* larger cluster\.ranks"):
         memory.check(run(ranks=1))
+
+
+def test_a_vllm_that_does_not_fit_on_a_gpu_of_its_own_is_refused() -> None:
+    """7.6 billion weights of two bytes are 14.2 GB; with 3.0 of contexts and 3.4 at work, 20.5 and a cache."""
+    config = run(ranks=16, gpus=8, gpu_memory_gb=24)
+    config["rollout"]["engine"] = {**ENGINE, "workers": 4, "tensor_parallel": 1, "max_cache_gb": 3.0}
+    config["trainer"]["token_budget"] = 1024
+    memory.check(config)
+    config["rollout"]["engine"]["max_cache_gb"] = 4.0
+    with pytest.raises(ValueError, match=r"^cluster\.gpu_memory_gb=24, and a GPU of a vLLM .* larger rollout"):
+        memory.check(config)
+    config["rollout"]["engine"]["tensor_parallel"] = 2
+    memory.check(config)

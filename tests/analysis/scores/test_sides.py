@@ -82,6 +82,14 @@ def test_a_trend_takes_the_arms_by_the_value_of_its_knob(tmp_path: Path) -> None
         trend(rises, arms[:2])
 
 
+def test_a_trend_leaves_out_arms_without_its_knob_and_none_whose_value_is_no_number(tmp_path: Path) -> None:
+    arms = arms_of(tmp_path, "loss=grpo", *(f"loss=pacs eps={eps}" for eps in (1, 2, 3)), "loss=pacs eps=auto")
+    numbers = [arm for arm in arms if "auto" not in arm.label]
+    assert labels(trend(claim("", relation="rises with eps"), numbers)) == ["eps = 1", "eps = 2", "eps = 3"]
+    with pytest.raises(NotTested, match="^a trend needs numbers, and eps is auto too$"):
+        trend(claim("", relation="rises with eps"), arms)
+
+
 def test_a_report_names_a_baseline_that_no_arm_has_and_its_replacement(tmp_path: Path) -> None:
     write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=nope")
     (verdict,) = findings(load(tmp_path))
