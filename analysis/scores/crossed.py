@@ -105,9 +105,15 @@ class Crossed:
         return Interval(mean - half, mean + half)
 
     def p_value(self) -> float:
-        """Two-sided p-value of the hypothesis that a single mean is 0; 1 without a spread."""
-        if not self.repeats or self.alike:
+        """Two-sided p-value of the hypothesis that a single mean is 0; 1 without a spread.
+
+        If all values are equal, 1 − the level at which the bound of `unseen`, of the benchmark with the fewest
+        problems, is the mean.
+        """
+        if not self.repeats or (self.alike and not self.sizes):
             return 1.0
+        if self.alike:
+            return max(1 - abs(float(self.mean)), 0.0) ** (min(self.sizes) + 1)
         return float(student.two_sided(self.mean / self.error, self.df))
 
 

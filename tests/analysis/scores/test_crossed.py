@@ -81,7 +81,16 @@ def test_problems_that_all_agree_leave_a_beta_binomial_bound():
     assert summary.alike
     assert summary.interval().low == pytest.approx(1 - stats.beta.ppf(0.95, 1, 11))
     assert unseen(300) == pytest.approx(3 / 300, rel=0.02)  # the rule of three
-    assert summary.p_value() == 1
+    assert crossed(np.zeros((3, 10)), np.zeros(10, int)).p_value() == 1
+
+
+def test_the_p_value_of_equal_differences_is_one_minus_the_level_at_which_their_interval_reaches_0():
+    """Of 19 problems that all differ by a tenth: 0.9²⁰ = 0.12."""
+    summary = crossed(np.full((2, 19), 0.1), np.zeros(19, int))
+    assert summary.p_value() == pytest.approx(0.1216, abs=1e-4)
+    assert summary.interval(1 - summary.p_value()).low == pytest.approx(0, abs=1e-12)
+    assert crossed(np.full((2, 4), -1.0), np.zeros(4, int)).p_value() == 0
+    assert crossed(np.full((3, 1), 0.5)).p_value() == 1  # numbers per run: no bound is known
 
 
 def test_a_single_number_has_no_interval():
