@@ -40,6 +40,12 @@ def test_a_home_that_leads_nowhere_is_an_error_of_its_user(tmp_path: Path, monke
             layout.home()
 
 
+def test_a_home_that_a_database_cannot_be_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "why?" / "home"))
+    with pytest.raises(ValueError, match=r'home: "\?" cannot be in the path of mlflow\.db'):
+        layout.home()
+
+
 def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:
     named = (layout.checkpoint, layout.evaluation, layout.policy, layout.rollouts)
     assert [layout.step_of(name(tmp_path, 120)) for name in named] == [120] * 4
