@@ -28,8 +28,9 @@ from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import distributed
 from rlvr.trainer.actor import Actor
 from rlvr.trainer.fsdp import Trainer
-from rlvr.trainer.knobs import Knobs, Place
+from rlvr.trainer.knobs import Place
 from rlvr.trainer.pack import pack
+from tests.trainer.tiny import make_knobs
 
 VOCABULARY = 32
 
@@ -83,43 +84,10 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
 
 
 def make_trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 32, **knobs: Any) -> Trainer:
-    defaults: dict[str, Any] = {
-        "seed": 0,
-        "temperature": 1.0,
-        "steps": 100,
-        "updates": 1,
-        "epochs": 1,
-        "lr": 1e-5,
-        "schedule": "constant",
-        "warmup_steps": 0,
-        "clip_norm": 1.0,
-        "betas": (0.9, 0.999),
-        "eps": 1e-8,
-        "weight_decay": 0.0,
-        "aggregation": "token-mean",
-        "kl": 0.0,
-        "kl_estimator": "k3",
-        "base_kl": False,
-        "entropy": 0.0,
-        "dtype": "float32",
-        "token_budget": 16384,
-        "packing": True,
-        "shared_prompt": "auto",
-        "activation_checkpointing": False,
-        "head_lr": None,
-        "critic": None,
-        "reference_every": None,
-        "reference_resets_optimiser": False,
-        "decay_steps": None,
-        "final_lr": 0.0,
-        "compile": False,
-        "reference_offload": False,
-        "lora_rank": None,
-        "lora_alpha": 32.0,
-    }
+    usual = {"steps": 100, "lr": 1e-5, "clip_norm": 1.0, "betas": (0.9, 0.999)}
     rank, world, _ = distributed.join_group()
     place = Place(device, rank, world, pad_token_id=0, max_tokens=max_tokens)
-    return Trainer(model, surrogate, place, Knobs(**{**defaults, **knobs}))
+    return Trainer(model, surrogate, place, make_knobs(**{**usual, **knobs}))
 
 
 def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, warm: bool = True) -> float:

@@ -11,7 +11,7 @@ import torch
 from rlvr.loss.cispo import cispo
 from rlvr.objective.batch import Policy
 from tests.loss import extremes, invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 CISPO = partial(cispo, clip_low=1.0, clip_high=0.5)
 
@@ -26,14 +26,8 @@ BY_HAND = [
 
 def test_numbers_worked_by_hand() -> None:
     A, old, r, weight, expected = map(list, zip(*BY_HAND, strict=True))
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
-        advantage=torch.tensor(A, dtype=torch.float64),
-        logp_old=torch.tensor(old, dtype=torch.float64)[:, None],
+    batch = one_token_batch(
+        4, advantage=torch.tensor(A, dtype=torch.float64), logp_old=torch.tensor(old, dtype=torch.float64)[:, None]
     )
     policy = make_policy(batch, log_ratio=torch.tensor(r, dtype=torch.float64).log()[:, None])
     terms = CISPO(policy, batch)
@@ -69,15 +63,7 @@ def test_unclipped_it_is_the_gradient_of_the_expected_reward_off_policy() -> Non
     R = torch.tensor([1.0, 0.0, 0.3, -2.0], dtype=torch.float64)
     logp = logits.log_softmax(0)
     (true,) = torch.autograd.grad(-(logp.exp() * R).sum(), logits, retain_graph=True)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
-        advantage=R,
-        logp_old=old[:, None],
-    )
+    batch = one_token_batch(4, advantage=R, logp_old=old[:, None])
     loss = cispo(Policy(logp[:, None]), batch, clip_low=1.0, clip_high=1e9).loss.squeeze(1)
     (got,) = torch.autograd.grad((old.exp() * loss).sum(), logits)
     torch.testing.assert_close(got, true, rtol=1e-12, atol=1e-14)

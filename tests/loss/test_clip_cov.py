@@ -12,7 +12,7 @@ from rlvr.loss.clip_cov import clip_cov, dropped
 from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Batch, Policy
 from tests.loss import extremes, invariance
-from tests.support.factories import make_batch
+from tests.support.factories import one_token_batch
 
 KNOBS = {"fraction": 0.2, "low": 0.1, "high": 1.0, "clip_low": 1.0, "clip_high": 1.0}
 CLIP_COV = partial(clip_cov, **KNOBS)
@@ -32,16 +32,7 @@ def line() -> tuple[Batch, Policy]:
     """Five one-token responses; A = ±2, Ā = 0.4, mean logp −3: covariances 1.6·2, 1.6·1, 1.6·0, −2.4·−1, −2.4·−2."""
     A = torch.tensor([2.0, 2.0, 2.0, -2.0, -2.0], dtype=torch.float64)
     logp = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0], dtype=torch.float64)[:, None]
-    batch = make_batch(
-        num_groups=1,
-        num_samples=5,
-        num_tokens=1,
-        lengths=[1] * 5,
-        dtype=torch.float64,
-        advantage=A,
-        logp_old=logp,
-        noise=torch.tensor([0.5, 0.3, 0.1, 0.2, 0.4])[:, None],
-    )
+    batch = one_token_batch(5, advantage=A, logp_old=logp, noise=torch.tensor([0.5, 0.3, 0.1, 0.2, 0.4])[:, None])
     return batch, Policy(logp.clone().requires_grad_())
 
 

@@ -19,7 +19,7 @@ from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Batch, Loss, Policy, Terms, declared_needs
 from rlvr.objective.reduce import aggregate_streams, counts_of_streams
 from tests.loss import invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 F: dict[str, Callable[[float], float]] = {  # f(u), written as in the papers
@@ -156,12 +156,8 @@ def test_the_explored_half_of_js_has_the_gradient_of_its_expectation() -> None:
     logp = logits.log_softmax(0)
     divergence = (logp.exp() * (logp - torch.logaddexp(logp, ref) + math.log(2))).sum()
     (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
+    batch = one_token_batch(
+        4,
         logp_old=logp.detach()[:, None],
         logp_ref=ref[:, None],
         advantage=torch.zeros(4, dtype=torch.float64),

@@ -12,7 +12,7 @@ import torch
 from rlvr.loss.flowrl import flowrl
 from rlvr.objective.batch import Batch, Policy
 from tests.loss import extremes, invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 KNOBS: dict[str, Any] = {"beta": 2.0, "weight": "clip", "clip_low": 0.2, "clip_high": 0.2}
 FLOWRL = partial(flowrl, **KNOBS)
@@ -73,16 +73,7 @@ def test_the_tilted_reference_is_the_optimum() -> None:
     """One-token responses: at π = π_ref·e^{βA}/Z with its log Z every δ is 0, and so is the gradient."""
     ref = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
     A = torch.tensor([1.0, -1.0, 0.5, 0.2], dtype=torch.float64)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
-        advantage=A,
-        logp_old=ref[:, None],
-        logp_ref=ref[:, None],
-    )
+    batch = one_token_batch(4, advantage=A, logp_old=ref[:, None], logp_ref=ref[:, None])
     tilted = ref + 2 * A
     log_z = tilted.logsumexp(0)
     logits = tilted.clone().requires_grad_()

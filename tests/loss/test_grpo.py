@@ -11,7 +11,7 @@ import torch
 from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Policy, Terms
 from tests.loss import invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 # (A, r, loss, d loss/dℓ, clipped): ε 0.2 below, 0.28 above; d loss/dℓ is −A·r or 0
 BY_HAND = [
@@ -26,14 +26,7 @@ BY_HAND = [
 
 def terms_of(A: list[float], r: list[float], dual_clip: float | None = None) -> tuple[Terms, Policy]:
     B = len(A)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=B,
-        num_tokens=1,
-        lengths=[1] * B,
-        dtype=torch.float64,
-        advantage=torch.tensor(A, dtype=torch.float64),
-    )
+    batch = one_token_batch(B, advantage=torch.tensor(A, dtype=torch.float64))
     policy = make_policy(batch, log_ratio=torch.tensor(r, dtype=torch.float64).log()[:, None])
     return grpo(policy, batch, clip_low=0.2, clip_high=0.28, dual_clip=dual_clip), policy
 

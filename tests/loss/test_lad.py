@@ -15,7 +15,7 @@ from rlvr.objective import divergence
 from rlvr.objective.batch import Policy, Terms
 from rlvr.objective.divergence import js, kl
 from tests.loss import invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 NAMES = ("hd", "jf", "js", "kl", "rkl", "tv")
 RATIOS: tuple[Ratio, ...] = ("token", "sequence", "sequence_geomean")
@@ -117,15 +117,7 @@ def test_target_is_stationary(name: str, ratio: Ratio) -> None:
     """All arms, weighted by π_old: the expected gradient vanishes at π ∝ π_old·e^{A/η}, where r/w = 1/E[e^{A/η}]."""
     logp_old = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
     advantage = torch.tensor([1.0, -1.0, 0.5, 2.0], dtype=torch.float64)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
-        advantage=advantage,
-        logp_old=logp_old[:, None],
-    )
+    batch = one_token_batch(4, advantage=advantage, logp_old=logp_old[:, None])
 
     def expected_gradient(logits: Tensor) -> Tensor:
         logits = logits.clone().requires_grad_()

@@ -16,21 +16,13 @@ from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.objective.divergence import js, kl
 from rlvr.objective.reduce import aggregate
 from tests.loss.test_lad import DEFINITIONS, NAMES
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 
 def actions(advantage: Tensor, *, num_groups: int = 1, **fields: Tensor) -> Batch:
     """One-token answers, [B] advantages in groups of equal size."""
     B = len(advantage)
-    return make_batch(
-        num_groups=num_groups,
-        num_samples=B // num_groups,
-        num_tokens=1,
-        lengths=[1] * B,
-        dtype=advantage.dtype,
-        advantage=advantage,
-        **fields,
-    )
+    return one_token_batch(B // num_groups, num_groups=num_groups, dtype=advantage.dtype, advantage=advantage, **fields)
 
 
 def gradient(terms: Terms, policy: Policy) -> Tensor:

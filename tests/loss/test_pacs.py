@@ -15,7 +15,7 @@ from torch import Tensor
 from rlvr.loss.pacs import Score, Weight, pacs, pacs_actor
 from rlvr.objective.batch import Batch, Policy, Terms
 from tests.loss import extremes, invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 SCORES: tuple[Score, ...] = ("rloo", "dr_grpo", "grpo", "naive")
 WEIGHTS: tuple[Weight, ...] = ("balanced", "none", "only_positive", "only_negative")
@@ -25,14 +25,8 @@ EVERY = list(product(SCORES, WEIGHTS))
 def one_token(reward: list[float], implicit: list[float], dtype: torch.dtype = torch.float64) -> tuple[Policy, Batch]:
     """A group whose responses have one token and the given log π/π_ref."""
     B = len(reward)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=B,
-        num_tokens=1,
-        lengths=[1] * B,
-        dtype=dtype,
-        reward=torch.tensor(reward, dtype=dtype),
-        logp_ref=torch.full((B, 1), -1.0, dtype=dtype),
+    batch = one_token_batch(
+        B, dtype=dtype, reward=torch.tensor(reward, dtype=dtype), logp_ref=torch.full((B, 1), -1.0, dtype=dtype)
     )
     logp = torch.tensor(implicit, dtype=dtype)[:, None] - 1
     return Policy(logp.requires_grad_()), batch

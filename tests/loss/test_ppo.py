@@ -13,7 +13,7 @@ from rlvr.loss.grpo import grpo
 from rlvr.loss.ppo import ppo
 from rlvr.objective.batch import Batch, Policy
 from tests.loss import extremes, invariance
-from tests.support.factories import make_batch, make_policy
+from tests.support.factories import make_batch, make_policy, one_token_batch
 
 KNOBS = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
 PPO = partial(ppo, **KNOBS, value_coefficient=0.5, value_clip=0.2)
@@ -45,16 +45,7 @@ def test_value_loss_by_hand() -> None:
     ]
     v, old, R, loss, slope = (torch.tensor(x, dtype=torch.float64)[:, None] for x in zip(*cases, strict=True))
     zeros = torch.zeros(4, dtype=torch.float64)
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=1,
-        lengths=[1] * 4,
-        dtype=torch.float64,
-        advantage=zeros,
-        value_old=old,
-        returns=R,
-    )
+    batch = one_token_batch(4, advantage=zeros, value_old=old, returns=R)
     policy = make_policy(batch, value=v.requires_grad_())
     terms = ppo(policy, batch, **KNOBS, value_coefficient=1.0, value_clip=0.2)
     torch.testing.assert_close(terms.loss, loss)

@@ -54,6 +54,16 @@ def make_batch(
     return Batch(**{**filled, **fields})
 
 
+def one_token_batch(
+    num_samples: int, *, num_groups: int = 1, dtype: torch.dtype = torch.float64, **fields: Any
+) -> Batch:
+    """Responses of one token each, as arms of a bandit; `fields` as in `make_batch`."""
+    lengths = [1] * (num_groups * num_samples)
+    return make_batch(
+        num_groups=num_groups, num_samples=num_samples, num_tokens=1, lengths=lengths, dtype=dtype, **fields
+    )
+
+
 def make_policy(
     batch: Batch, *, log_ratio: Tensor | float | None = None, seed: int = 1, padding: float = 0.0, **fields: Any
 ) -> Policy:
