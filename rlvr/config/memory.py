@@ -289,7 +289,7 @@ def check(config: Mapping[str, Any]) -> None:
         return
     _check_fits(
         gpu_gb,
-        "a GPU of this run",
+        "this run",
         per_gpu(model, setting_of(config)),
         "cluster.ranks, trainer.activation_checkpointing=true, trainer.dtype=bfloat16 or a smaller "
         "trainer.token_budget",
@@ -298,13 +298,13 @@ def check(config: Mapping[str, Any]) -> None:
     if "workers" in engine and config["cluster"].get("gpus"):
         cache = {"engine cache": (engine["max_cache_gb"] or LEAST_CACHE_GB) * GB}
         remedy = "rollout.engine.tensor_parallel or a smaller rollout.engine.max_cache_gb"
-        _check_fits(gpu_gb, "a GPU of a vLLM of this run", _of_engine(model, engine) | cache, remedy)
+        _check_fits(gpu_gb, "a vLLM of this run", _of_engine(model, engine) | cache, remedy)
 
 
-def _check_fits(gpu_gb: float, where: str, parts: Mapping[str, float], remedy: str) -> None:
+def _check_fits(gpu_gb: float, of: str, parts: Mapping[str, float], remedy: str) -> None:
     if sum(parts.values()) > gpu_gb * GB:
         raise ValueError(
-            f"cluster.gpu_memory_gb={gpu_gb:g}, and {where} needs about {sum(parts.values()) / GB:.0f} GB: "
+            f"cluster.gpu_memory_gb={gpu_gb:g}, and a GPU of {of} needs about {sum(parts.values()) / GB:.0f} GB: "
             f"{parts_in_one_line(parts)}. Pass a larger {remedy}; null: no check."
         )
 
