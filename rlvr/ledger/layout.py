@@ -35,6 +35,7 @@ An incomplete file is called `.<name>.<owner>.tmp`, in the same directory (rlvr/
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -68,9 +69,15 @@ def typed_path(typed: str | Path, option: str) -> Path:
     user, and for links that lead in a circle.
     """
     try:
-        return Path(typed).expanduser().resolve()
+        path = Path(typed).expanduser()
     except RuntimeError as error:
         raise ValueError(f"{option}{typed} leads nowhere: {str(error).rstrip('.')}.") from error
+    try:
+        path.stat()
+    except OSError as error:  # it need not exist; since Python 3.13 `resolve` accepts links in a circle
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{option}{typed} leads nowhere: its links lead in a circle.") from error
+    return path.resolve()
 
 
 # --- under the home
