@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import fake_cuda
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not fake_cuda.can_build(), reason="needs g++")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(fake_cuda.missing()), reason=f"needs {fake_cuda.missing()}")]
 
 # In an optimiser step the host waits for the metrics and for the gradient's norm, whatever the number of micro-batches.
 WAITS_PER_MICRO_BATCH, WAITS_PER_STEP = 0, 2

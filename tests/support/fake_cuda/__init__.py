@@ -26,8 +26,13 @@ DEVICE, DRIVER = (Path(__file__).with_name(name) for name in ("device.cpp", "dri
 ROOT = Path(__file__).parents[3]
 
 
-def can_build() -> bool:
-    return shutil.which("g++") is not None
+def missing() -> str:
+    """What this machine lacks for the fake CUDA; "" for nothing."""
+    import torch
+
+    if torch.version.cuda or torch.version.hip:
+        return "a build of torch for the CPU: this one has the hooks of a real GPU"
+    return "" if shutil.which("g++") else "g++"
 
 
 def library() -> Path:
