@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis import tables as table_package
@@ -155,7 +155,11 @@ def _headlines(content: Content) -> list[Headline]:
 def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:
     """The self-contained HTML page. images: base64 PNG by name of figure; files: offered for download, by path."""
     environment = Environment(
-        loader=FileSystemLoader(PAGE.parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(PAGE.parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     environment.filters["code"] = _pieces
     columns, runs = run_table(frames)

@@ -171,7 +171,7 @@ def abilities_of(node: Mapping[str, Any], choices: Choices) -> TaskAbilities:
     try:
         task = instantiate(node, _convert_="all")
     except InstantiationException as error:
-        cause = innermost(error)
+        cause = component_error(error)
         if isinstance(cause, ValueError | OSError):
             raise cause from None
         raise ValueError(f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}") from error
@@ -180,9 +180,9 @@ def abilities_of(node: Mapping[str, Any], choices: Choices) -> TaskAbilities:
     return abilities
 
 
-def innermost(error: BaseException) -> BaseException:
-    """The last cause of an error: Hydra wraps the errors of components."""
-    while error.__cause__ is not None:
+def component_error(error: BaseException) -> BaseException:
+    """The error that a component itself raised: Hydra wraps it, once for each component that contains it."""
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
     return error
 

@@ -13,11 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema, targets
+from rlvr.config.checks import component_error
 from rlvr.job.cause import cause_of
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
@@ -61,7 +61,7 @@ def main() -> None:
         build(Path(sys.argv[1]), sys.argv[2])
     except Exception as error:  # broad as in rlvr/job/process.py: every end gets a cause
         logging.exception("the stage failed")
-        cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        cause = component_error(error)
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), flush=True)
         distributed.end_process(cause_of(cause).code, alone=True)
     distributed.end_process(0)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
-from hydra.errors import InstantiationException
 
+from rlvr.config.checks import component_error
 from rlvr.ledger import cause
 from rlvr.ledger.cause import Cause
 
@@ -32,8 +32,7 @@ def cause_of(error: BaseException) -> Cause:
 
     Hydra wraps the error that a component raises while it is built: the component's error counts.
     """
-    while isinstance(error, InstantiationException) and error.__cause__ is not None:
-        error = error.__cause__
+    error = component_error(error)
     carried = cause.cause_of(error)
     if carried is not Cause.ERROR:
         return carried

@@ -17,11 +17,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import own_code, schema, targets
-from rlvr.config.checks import innermost
+from rlvr.config.checks import component_error
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
@@ -100,7 +99,7 @@ def _with_cause(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:
 
 def _message_of(error: Exception) -> str:
     """Class and text of an error. For an error that Hydra wrapped: the component that was called, and the original."""
-    original = innermost(error) if isinstance(error, InstantiationException) else error
+    original = component_error(error)
     text = f"{type(original).__name__}: {original}"
     if original is error:
         return text

@@ -140,13 +140,17 @@ def test_a_users_loss_and_task_are_checked_too(tmp_path: Path, capsys: pytest.Ca
         "from typing import Annotated\n\nfrom annotated_types import Interval\n\n\n"
         "def bounded(policy, batch, *, share: Annotated[float, Interval(gt=0, le=1)], any): ...\n\n\n"
         "class Long:\n    def __init__(self, *, size: Annotated[int, Interval(ge=5)]) -> None:\n"
-        "        raise KeyError('the innermost reason')\n"
+        "        raise KeyError('the innermost reason')\n\n\n"
+        "class Told:\n    def __init__(self) -> None:\n        try:\n            {}['absent']\n"
+        "        except KeyError as error:\n            raise ValueError('what to type') from error\n"
     )
+    (tmp_path / "task" / "told.yaml").write_text("_target_: bounded.Told\n")
     messages = {
         "loss=bounded loss.share=2": "loss.share=2 must be above 0 to 1. Type loss.share=0.5, for example.",
         "loss=bounded loss.any=inf": "loss.any=inf must be a finite number.",
         "task=long task.size=4": "task.size=4 must be 5 or more. Type task.size=7, for example.",
         "task=long": "task=long cannot be built: KeyError: 'the innermost reason'",
+        "task=told": "what to type",
     }
     for typed, message in messages.items():
         assert main(["--config-dir", str(tmp_path), *typed.split(), "cluster=local", "--dry-run"]) == 2

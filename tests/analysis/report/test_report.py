@@ -17,6 +17,7 @@ from analysis.paper.printed import tables as printed_tables
 from analysis.report import drawing, report
 from analysis.report.style import encode
 from analysis.report.table import Table
+from analysis.scores.claim import Claim, Outcome, Verdict
 from tests.analysis.ledger_factory import BASE, config, write_run, write_study
 from tests.analysis.policies import write_bandit
 
@@ -114,6 +115,15 @@ def test_a_page_shows_no_password_of_the_tracking_server(home, content, origin, 
     frames = replace(load(home), origin=origin)
     assert report.browse_command(replace(frames, home=None)) == expected
     assert "cret" not in report.page(frames, replace(content, figures=(), tables=()), {})
+
+
+def test_the_page_gives_the_reasons_of_each_verdict(home, content):
+    claim = Claim("It wins.", "avg", "loss=lad", ">", printed="48.1")
+    verdict = Verdict(claim, Outcome.UNDECIDED, measured="+6.6 points", basis="3 seeds", note="9 seeds would decide")
+    text = report.page(load(home), replace(content, figures=(), tables=(), claims=(verdict,)), {})
+    section = text.partition('<section id="claims">')[2].partition("</section>")[0]
+    for words in ("undecided", "It wins.", "+6.6 points", "3 seeds", "9 seeds would decide", "Printed: 48.1"):
+        assert words in section
 
 
 def test_a_grid_without_a_title_has_no_heading(home, content):
