@@ -36,7 +36,7 @@ class Stored(Protocol):
     """The samples and policies that evaluations stored, whatever their source."""
 
     def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """run_id, step and KEPT, of the first and the last evaluation of each run (`every`: of all)."""
+        """run_id, step and SAMPLE_COLUMNS, of the first and the last evaluation of each run (`every`: of all)."""
         ...
 
     def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
