@@ -110,10 +110,10 @@ class Crossed:
         If all values are equal, 1 − the level at which the bound of `unseen`, of the benchmark with the fewest
         problems, is the mean.
         """
-        if not self.repeats or (self.alike and not self.sizes):
-            return 1.0
-        if self.alike:
+        if self.alike and self.sizes:
             return max(1 - abs(float(self.mean)), 0.0) ** (min(self.sizes) + 1)
+        if not self.repeats or self.alike:
+            return 1.0
         return float(student.two_sided(self.mean / self.error, self.df))
 
 

@@ -47,21 +47,19 @@ _ROOT = Path(__file__).resolve().parents[2]
 def home() -> Path:
     """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else the current directory.
 
-    It need not exist yet. Raises ValueError if $RLVR_HOME is a file, no path, or contains a "?", at which the address
-    of a SQLite database ends.
+    It need not exist yet. Raises ValueError if $RLVR_HOME is a file or no path, and if the directory's path has a "?",
+    at which the address of a SQLite database ends.
     """
     if chosen := os.environ.get("RLVR_HOME"):
         directory = typed_path(chosen, "RLVR_HOME=")
         if directory.exists() and not directory.is_dir():
             raise ValueError(f"RLVR_HOME={chosen} is a file. Set it to a directory, which may be a new one.")
-        if "?" in str(directory):
-            raise ValueError(
-                f'RLVR_HOME={chosen}: "?" cannot be in the path of mlflow.db. Set it to another directory.'
-            )
-        return directory
-    if (_ROOT / "pyproject.toml").is_file() and (_ROOT / "conf").is_dir():
-        return _ROOT
-    return Path.cwd()
+    else:
+        in_checkout = (_ROOT / "pyproject.toml").is_file() and (_ROOT / "conf").is_dir()
+        directory = _ROOT if in_checkout else Path.cwd()
+    if "?" in str(directory):
+        raise ValueError(f'{directory}: "?" cannot be in the path of mlflow.db. Set RLVR_HOME to another directory.')
+    return directory
 
 
 def typed_path(typed: str | Path, option: str) -> Path:

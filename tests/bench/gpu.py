@@ -316,9 +316,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
     if options.device == "cpu" and options.kind in WITH_VLLM:
         parser.error(f"{options.kind} needs a GPU: pass --fake")
-    if options.fake and (missing := fake_cuda.missing()):
-        parser.error(f"--fake needs {missing}")
     if options.fake:
+        if missing := fake_cuda.missing():
+            parser.error(f"--fake needs {missing}")
         return on_fake_gpu(options)
     kinds = list(KINDS if options.device != "cpu" else ON_A_CPU) if options.kind == "all" else [options.kind]
     if options.python is None and importlib.util.find_spec("vllm") is None:

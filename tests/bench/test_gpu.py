@@ -64,7 +64,7 @@ def test_the_error_without_a_gpu_has_a_command_for_a_cpu(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(fake_cuda.missing()), reason=f"needs {fake_cuda.missing()}")
+@fake_cuda.needed()
 def test_all_of_it_runs_on_a_fake_gpu_and_reports_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["all", "--fake"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

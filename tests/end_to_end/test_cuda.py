@@ -13,7 +13,7 @@ from tests.end_to_end import cuda_run
 from tests.job.test_ranks import recorded
 from tests.support import fake_cuda
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(fake_cuda.missing()), reason=f"needs {fake_cuda.missing()}")]
+pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 VLLM = [

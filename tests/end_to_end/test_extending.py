@@ -20,6 +20,7 @@ from rlvr.config.compose import composing
 from rlvr.config.registry import Registry
 from rlvr.rollout.rewards import rewards_of
 from tests.support.hollow import write_hollow_model
+from tests.support.tasks import write_jsonl
 from tests.support.words import newest
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
@@ -136,12 +137,8 @@ def math_data(folder: Path) -> list[str]:
         "train": [("What is 1/3 + 1/3?", "2/3"), ("How much is a score?", "20")],
         "test": [("What is 1/2 + 1/4?", "3/4"), ("How much is a dozen?", "12")],
     }
-    words = []
-    for split, pairs in problems.items():
-        path = folder / f"{split}.jsonl"
-        path.write_text("".join(json.dumps({"problem": asked, "answer": answer}) + "\n" for asked, answer in pairs))
-        words.append(f"task.{split}={path}")
-    return words
+    rows = {split: [{"problem": asked, "answer": answer} for asked, answer in problems[split]] for split in problems}
+    return [f"task.{split}={write_jsonl(folder / f'{split}.jsonl', rows[split])}" for split in rows]
 
 
 def test_a_subclass_of_a_built_in_task_is_one_with_its_knobs_and_its_own(mine: Path, tmp_path: Path) -> None:

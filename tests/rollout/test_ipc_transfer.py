@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import fake_cuda
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(fake_cuda.missing()), reason=f"needs {fake_cuda.missing()}")]
+pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 CLOSE = 1e-4  # nats, in float32

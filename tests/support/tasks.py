@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,3 +17,10 @@ def make_task(name: str, **knobs: Any) -> Any:
     config = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), knobs), resolve=True)
     assert isinstance(config, dict)
     return get_class(config.pop("_target_"))(**config)
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> str:
+    """The path as text, of a file with a line of JSON per row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)

@@ -10,17 +10,11 @@ from omegaconf import OmegaConf
 
 from rlvr.task.code import Code
 from tests.support.sandboxed import need_sandbox
+from tests.support.tasks import DATA, write_jsonl
 from tests.task.solutions import FUNCTIONS, PROGRAMS
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "code.yaml"
-DATA = Path(__file__).parents[3] / "shared" / "data"
-
 SUM = {"id": "sum", "prompt": "Print the sum.", "tests": [{"input": "3 4", "output": "7"}], "source": "made/up"}
-
-
-def write_jsonl(path: Path, rows: list[Any]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def make_code(where: str, test: Any = None, **knobs: Any) -> Code:

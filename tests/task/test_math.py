@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shlex
 import subprocess
 import sys
@@ -21,20 +20,14 @@ from pyarrow import parquet
 from rlvr.task.math import Math, last_boxed
 from rlvr.task.read import read
 from tests.bench import golds
+from tests.support.tasks import DATA, write_jsonl
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "math.yaml"
-DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [
     {"id": "a", "problem": "What is 1/2 + 1/4?", "answer": "\\frac{3}{4}"},
     {"id": "b", "problem": "How much is a dozen dozens?", "answer": 144},
     {"id": "c", "problem": "Solve x² = 4.", "answer": "\\{-2, 2\\}"},
 ]
-
-
-def write_jsonl(path: Path, rows: list[Any]) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 from collections import Counter
@@ -12,15 +11,10 @@ from typing import Any
 import pytest
 
 from rlvr.task.math import Math
-from tests.support.tasks import DATA, make_task
+from tests.support.tasks import DATA, make_task, write_jsonl
 
 ROWS = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(600)]
 TEST = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(550, 700)]
-
-
-def write_jsonl(path: Path, rows: list[Any]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def make_math(folder: Path, rows: list[Any] = ROWS, **knobs: Any) -> Math:

@@ -17,9 +17,9 @@ from rlvr.task import sql
 from rlvr.task.sql import Sql
 from rlvr.task.verify.sql_query import same_table
 from tests.support.sandboxed import need_sandbox
+from tests.support.tasks import DATA
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "sql.yaml"
-DATA = Path(__file__).parents[3] / "shared" / "data"
 GOLD = "SELECT name, age FROM pets WHERE age > 2"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 

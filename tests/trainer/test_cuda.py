@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import fake_cuda
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(fake_cuda.missing()), reason=f"needs {fake_cuda.missing()}")]
+pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 # In an optimiser step the host waits for the metrics and for the gradient's norm, whatever the number of micro-batches.
 WAITS_PER_MICRO_BATCH, WAITS_PER_STEP = 0, 2

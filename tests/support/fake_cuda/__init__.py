@@ -21,6 +21,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 DEVICE, DRIVER = (Path(__file__).with_name(name) for name in ("device.cpp", "driver.cpp"))
 ROOT = Path(__file__).parents[3]
@@ -33,6 +37,14 @@ def missing() -> str:
     if torch.version.cuda or torch.version.hip:
         return "a build of torch for the CPU: this one has the hooks of a real GPU"
     return "" if shutil.which("g++") else "g++"
+
+
+def needed() -> pytest.MarkDecorator:
+    """The mark that skips tests where the fake CUDA cannot be built."""
+    import pytest
+
+    lacking = missing()
+    return pytest.mark.skipif(bool(lacking), reason=f"needs {lacking}")
 
 
 def library() -> Path:
