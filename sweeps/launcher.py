@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,8 +221,12 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
     """ValueError if this machine lacks the SLURM, or the nodes and GPUs, that the launch needs. A dry run may show a
-    recipe for other machines: there only nodes and GPUs that were typed are checked, not those of the recipe.
+    recipe for other machines: there only what was typed is checked, not what the recipe has.
     """
+    _check_offload(
+        [run.config for run in planned.runs if not dry_run or _is_typed(run, "trainer.reference_offload")],
+        has_gpus=bool(available_gpus()) and not on_slurm,
+    )
     if on_slurm:
         if not is_configured():
             raise ValueError(
@@ -230,16 +234,27 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
                 "cluster=local, or log in where it is."
             )
         return
+    clusters = [(run, run.config["cluster"]) for run in planned.runs]
     largest = {
-        key: max((run.config["cluster"][key] for run in planned.runs if not dry_run or _is_typed(run, key)), default=0)
+        key: max((c[key] for run, c in clusters if not dry_run or _is_typed(run, f"cluster.{key}")), default=0)
         for key in ("nodes", "gpus")
     }
     check_here(**largest)
 
 
+def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> None:
+    """ValueError for a run that would keep weights out of the memory of a GPU and has none. has_gpus: this machine."""
+    for config in configs:
+        if (config["trainer"] or {}).get("reference_offload") and not (has_gpus or config["cluster"]["gpus"]):
+            raise ValueError(
+                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and these runs have no GPU. "
+                "Drop it, or pass cluster.gpus=1 or more where there are some."
+            )
+
+
 def _is_typed(run: PlannedRun, key: str) -> bool:
-    """Whether a knob of the cluster was typed for a run."""
-    return f"cluster.{key}" in map(key_of, run.overrides)
+    """Whether a knob was typed for a run."""
+    return key in map(key_of, run.overrides)
 
 
 def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool) -> Outcome:

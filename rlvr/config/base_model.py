@@ -49,6 +49,10 @@ def check(config: Knobs) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
     _check_heads(model)
+    if config.trainer.get("lora_rank") is not None and model["_target_"] == "rlvr.model.table.table":
+        raise ValueError(
+            f"trainer.lora_rank={config.trainer.lora_rank}: model=table has no linear layers to adapt. Drop it."
+        )
     rank, architecture = config.trainer.get("lora_rank"), memory.architecture_of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
@@ -57,6 +61,8 @@ def check(config: Knobs) -> None:
             "example, or null to train all weights."
         )
     if model["_target_"] == "rlvr.model.hub.hub":
+        if model.get("system") is not None and not model.chat:
+            raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
         # cwd is part of the cache key: a relative path means another directory elsewhere.
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
         if fault:

@@ -29,6 +29,8 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
         _check_known_answers(config, choices)
     _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
     _check_unread(config, choices, registry)
+    _check_covariances(config.loss)
+    _check_presample(config)
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,10 @@ def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -
         )
     if trainer.reference_resets_optimiser and reset_every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+    if trainer.shared_prompt == "always" and not trainer.packing:
+        raise ValueError(
+            "trainer.shared_prompt=always needs trainer.packing=true: padded rows repeat the prompt. Drop one of them."
+        )
     _check_schedule(trainer)
     _check_lora(trainer, default)
     if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
@@ -323,3 +329,32 @@ def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
         default = registry.as_written(choices, f"{group}.{key}")
         if is_unread and default is not None and config[group].get(key) != default:
             raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {reason}. Drop it.")
+
+
+def _check_covariances(loss: Knobs) -> None:
+    """Raises ValueError for bounds of Clip-Cov between which no covariance lies: it would drop no token."""
+    low, high = loss.get("low"), loss.get("high")
+    if _is_ours(loss) and low is not None and high is not None and not low < high:
+        raise ValueError(f"loss.low={low:g} must be less than loss.high={high:g}: no covariance lies between them.")
+
+
+def _check_presample(config: Knobs) -> None:
+    """Raises ValueError for streams of easy and of hard prompts that cannot both have responses."""
+    presample: Knobs | None = config.get("presample")
+    if not presample or not _is_ours(presample):
+        return
+    threshold, samples, num_problems, ratio = (presample[key] for key in ("threshold", "samples", "problems", "ratio"))
+    if not 1 <= threshold <= samples:
+        raise ValueError(
+            f"presample.threshold={threshold} of presample.samples={samples} responses: pass a threshold of 1 to "
+            f"{samples}."
+        )
+    if num_problems == 1:
+        raise ValueError("presample.problems=1: two streams are made of at least 2 problems.")
+    explored, updates = config.rollout.prompts * config.rollout.samples, config.trainer.updates
+    num_rehearsed = round(explored / ratio)
+    if num_rehearsed < updates:
+        raise ValueError(
+            f"presample.ratio={ratio:g} leaves {num_rehearsed} rehearsed responses beside {explored} explored ones for "
+            f"trainer.updates={updates} mini-batches: pass presample.ratio={explored / updates:g} or less."
+        )

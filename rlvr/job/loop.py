@@ -94,9 +94,8 @@ class Run:
         samples = self.parts.samples()
         if samples is None:
             return None
-        rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
-        pad = self.place.pad_token_id
-        mixture = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
+        rows, pad = self.config.rollout.prompts * self.config.rollout.samples, self.place.pad_token_id
+        mixture = split_streams(samples, seed=self.config.seed, rows=rows, pad_token_id=pad)
         self.parts.engine.sleep()  # the trainer reads all stored responses, and needs the GPU's memory for it
         policy_of = functools.partial(self.trainer.policy_of, with_entropy=False)
         return mixture.with_logp(policy_of, own=self.config.rollout.logp_old == "trainer")

@@ -28,9 +28,10 @@ log = logging.getLogger("rlvr")
 AT_ONCE = 256  # stored responses whose log-probabilities are computed at once
 
 
-def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
-    """Split the problems into easy and hard ones. seed: of the run. rows: explored responses per step, which is divided
-    into `updates` mini-batches. Raises ValueError if one of the streams is empty, or too small for the mini-batches.
+def split_streams(samples: Samples, *, seed: int, rows: int, pad_token_id: int) -> Mixture:
+    """Split the problems into easy and hard ones. seed: of the run. rows: explored responses per step.
+
+    Raises ValueError if one of the streams is empty.
     """
     correct = np.array([row["correct"] for row in samples.rows])
     easy = correct >= samples.knobs.threshold
@@ -43,12 +44,6 @@ def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_t
         remedy = "Lower" if not easy.any() else "Raise"
         raise ValueError(f"{summary}: both streams need some. {remedy} presample.threshold, or take other problems.")
     num_rehearsed = round(rows / samples.knobs.ratio)
-    if num_rehearsed < updates:
-        raise ValueError(
-            f"presample.ratio={samples.knobs.ratio:g} leaves {num_rehearsed} rehearsed responses beside {rows} "
-            f"explored ones for trainer.updates={updates} mini-batches: pass presample.ratio={rows / updates:g} "
-            "or less."
-        )
     log.info("%s.", summary)
     stored = dict[str, Rollout]()
     for i in np.flatnonzero(easy).tolist():

@@ -75,20 +75,9 @@ class Presample:
     temperature: PositiveFloat  # must be that of training, or u = π/π_ref does not start at 1
     top_p: Annotated[float, Interval(gt=0, le=1)]
     seed: NonNegativeInt  # not the seed of a run, so that all runs share the samples
-    threshold: NonNegativeInt  # number of correct responses of n from which a prompt is near-perfect: D_pef
+    threshold: PositiveInt  # number of correct responses of n from which a prompt is near-perfect: D_pef
     drop_unsolved: bool  # leave out prompts without a correct response, which otherwise belong to D_exp
     ratio: PositiveFloat  # explored responses per rehearsed one
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.threshold <= self.samples:
-            raise ValueError(
-                f"presample.threshold={self.threshold} of presample.samples={self.samples} responses: pass a threshold "
-                f"of 1 to {self.samples}."
-            )
-        if self.problems is not None and self.problems < 2:
-            raise ValueError(f"presample.problems={self.problems}: two streams are made of at least 2 problems.")
-        if not self.ratio > 0:
-            raise ValueError(f"presample.ratio={self.ratio} must be above 0: explored responses per rehearsed one.")
 
     def open(
         self, sampler: Sampler, store: Path, *, base: Path, max_tokens: int, settings: Mapping[str, Any]

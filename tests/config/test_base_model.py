@@ -148,6 +148,11 @@ def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytes
         check("model=hf", "model.path=nobody/nothing")
 
 
+def test_a_system_prompt_needs_the_chat_template() -> None:
+    with pytest.raises(ValueError, match=r"Add model.chat=true, or drop model.system"):
+        check("model=hf", "model.path=nobody/nothing", "model.system=Think.")
+
+
 def test_the_context_is_that_of_the_directory_or_of_the_config(model: Path) -> None:
     assert context_of({"path": str(model)}) == 256
     assert context_of({"architecture": {"max_position_embeddings": 1024}}) == 1024

@@ -51,6 +51,14 @@ pytestmark = pytest.mark.usefixtures("composing")
         ),
         ("loss=cross_entropy rollout.dynamic_sampling=none trainer.kl=0.1", "learns known answers. Drop trainer.kl"),
         ("loss=cross_entropy rollout.dynamic_sampling=none max_kl=1", "learns known answers. Drop max_kl"),
+        ("trainer.shared_prompt=always trainer.packing=false", "needs trainer.packing=true"),
+        ("loss=clip_cov loss.low=5", "loss.low=5 must be less than loss.high=5"),
+        ("loss=dph_js presample.samples=4", "presample.threshold=8 of presample.samples=4 responses"),
+        ("loss=dph_js presample.problems=1", "two streams are made of at least 2 problems"),
+        (
+            "loss=dph_js rollout.prompts=4 rollout.samples=8 trainer.updates=2 presample.ratio=32",
+            r"leaves 1 rehearsed responses beside 32.*presample.ratio=16 or less",
+        ),
     ],
 )
 def test_impossible_combinations_are_refused(overrides: str, message: str) -> None:

@@ -23,6 +23,7 @@ TYPED = {
     "trainer.updates=2). Pass trainer.warmup_steps=16, for example, or more steps.",
     "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 160 optimiser steps",
     "trainer.lora_rank=100000": "trainer.lora_rank=100000 is more than the model is wide, 64",
+    "task=bandit model=table trainer.lora_rank=4": "trainer.lora_rank=4: model=table has no linear layers to adapt.",
     "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
     "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
     "lr=inf": "lr=inf: a finite number is expected, 0 or more. Type lr=0.0002, for example.",
@@ -51,6 +52,8 @@ TYPED = {
     "loss.ratio=words": "loss.ratio=words: token, sequence or sequence_geomean is expected.",
     "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
     "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
+    "loss=flowrl trainer.reference_offload=true": "trainer.reference_offload=true keeps frozen weights out of GPU memor"
+    "y, and these runs have no GPU.",
     "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
     "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
