@@ -245,7 +245,8 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
 def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> None:
     """ValueError for a run that would keep weights out of the memory of a GPU and has none. has_gpus: this machine."""
     for config in configs:
-        if (config["trainer"] or {}).get("reference_offload") and not (has_gpus or config["cluster"]["gpus"]):
+        trainer = config["trainer"]
+        if trainer and trainer.get("reference_offload") and not (has_gpus or config["cluster"]["gpus"]):
             raise ValueError(
                 "trainer.reference_offload=true keeps frozen weights out of GPU memory, and these runs have no GPU. "
                 "Drop it, or pass cluster.gpus=1 or more where there are some."

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig
 
-from rlvr.config import imports
+from rlvr.config import base_model, imports, signature
 from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
 from rlvr.config.registry import Registry
-from rlvr.config.signature import clear_caches
 from rlvr.ledger.tags import redact
 from sweeps.plan import Plan
 from sweeps.verdict import Outcome
@@ -73,7 +72,8 @@ class Session:
         """A context in which this is the current session. At its end sys.path and the environment are restored."""
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)
-        clear_caches()
+        signature.clear_caches()
+        base_model.clear_caches()
         imports.add_import_paths(self.registry.directories)
         try:
             yield

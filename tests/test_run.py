@@ -62,6 +62,14 @@ MISTAKES = {
         ["-m", "loss=dph_js,grpo", "presample.problems=64"],
         "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",
     ),
+    "a group that the loss of a recipe does not take": (
+        ["paper=maxrl_maze", "divergence=js"],
+        "divergence=js has no effect with loss=maxrl. Losses that take a divergence: lad, lad_theoretical.",
+    ),
+    "a knob that the loss of a recipe does not read": (
+        ["paper=maxrl_maze", "presample.problems=64"],
+        "presample.problems has no effect with loss=maxrl. Losses that take a presample: dph_alpha, ",
+    ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
     "a tracker that takes copies": (
         ["tracker=wandb"],

@@ -1,13 +1,11 @@
 """The weights figure: w(p) measured from our estimators, with the closed forms drawn over them (MaxRL, Figure 1).
 
-`python -m rlvr.diagnostics.weights` measures <home>/reports/weights/weights.csv and draws it; the report of the study
-exact_likelihood holds it too.
+`python -m rlvr.diagnostics.weights` measures <home>/reports/weights/weights.csv and draws it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores import objective
-from rlvr.ledger import layout
 from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
-
-QUESTION = "How much does each objective weigh a problem of pass rate p, measured and in theory?"
-STUDY = "exact_likelihood"
-FILE = Path("weights") / "weights.csv"  # among the reports
 
 Array = NDArray[np.float64]
 Form = Callable[[Array, int, int], Array]
@@ -41,13 +33,6 @@ FORMS: dict[str, Form] = {
     "pkpo": lambda p, G, order: weight_pass(p, order),
     "maxrl": lambda p, G, order: weight_maxrl(p, order),
 }
-
-
-def figure(frames: Frames) -> Figure | None:
-    """None unless this is the study of exact likelihood and its weights have been measured."""
-    if frames.study != STUDY or frames.home is None or not (layout.reports(frames.home) / FILE).exists():
-        return None
-    return drawn(pd.read_csv(layout.reports(frames.home) / FILE))
 
 
 def drawn(weights: pd.DataFrame) -> Figure:

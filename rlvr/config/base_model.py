@@ -24,7 +24,7 @@ from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
-from rlvr.task.prompt_length import context_in
+from rlvr.task.prompt_length import context_in, file_of_model
 
 SIZES = (
     "num_hidden_layers",
@@ -63,8 +63,7 @@ def check(config: Knobs) -> None:
     if model["_target_"] == "rlvr.model.hub.hub":
         if model.get("system") is not None and not model.chat:
             raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
-        # cwd is part of the cache key: a relative path means another directory elsewhere.
-        fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
+        fault = _fault(str(model.path), chat=bool(model.chat), system=model.system)
         if fault:
             raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
@@ -127,11 +126,17 @@ def context_of(model: Mapping[str, Any]) -> int | None:
     return None if numbers is None else context_in(numbers)
 
 
+def clear_caches() -> None:
+    """Forget what was read: in a notebook, files and the current directory change between two commands."""
+    _fault.cache_clear()
+    memory.of_path.cache_clear()
+
+
 # --- a model's directory
 
 
 @functools.cache  # called for every point of a sweep
-def _fault(path: str, *, chat: bool, system: str | None, cwd: str) -> str:  # noqa: ARG001 - paths are relative to it
+def _fault(path: str, *, chat: bool, system: str | None) -> str:
     """What is wrong with a model, as one sentence with a remedy; "" if nothing is wrong or it is not downloaded yet."""
     directory = _directory(path)
     if directory is None:
@@ -155,14 +160,8 @@ def _directory(path: str) -> Path | None:
     """The directory of a model: `path` itself, or the cache entry of a hub name; None: not on this machine."""
     if (directory := Path(path).expanduser()).is_dir():
         return directory
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        file = try_to_load_from_cache(path, "config.json")
-    except HFValidationError:  # the path does not have the form of a repository's name
-        return None
-    return Path(file).parent if isinstance(file, str) else None
+    file = file_of_model(path, "config.json")
+    return None if file is None else file.parent
 
 
 def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]:

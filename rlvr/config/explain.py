@@ -79,16 +79,14 @@ def unreadable_option_lines(registry: Registry) -> list[str]:
 def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
     """Explanations of a message, the most precise first; the last one is the message itself."""
     keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
-    losses = keys.get("loss", "lad")
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        typed = f"divergence={keys['divergence']}"
-        explanation = _without_effect(typed, "divergence", keys.get("loss", "?"), registry)
-        yield explanation or _without_effect_in_arm(typed, losses)
+        typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
+        yield _without_effect(typed, "divergence", losses, registry) or _without_effect_in_arm(typed, losses)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
-        if explanation := _without_effect(key, key.split(".")[0], losses, registry):
+        if explanation := _without_effect(key, key.split(".")[0], _losses(arguments, registry), registry):
             yield explanation
         if explanation := _missing_in_some(key, keys, registry):
             yield explanation
@@ -137,6 +135,18 @@ def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str
     except BAD_INPUT:
         return []
     return [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, DictConfig) else []
+
+
+def _losses(arguments: Sequence[str], registry: Registry) -> str:
+    """The losses that were typed, as they were; else that of the recipe, the study or the default."""
+    for word in arguments:
+        if word.startswith("loss="):
+            return word.removeprefix("loss=")
+    try:
+        _, choices = registry.compose([w for w in _chosen(arguments, registry) if not w.startswith("divergence=")])
+    except BAD_INPUT:
+        return "?"
+    return str(choices.get("loss"))
 
 
 def _chosen(arguments: Sequence[str], registry: Registry) -> list[str]:

@@ -9,12 +9,12 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rlvr.config import published
 from rlvr.config.nodes import training_nodes
 from rlvr.config.signature import declared
+from rlvr.task.prompt_length import file_of_model
 
 GB = 2**30
 STATE = 12  # bytes per trained parameter: the float32 weight and AdamW's two averages
@@ -99,24 +99,16 @@ def architecture_of_model(model: Mapping[str, Any] | None) -> Architecture | Non
         return None
     if "architecture" in model:
         return architecture(model["architecture"])
-    return _of_path(str(model["path"])) if model.get("path") else None
+    return of_path(str(model["path"])) if model.get("path") else None
 
 
 @functools.cache  # called for every point of a sweep
-def _of_path(path: str) -> Architecture | None:
-    file: Any = Path(path) / "config.json"
-    if not file.is_file():
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-
-        try:
-            file = try_to_load_from_cache(path, "config.json")
-        except HFValidationError:  # the path does not have the form of a repository's name
-            return None
-    if not isinstance(file, str | Path):
+def of_path(path: str) -> Architecture | None:
+    file = file_of_model(path, "config.json")
+    if file is None:
         return architecture(published.MODELS[path]) if path in published.MODELS else None
     try:
-        return architecture(json.loads(Path(file).read_text()))
+        return architecture(json.loads(file.read_text()))
     except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py reports what is wrong
         return None
 

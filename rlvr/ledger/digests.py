@@ -73,11 +73,11 @@ def fault_of(directory: Path, current: Mapping[str, str] | None = None) -> str:
     return f"{wrong[0]} is {'missing' if is_gone else 'not as it was written'}{more}"
 
 
-def set_aside(directory: Path) -> Path:
-    """Rename a damaged directory, so that nothing uses it but it is kept. Returns its new path."""
-    aside = directory.with_name(f"{DAMAGED}{directory.name}")
+def set_aside(path: Path) -> Path:
+    """Rename a damaged directory or file, so that nothing uses it but it is kept. Returns its new path."""
+    aside = path.with_name(f"{DAMAGED}{path.name}")
     number = 2
     while aside.exists():
-        aside = directory.with_name(f"{DAMAGED}{directory.name}-{number}")
+        aside = path.with_name(f"{DAMAGED}{path.name}-{number}")
         number += 1
-    return directory.rename(aside)
+    return path.rename(aside)

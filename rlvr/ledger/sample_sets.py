@@ -106,7 +106,7 @@ class SampleSet:
             if path.name.startswith(digests.DAMAGED):
                 continue
             if _digest(path) != path.stem:
-                log.error("%s is not as it was written. It is kept as %s", path, _set_aside(path))
+                log.error("%s is not as it was written. It is kept as %s", path, digests.set_aside(path))
                 continue
             table = pq.read_table(path, columns=KEY)
             numbers: dict[str, list[int]] = defaultdict(list)
@@ -191,7 +191,3 @@ def _select(table: pa.Table, problems: pa.Array, samples: int) -> pa.Table:
 
 def _digest(path: Path) -> str:
     return digests.digests(path.parent, [path.name])[path.name]
-
-
-def _set_aside(path: Path) -> Path:
-    return path.rename(path.with_name(f"{digests.DAMAGED}{path.name}"))

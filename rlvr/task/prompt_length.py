@@ -20,6 +20,24 @@ MOST_BEFORE = 1  # a begin token is all that is put before a text (`rlvr.model.t
 LongPrompts = Literal["refuse", "drop"]
 
 
+def file_of_model(path: str, name: str) -> Path | None:
+    """One of the files of a model, in the directory `path` or, if that is a hub name, in the hub's cache; else None.
+
+    Nothing is downloaded.
+    """
+    local = Path(path).expanduser() / name
+    if local.is_file():
+        return local
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(path, name)
+    except HFValidationError:  # the path does not have the form of a repository's name
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
 def context_in(numbers: Mapping[str, Any]) -> int | None:
     """Context length in tokens by a model's config.json; None if it does not state it."""
     of_text = {**numbers, **(numbers.get("text_config") or {})}
@@ -54,23 +72,8 @@ class Reader:
         return ChatTemplate.of(self.file) if self.chat else None
 
     def file(self, name: str) -> Path | None:
-        """Path of one of the model's files, in its directory or in the hub's cache; None if there is none there.
-
-        Nothing is downloaded.
-        """
-        if self.path is None:
-            return None
-        local = Path(self.path).expanduser() / name
-        if local.is_file():
-            return local
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-
-        try:
-            cached = try_to_load_from_cache(self.path, name)
-        except HFValidationError:  # the path cannot be the name of a hub repository
-            return None
-        return Path(cached) if isinstance(cached, str) else None
+        """Path of one of the model's files on this machine; None if it is not here."""
+        return None if self.path is None else file_of_model(self.path, name)
 
 
 @dataclass(frozen=True)

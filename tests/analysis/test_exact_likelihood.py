@@ -95,11 +95,8 @@ def test_an_objective_follows_from_the_loss_or_from_the_advantage_of_a_plain_gra
     ]
 
 
-def test_the_weights_figure_draws_points_and_closed_forms(home: Path) -> None:
-    frames = load(home)
-    assert weights_figure.figure(frames) is None  # not measured, and not that study
-    file = home / weights_figure.FILE
-    file.parent.mkdir(parents=True)
+def test_the_weights_figure_draws_points_and_closed_forms(tmp_path: Path) -> None:
+    file = tmp_path / "weights.csv"
     rows = [("maxrl", 3, p, 1 + (1 - p) + (1 - p) ** 2) for p in (0.01, 0.5, 0.9)]
     rows += [("maxrl", 2, 0.5, 1.5), ("pkpo", 2, 0.25, 1.5), ("rloo", "", 0.5, 1.0)]
     lines = [f"{loss},{loss},{order},4,{p},{w},0.1" for loss, order, p, w in rows]

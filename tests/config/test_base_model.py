@@ -15,6 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlvr.config.base_model import context_of
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.task.maze import VOCABULARY
+from sweeps.session import Session
 from tests.support.composed import check, check_with_task
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -96,6 +97,16 @@ def test_a_model_that_no_job_could_start_from_is_refused(message: str, model: Pa
         check("model=hf", f"model.path={directory}")
     assert str(refusal.value).startswith(f"model.path={directory}: ")
     assert message in str(refusal.value)
+
+
+def test_the_next_command_of_a_notebook_reads_a_mended_model_again(model: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "copy"
+    directory.mkdir()
+    with Session().entered(), pytest.raises(ValueError, match="it has no config.json"):
+        check("model=hf", f"model.path={directory}")
+    shutil.copytree(model, directory, dirs_exist_ok=True)
+    with Session().entered():
+        check("model=hf", f"model.path={directory}")
 
 
 @pytest.mark.parametrize(

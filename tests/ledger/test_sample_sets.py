@@ -76,6 +76,10 @@ def test_a_damaged_chunk_is_set_aside_and_its_samples_are_missing_again(tmp_path
     assert samples.add([row("a", 0, "said")]) == damaged  # the same bytes have the same name
     assert hashlib.sha256(damaged.read_bytes()).hexdigest() == damaged.stem
     assert kept(samples, ["a", "b"], 1) == [("a", 0), ("b", 0)]
+    damaged.write_bytes(b"damaged again")
+    assert SampleSet(tmp_path / "set", {}).missing(["a", "b"], 1) == [[Wanted(0, 0, 1)]]
+    aside = sorted((tmp_path / "set").glob("damaged-*"))
+    assert [path.read_bytes() for path in aside] == [bytes(content), b"damaged again"]
 
 
 def test_the_key_of_a_problem_depends_on_its_content() -> None:
