@@ -253,7 +253,7 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPoli
 
 def _of_checkpoint(path: Path, suffix: str = "") -> EvaluatedPolicy:
     """suffix: of name and group, instead of `@STEP`: BEST if each run of an arm is taken at a step of its own."""
-    run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
+    run_dir, step = layout.run_of(path), layout.step_of(path) or 0
     check_owner(run_dir)
     info = read_info(run_dir)
     suffix = suffix or f"@{step}"

@@ -114,7 +114,7 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
 
 def model_of(policy: Path) -> Mapping[str, Any]:
     """The model config of an evaluated policy: that of the run for a checkpoint, else one with this path."""
-    return read_config(layout.run_of_checkpoint(policy))["model"] if is_checkpoint(policy) else {"path": str(policy)}
+    return read_config(layout.run_of(policy))["model"] if is_checkpoint(policy) else {"path": str(policy)}
 
 
 def context_of(model: Mapping[str, Any]) -> int | None:

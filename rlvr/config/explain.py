@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from rlvr.config import schema, values
 from rlvr.config.binding import close_match
 from rlvr.config.registry import Registry
-from rlvr.ledger.files import permission_advice
+from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
 from rlvr.ledger.layout import home
 from rlvr.ledger.terminal import one_line
 
@@ -51,7 +50,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
 
     arguments: of the command. registry: of its search path. sweep: how to do the same with several values of a key.
     """
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
     if denial := permission_advice(error, home()):
         return denial

@@ -105,7 +105,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _run_of(rollouts: str) -> Path | None:
     """The directory of the run that wrote these rollouts; None if they are not in a run's directory."""
-    run_dir = layout.run_of_rollouts(Path(rollouts)) if rollouts else None
+    run_dir = layout.run_of(Path(rollouts)) if rollouts else None
     return run_dir if run_dir is not None and layout.config(run_dir).is_file() else None
 
 

@@ -53,7 +53,7 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
 def _label(source: Path | None) -> str:
     if source is None:
         return "base-policy"
-    run_id, step = layout.run_of_rollouts(source).name, layout.step_of(source)
+    run_id, step = layout.run_of(source).name, layout.step_of(source)
     return source.stem if step is None else f"{run_id}-step-{step}"
 
 

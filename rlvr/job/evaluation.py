@@ -30,7 +30,7 @@ from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ord
 from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import EVALUATION, accuracy
-from rlvr.records import ArmedTask, Rollout, Sampling
+from rlvr.records import Rollout, Sampling
 from rlvr.rollout.evaluation import (
     NOISE_STREAM,
     Answers,
@@ -57,10 +57,6 @@ class Evaluation:
         self._heartbeat(0, 0)
         alive = (lambda: None) if attempt is None else attempt.alive
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
-        if isinstance(parts.task, ArmedTask):
-            raise ValueError(
-                "task=bandit: its policy is computed, not sampled; the `runs/RUN/samples` of the training run has it."
-            )
         if attempt is not None:
             record_stages(run_dir, parts.stages)
         self.problems = held_out_problems(parts.task, config.evaluation.problems)

@@ -30,7 +30,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
 
 def base_of(checkpoint: Path) -> Path:
     """The directory of the policy that a checkpoint's run started from; built again if it is missing."""
-    run_dir = layout.run_of_checkpoint(checkpoint)
+    run_dir = layout.run_of(checkpoint)
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)

@@ -186,6 +186,11 @@ def home_of(directory: Path) -> Path:
 # --- of a run
 
 
+def run_of(path: Path) -> Path:
+    """The run whose checkpoint or file of rollouts this is."""
+    return path.resolve().parents[1]
+
+
 def home_of_run(run_dir: Path) -> Path:
     return run_dir.parents[1]
 
@@ -238,10 +243,6 @@ def trainer_state(checkpoint: Path) -> Path:
     return checkpoint / "trainer.json"
 
 
-def run_of_checkpoint(checkpoint: Path) -> Path:
-    return checkpoint.resolve().parents[1]
-
-
 def evaluation(run_dir: Path, step: int) -> Path:
     """The samples of the evaluation at a step."""
     return run_dir / "samples" / f"test-{step:08d}.parquet"
@@ -286,10 +287,6 @@ def judgements(home: Path) -> Path:
 def rollouts(run_dir: Path, step: int) -> Path:
     """The rollouts of a training step."""
     return run_dir / "rollouts" / f"step-{step:08d}.parquet"
-
-
-def run_of_rollouts(file: Path) -> Path:
-    return file.resolve().parents[1]
 
 
 def step_of(path: Path) -> int | None:

@@ -371,7 +371,7 @@ class RemoteVllm(VllmEngine):
         self.remote = self._cluster.start(self.index, self._python, SERVER, self._options, self._environment)
         return self.remote
 
-    def _weights_for(self, child: Process) -> dict[str, Any]:
+    def _location_of_weights(self) -> dict[str, Any]:
         return self._cluster.weights_for(self.index, self._weights, self.version)
 
 

@@ -274,12 +274,12 @@ class VllmEngine:
             raise wrong_weights(answer["version"], connection.version)
 
     def _send_weights(self, connection: Connection) -> None:
-        weights = self._weights_for(connection.process)
+        weights = self._location_of_weights()
         connection.version = self._sent_version = self.version
         self._exchange_checked(connection, {"do": "sync", "to_version": self.version, **weights})
 
-    def _weights_for(self, child: Process) -> dict[str, Any]:
-        """The location of the weights for this process: the memory of this node, which it shares."""
+    def _location_of_weights(self) -> dict[str, Any]:
+        """The location of the weights for the process: the memory of this node, which it shares."""
         return self._weights
 
     # --- samples ---

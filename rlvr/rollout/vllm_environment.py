@@ -6,6 +6,8 @@ import os
 
 import torch
 
+from rlvr.rollout.node import visible_gpus
+
 
 def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
     """The environment of the process: ours without the variables that make it a rank of ours, and with `gpus` GPUs from
@@ -29,8 +31,6 @@ def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str
     if gpus > 1:  # vLLM has a process for each GPU
         chosen["NCCL_SOCKET_IFNAME"] = "lo"
     if device.type == "cuda":
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        index = device.index or 0
-        chosen_gpus = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
-        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(chosen_gpus)
+        first = device.index or 0
+        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(visible_gpus()[first : first + gpus])
     return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}

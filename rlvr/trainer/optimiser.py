@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
+from rlvr.trainer.distributed import local
 from rlvr.trainer.knobs import Knobs
 
 DECAY = 0.1  # share of the schedule in which warmup–stable–decay ("wsd") falls, if trainer.decay_steps is not set
@@ -92,10 +93,5 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float, *, scale: float = 
     value = float(norm) / scale
     factor = (max_norm / value if 0 < max_norm < value else 1.0) / scale
     if math.isfinite(value) and factor != 1:
-        _scale(gradients, factor)
+        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)  # pyright: ignore[reportPrivateImportUsage]
     return value
-
-
-def _scale(gradients: list[Tensor], factor: float) -> None:
-    local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-    torch._foreach_mul_(local, factor)  # pyright: ignore[reportPrivateImportUsage]
