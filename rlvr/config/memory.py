@@ -25,7 +25,8 @@ SAMPLING_GB = 2.5  # of an engine while it samples, beside weights and cache: ac
 SAMPLED = 12  # bytes per sequence and entry of the vocabulary: float32 logits, scaled logits, counts
 UNKNOWN_CACHE_GB = 8.0  # if the GPU's or the model's size is unknown
 LEAST_CACHE_GB = 1.0
-LOGITS = 2**27  # per chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
+LOGITS = 2**27  # numbers of a chunk (rlvr/trainer/logprob.py)
+HEAD = 26  # bytes per token and hidden dimension around the last norm and the head, in forward and backward (measured)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class Setting:
 
 
 def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
-    """Peak bytes on one GPU, by cause: during forward and backward, the last sum of gradients over ranks, or sampling.
+    """Peak bytes on one GPU, by cause: at the head or in a layer's backward pass, at the last sum of gradients over
+    ranks, or during sampling.
 
     Weights are float32 shards. To compute with them they are gathered in `width` bytes: all of them on one rank, else
     embedding and head, which stay until the end of the step, and two layers. Gradients of gathered weights are whole
@@ -147,11 +149,18 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     engine = {"engine weights": setting.engine_width * n / setting.engine_gpus}
     decoders = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + critic) * 4 / r, "gathered weights": float(w * gathered * decoders)}
-    learning = step | {
+    layer, head_parameters = _layer_activations(model, w), model.vocab * model.hidden
+    kept = (1 + setting.critic) * model.layers * (w * model.hidden if setting.checkpointing else layer)
+    head = step | {
         # The gradient of the head is summed over chunks of the logits in float32, then cast.
-        "whole gradients": trained * float((w + 4) * (model.vocab * model.hidden + model.layer_parameters)),
-        "activations": float((1 + setting.critic) * t * _activations(model, w, checkpointing=setting.checkpointing)),
-        "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
+        "whole gradients": trained * float((w + 4) * head_parameters),
+        "activations": float(t * (kept + HEAD * model.hidden)),
+        "logits": float((5 if w == 4 else 3) * 4 * min(LOGITS, t * model.vocab)),  # in float32, so many times
+    }
+    backward = step | {
+        "whole gradients": trained * float((w + 4) * (head_parameters + model.layer_parameters)),
+        # With the gradients of the gate's and of the other product, or of their product and one of them.
+        "activations": float(t * (kept + layer * setting.checkpointing + 2 * w * model.intermediate)),
     }
     # On one rank the "sum" is a copy, beside the gradients accumulated over micro-batches.
     summing = step | {"whole gradients": trained * float((w + 4 if r > 1 else 12) * model.embedding_parameters)}
@@ -161,7 +170,7 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         sampling["engine at work"] = _at_work(model, setting.sequences)
     if not setting.engine_sleeps:
         permanent |= engine
-    return permanent | max(learning, summing, sampling, key=lambda phase: sum((permanent | phase).values()))
+    return permanent | max(head, backward, summing, sampling, key=lambda phase: sum((permanent | phase).values()))
 
 
 def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
@@ -224,17 +233,17 @@ def _at_work(model: Architecture, sequences: int) -> float:
     return SAMPLING_GB * GB + SAMPLED * sequences * model.vocab
 
 
-def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
-    """Bytes per token kept for the backward pass.
+def _layer_activations(model: Architecture, width: int) -> int:
+    """Bytes per token that a layer keeps for its backward pass.
 
-    Per layer: the normalised input and the output of each of the two norms [h], and its input in float32; queries,
+    The normalised input and the output of each of the two norms [h], and its input in float32; queries,
     attention's output and the same reordered [q]; keys and values [k]; gate, its activation, up and their product [i].
     Norms of queries and keys keep their normalised input, and their input in float32.
     """
     h, q, k = model.hidden, model.query, model.key
     layer = width * (4 * h + 3 * q + 2 * k + 4 * model.intermediate) + 2 * 4 * h
     layer += (width + 4) * (q + k) * model.qk_norm
-    return model.layers * width * h + layer if checkpointing else model.layers * layer
+    return layer
 
 
 def setting_of(config: Mapping[str, Any]) -> Setting:
