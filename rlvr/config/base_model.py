@@ -49,10 +49,8 @@ def check(config: Knobs) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
     _check_heads(model)
-    if config.trainer.get("lora_rank") is not None and model["_target_"] == "rlvr.model.table.table":
-        raise ValueError(
-            f"trainer.lora_rank={config.trainer.lora_rank}: model=table has no linear layers to adapt. Drop it."
-        )
+    if model["_target_"] == "rlvr.model.table.table":
+        _check_table(config.trainer)
     rank, architecture = config.trainer.get("lora_rank"), memory.architecture_of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
@@ -66,6 +64,14 @@ def check(config: Knobs) -> None:
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system)
         if fault:
             raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
+
+
+def _check_table(trainer: Knobs) -> None:
+    """Raises ValueError for what needs layers or attention."""
+    if trainer.get("lora_rank") is not None:
+        raise ValueError(f"trainer.lora_rank={trainer.lora_rank}: model=table has no linear layers to adapt. Drop it.")
+    if trainer.get("shared_prompt") == "always":
+        raise ValueError("trainer.shared_prompt=always: model=table has no attention, which would share it. Drop it.")
 
 
 def _check_heads(model: Knobs) -> None:

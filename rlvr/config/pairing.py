@@ -106,7 +106,18 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"loss={choices.get('loss')} learns known answers and task={choices.get('task')} gives none. "
             "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
         )
-    _check_buffer(config.rollout, config.rollout.max_tokens or task.max_tokens)
+    max_tokens = config.rollout.max_tokens or task.max_tokens
+    _check_buffer(config.rollout, max_tokens)
+    if config.rollout.overlong_filter and max_tokens == 1:
+        raise ValueError(
+            "rollout.overlong_filter=true leaves out responses that are cut, which at one token are all of them. Drop "
+            "it."
+        )
+    if config.get("presample") and (task.arms or task.train_problems == 1):
+        raise ValueError(
+            f"loss={choices.get('loss')} splits the training problems into easy and hard ones, and "
+            f"task={choices.get('task')} has only one. Pass another task, or another loss."
+        )
     if task.arms:
         _check_arms(task.arms, config.advantage)
     parameters = signature(config.model["_target_"]).parameters

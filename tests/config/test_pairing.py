@@ -111,6 +111,11 @@ def test_possible_combinations_are_accepted(overrides: str) -> None:
             ["loss=pkpo", "task=bandit", "model=table", "advantage.k=60", "rollout.samples=64"],
             r"advantage.k=60 with 50 arms, which an evaluation takes for one group: k is 2 to 50. Pass more task.arms",
         ),
+        (["loss=dph_js", "task=bandit", "model=table"], r"loss=dph_js splits .*task=bandit has only one"),
+        (
+            ["rollout.overlong_filter=true", "task=digits", "model=digits_tiny", "rollout.max_tokens=1"],
+            r"responses that are cut, which at one token are all of them. Drop it",
+        ),
         (["rollout.filter=hard"], r"must be none or greedy_fails"),
         (["evaluation.validation=8", "task=bandit", "model=table"], r"task=bandit has no validation problems. Drop it"),
         (["evaluation.validation=8", "task=digits", "model=digits_tiny"], r"problems. Pass task.validation=0.05"),

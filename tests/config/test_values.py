@@ -24,6 +24,7 @@ TYPED = {
     "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 160 optimiser steps",
     "trainer.lora_rank=100000": "trainer.lora_rank=100000 is more than the model is wide, 64",
     "task=bandit model=table trainer.lora_rank=4": "trainer.lora_rank=4: model=table has no linear layers to adapt.",
+    "task=bandit model=table trainer.shared_prompt=always": "trainer.shared_prompt=always: model=table has no atten",
     "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
     "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
     "lr=inf": "lr=inf: a finite number is expected, 0 or more. Type lr=0.0002, for example.",
