@@ -213,6 +213,7 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / report_cache.folder_name(name)
     option_texts = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
+    option_texts["in_a_store"] = str(_is_in_a_store(frames))
     last_report = report_cache.Report.of(frames, out, option_texts, console)
     if (text := last_report.unchanged()) is not None:
         sys.stdout.write(text)
@@ -220,6 +221,11 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
     outcomes, files = _write_report(frames, options, out, console)
     last_report.keep(console.export_text(styles=console.is_terminal, clear=True), outcomes, files)
     return outcomes
+
+
+def _is_in_a_store(frames: Frames) -> bool:
+    """Whether MLflow can show the runs: those of tracker=none, and of bundles, are in no store."""
+    return frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists())
 
 
 def _write_report(
@@ -249,6 +255,6 @@ def _write_report(
     console.print("\nWritten:", style="bold")
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
-    if frames.home is not None:
+    if _is_in_a_store(frames):
         console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
     return {verdict.outcome.value for verdict in content.claims}, files

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis import command
+from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">", "printed": "61.5"}
@@ -45,6 +46,15 @@ def test_a_claim_that_cannot_be_read_is_open_for_the_exit_code(tmp_path, capsys)
     for more in (["--claims"], ["--no-figures"]):
         assert command.main(["--home", home, "--exit-code", *more]) == 3
         assert "lacks metric, relation" in capsys.readouterr().out
+
+
+def test_only_runs_that_are_in_a_store_can_be_browsed(tmp_path, capsys):
+    home = study(tmp_path, (6, 6, 7))
+    for is_there in (False, True):
+        if is_there:
+            layout.mlflow_database(home).touch()
+        assert command.main(["--home", str(home), "--no-figures"]) == 0
+        assert ("mlflow ui --backend-store-uri sqlite:////" in capsys.readouterr().out) == is_there
 
 
 def test_a_report_opens_with_its_verdicts(tmp_path, capsys):

@@ -25,6 +25,11 @@ def test_lists_additions_deletions_and_packages_stay_what_they_are() -> None:
     assert points("k=[1,8] +new=a,b ~old g@x.y=z") == ["k=[1,8] +new=a ~old g@x.y=z", "k=[1,8] +new=b ~old g@x.y=z"]
 
 
+def test_values_stay_as_they_were_typed() -> None:
+    assert points("a=true,false,null b=no") == ["a=true b=no", "a=false b=no", "a=null b=no"]
+    assert points("""a="'True',b" """) == ["a='True'", "a=b"]
+
+
 def test_what_is_given_later_wins() -> None:
     assert points("eta=1,2 eta=3") == ["eta=3"]
 
