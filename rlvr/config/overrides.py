@@ -20,7 +20,6 @@ from omegaconf import DictConfig, OmegaConf
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
 HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
 MOST_POINTS = 100_000  # of one launch: composing and checking so many takes ten minutes
-AS_TYPED = {"True": "true", "False": "false"}  # Hydra spells the values of an axis like Python does
 Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
 
 
@@ -126,7 +125,7 @@ def alternatives(overrides: Iterable[Override]) -> dict[str, list[str]]:
         elif override.is_sweep_override():
             words[key_of(element)] = _axis(override)
         else:
-            words[key_of(element)] = [f"{element}={override.get_value_element_as_str()}"]
+            words[key_of(element)] = [_word(element, override.get_value_element_as_str())]
     return words
 
 
@@ -143,7 +142,12 @@ def _axis(override: Override) -> list[str]:
         raise _too_many(f"{override.input_line} has more than {MOST_POINTS} values")
     if repeated := [value for value, count in Counter(values).items() if count > 1]:
         raise ValueError(f"{override.input_line}: {repeated[0]} is listed twice on this axis. Drop one.")
-    return [f"{element}={AS_TYPED.get(value, value)}" for value in values]
+    return [_word(element, value) for value in values]
+
+
+def _word(element: str, value: str) -> str:
+    """KEY=VALUE, with true and false as a person types them: Hydra spells them like Python does."""
+    return f"{element}={value.lower() if value in ('True', 'False') else value}"
 
 
 def _too_many(reason: str) -> ValueError:

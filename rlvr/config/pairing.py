@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -15,6 +16,9 @@ from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared, signature
 from rlvr.objective.limits import orders, subset_sizes
+
+if TYPE_CHECKING:
+    from rlvr.records import TaughtTask
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
@@ -43,7 +47,7 @@ class TaskAbilities:
     teaches: bool  # its demonstrations can train a base policy
     train_problems: int | None  # of a data set or a fixed training set; None: an endless stream, or a single prompt
     validates: bool  # it has a validation split with problems that are answered by sampling
-    prompt_words: int  # of a demonstration's prompt; 0: it has no demonstrations
+    prompt_words: int  # of its `longest_prompt`, or of a demonstration's; 0: it has no demonstrations
     arms: int  # of a bandit; 0: it is none
 
     @classmethod
@@ -65,9 +69,14 @@ class TaskAbilities:
             teaches=taught,
             train_problems=None if isinstance(task, ArmedTask) else task.size("train"),
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
-            prompt_words=len(task.demonstration(0)[0].split()) if taught else 0,
+            prompt_words=_prompt_words(task) if taught else 0,
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
         )
+
+
+def _prompt_words(task: TaughtTask) -> int:
+    """See `TaskAbilities`."""
+    return len(str(getattr(task, "longest_prompt", task.demonstration(0)[0])).split())
 
 
 _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")

@@ -70,6 +70,9 @@ class Spelled(Loaded):
 
         splits = problems(train, test, columns, make, Selection(validation, train_problems))
         super().__init__(splits)
+        self.longest_prompt = max(
+            (p.prompt for split in splits.values() for p in split), key=lambda text: len(text.split())
+        )
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
         if not self._taught:

@@ -17,6 +17,7 @@ from rlvr.model.tokenizer import word_tokenizer
 from rlvr.task.maze import VOCABULARY
 from sweeps.session import Session
 from tests.support.composed import check, check_with_task
+from tests.support.tasks import write_jsonl
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -148,6 +149,19 @@ def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(model: Path
     check_with_task(*words, "rollout.max_tokens=100")
     with pytest.raises(ValueError, match=r"more than 56 tokens \(the model's context without 200 of a response\)"):
         check_with_task(*words, "rollout.max_tokens=200")
+
+
+def test_the_longest_question_that_is_spelled_must_fit_too(tmp_path: Path) -> None:
+    """245 characters and 16 of a response do not fit 256 positions, whichever question has them."""
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(20)]
+    train, test = (
+        write_jsonl(tmp_path / name, rows[part]) for name, part in (("a.jsonl", slice(15)), ("b.jsonl", slice(15, 20)))
+    )
+    words = ["task=spelled", "model=spelled_tiny", "loss=reinforce", f"task.train={train}", f"task.test={test}"]
+    check_with_task(*words)
+    write_jsonl(Path(test), [*rows[15:], {"question": "1 + 1?".ljust(244, "!") + "?", "answer": "2"}])
+    with pytest.raises(ValueError, match=r"16 tokens, after a prompt of 245 tokens of task=spelled is over .* 256 tok"):
+        check_with_task(*words)
 
 
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
