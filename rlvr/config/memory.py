@@ -151,15 +151,16 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     step = {"gradients": (trained * n + critic) * 4 / r, "gathered weights": float(w * gathered * decoders)}
     layer, head_parameters = _layer_activations(model, w), model.vocab * model.hidden
     kept = (1 + setting.critic) * model.layers * (w * model.hidden if setting.checkpointing else layer)
+    logits = t * model.vocab  # in float32: five times if autograd differentiates them at once, in chunks three times
     head = step | {
         # The gradient of the head is summed over chunks of the logits in float32, then cast.
         "whole gradients": trained * float((w + 4) * head_parameters),
         "activations": float(t * (kept + HEAD * model.hidden)),
-        "logits": float((5 if w == 4 else 3) * 4 * min(LOGITS, t * model.vocab)),  # in float32, so many times
+        "logits": float(4 * (5 * logits if w == 4 and logits <= LOGITS else 3 * min(LOGITS, logits))),
     }
     backward = step | {
         "whole gradients": trained * float((w + 4) * (head_parameters + model.layer_parameters)),
-        # With the gradients of the gate's and of the other product, or of their product and one of them.
+        # Beside what is kept, two gradients of the width of the feed-forward layer.
         "activations": float(t * (kept + layer * setting.checkpointing + 2 * w * model.intermediate)),
     }
     # On one rank the "sum" is a copy, beside the gradients accumulated over micro-batches.
