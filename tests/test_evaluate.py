@@ -353,6 +353,12 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
         task = [] if word.startswith("task") else ["task=coins"]
         assert main([str(stage), *task, word, "--dry-run", *HERE]) == 2
         assert message in capsys.readouterr().err
+    trained = next(run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy"))
+    for policy in (str(stage), trained):
+        assert main([policy, "task=maze", "--dry-run", *HERE]) == 2
+        assert (
+            "task=maze has prompts with GOAL, GRID_END, GRID_START and 5 more words, which" in capsys.readouterr().err
+        )
     slurm = ["task=coins", "cluster=slurm", "cluster.nodes=2", "--dry-run", "tracker=none"]
     for words, message in (
         (["cluster.ranks=3"], "do not divide over cluster.nodes=2 nodes. Pass cluster.ranks=2"),

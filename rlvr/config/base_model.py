@@ -22,6 +22,7 @@ from rlvr.config.schema import Choices, Knobs
 from rlvr.ledger import layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
+from rlvr.ledger.stages import recorded_stages
 from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
 from rlvr.task.prompt_length import context_in, file_of_model
@@ -105,7 +106,8 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     context = context_of(model)
     if context is None:
         return
-    prompt_tokens = task.prompt_words if "architecture" in model else 1  # a closed vocabulary has a token for each word
+    # A closed vocabulary has a token for each word.
+    prompt_tokens = len(task.prompt.split()) if task.teaches and "architecture" in model else 1
     limit, response_tokens = config.rollout.max_tokens, config.rollout.max_tokens or task.max_tokens
     if prompt_tokens + response_tokens > context:
         response = f"rollout.max_tokens={limit}" if limit else f"The longest response, {response_tokens} tokens,"
@@ -116,6 +118,39 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"{response} after a prompt of {prompt_tokens or 'at least 1'} tokens of task={choices.get('task')} is "
             f"over the context of {reader}, {context} tokens. {remedy}, or a model with a longer context."
         )
+
+
+def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
+    """Raises ValueError if a policy with a closed vocabulary does not know the words of the task's prompts."""
+    policy = config.get("policy")
+    if policy:
+        directory, reader = _base_of(Path(policy.path)), f"policy={policy.name}"
+    elif config.model["_target_"] == "rlvr.model.hub.hub":
+        directory, reader = _directory(str(config.model.path)), f"model.path={config.model.path}"
+    else:
+        return  # made for the task
+    content = _json(directory / "tokenizer.json") if directory is not None else None
+    tokenizer = cast("dict[str, Any]", (content or {}).get("model") or {})
+    if tokenizer.get("type") != "WordLevel":
+        return
+    known = cast("dict[str, int]", tokenizer["vocab"])
+    if unknown := sorted(set(task.prompt.split()) - set(known)):
+        more = f" and {len(unknown) - SHOWN} more words" if len(unknown) > SHOWN else ""
+        raise ValueError(
+            f"task={choices.get('task')} has prompts with {', '.join(unknown[:SHOWN])}{more}, which {reader} does not "
+            f"know: its vocabulary of {len(known)} words was made for another task. Pass that task."
+        )
+
+
+def _base_of(policy: Path) -> Path | None:
+    """The directory with the tokenizer of an evaluated policy; None if it is not there yet, or not on this machine."""
+    if not is_checkpoint(policy):
+        return policy
+    run_dir = layout.run_of(policy)
+    if path := read_config(run_dir)["model"].get("path"):
+        return _directory(str(path))
+    built = [layout.stages_beside(run_dir) / name for name in recorded_stages(run_dir) or ()]
+    return next((directory for directory in built if (directory / "tokenizer.json").is_file()), None)
 
 
 def model_of(policy: Path) -> Mapping[str, Any]:

@@ -97,6 +97,7 @@ class Checker:
         if (abilities := self._tasks[setting]) is not None:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
+            base_model.check_words(knobs, choices, abilities)
 
     def train_problems(self, plain: Mapping[str, Any]) -> int | None:
         """Number of training problems of a checked run; None: an endless stream, or missing data."""

@@ -18,7 +18,7 @@ from rlvr.config.signature import declared, signature
 from rlvr.objective.limits import orders, subset_sizes
 
 if TYPE_CHECKING:
-    from rlvr.records import TaughtTask
+    from rlvr.records import Task
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
@@ -47,7 +47,7 @@ class TaskAbilities:
     teaches: bool  # its demonstrations can train a base policy
     train_problems: int | None  # of a data set or a fixed training set; None: an endless stream, or a single prompt
     validates: bool  # it has a validation split with problems that are answered by sampling
-    prompt_words: int  # of its `longest_prompt`, or of a demonstration's; 0: it has no demonstrations
+    prompt: str  # one of its prompts: its `longest_prompt`, a demonstration's or the first test problem's
     arms: int  # of a bandit; 0: it is none
 
     @classmethod
@@ -69,14 +69,20 @@ class TaskAbilities:
             teaches=taught,
             train_problems=None if isinstance(task, ArmedTask) else task.size("train"),
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
-            prompt_words=_prompt_words(task) if taught else 0,
+            prompt=_prompt(task),
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
         )
 
 
-def _prompt_words(task: TaughtTask) -> int:
-    """See `TaskAbilities`."""
-    return len(str(getattr(task, "longest_prompt", task.demonstration(0)[0])).split())
+def _prompt(task: Task) -> str:
+    """See `TaskAbilities`. Of a task with demonstrations one of these: its test problems may take seconds to find."""
+    from rlvr.records import TaughtTask
+
+    if longest := getattr(task, "longest_prompt", ""):
+        return str(longest)
+    if isinstance(task, TaughtTask):
+        return task.demonstration(0)[0]
+    return task.problem("test", 0).prompt if task.size("test") else ""
 
 
 _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")

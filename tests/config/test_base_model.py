@@ -151,6 +151,13 @@ def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(model: Path
         check_with_task(*words, "rollout.max_tokens=200")
 
 
+def test_a_closed_vocabulary_must_have_the_words_of_the_task(model: Path) -> None:
+    words = ["model=hf", f"model.path={model}", "loss=reinforce"]
+    check_with_task(*words, "task=maze", "task.size=5", "task.test_problems=4")
+    with pytest.raises(ValueError, match=r"task=coins has prompts with .* more words, which model.path=.*/model0 d"):
+        check_with_task(*words, "task=coins", "task.test_problems=4")
+
+
 def test_the_longest_question_that_is_spelled_must_fit_too(tmp_path: Path) -> None:
     """245 characters and 16 of a response do not fit 256 positions, whichever question has them."""
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(20)]
