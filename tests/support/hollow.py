@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvr.model.tokenizer import word_tokenizer
-from rlvr.task.maze import VOCABULARY
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 
 def write_hollow_model(directory: Path, config: Mapping[str, Any]) -> None:
@@ -35,4 +34,6 @@ def write_hollow_model(directory: Path, config: Mapping[str, Any]) -> None:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + end)
     (directory / "config.json").write_text(json.dumps(dict(config)))
-    word_tokenizer(VOCABULARY, "DONE").save_pretrained(directory)
+    bytes_of_text = Tokenizer(models.BPE({byte: i for i, byte in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    bytes_of_text.pre_tokenizer = pre_tokenizers.ByteLevel()
+    bytes_of_text.save(str(directory / "tokenizer.json"))
