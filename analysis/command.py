@@ -212,8 +212,8 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
     if options.tables or options.no_figures:  # a folder of its own: it must not replace the complete report
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / report_cache.folder_name(name)
-    option_texts = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
-    option_texts["in_a_store"] = str(_is_in_a_store(frames))
+    option_texts = {k: str(v) for k, v in vars(options).items()}
+    option_texts |= {"out": str(out), "in_a_store": str(_is_in_a_store(frames))}
     last_report = report_cache.Report.of(frames, out, option_texts, console)
     if (text := last_report.unchanged()) is not None:
         sys.stdout.write(text)

@@ -45,7 +45,7 @@ from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import of_task, run_id
 from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
-from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.stages import base_policy
 from rlvr.ledger.sweeps import EVALUATION, TUNING, Ledger
 
 BASE = "base"  # name, in tables, of the policy that runs started from
@@ -266,9 +266,7 @@ def _base(run_dir: Path, config: Mapping[str, Any]) -> EvaluatedPolicy:
     """The policy that a run started from: a stage, the directory of its `model.path`, or a model on the hub."""
     check_owner(run_dir)
     info, model_path = read_info(run_dir), str(config["model"].get("path") or "")
-    directories = [layout.stages_beside(run_dir) / stage for stage in recorded_stages(run_dir) or []]
-    directories += [Path(model_path).expanduser()] if model_path else []
-    path = next((directory for directory in directories if (directory / "config.json").is_file()), None)
+    path = base_policy(run_dir, model_path)
     if path is None and HUB_NAME.fullmatch(model_path):
         path = downloaded(model_path)
     if path is None:

@@ -22,7 +22,7 @@ from rlvr.config.schema import Choices, Knobs
 from rlvr.ledger import layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
-from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.stages import base_policy
 from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
 from rlvr.task.prompt_length import context_in, file_of_model
@@ -129,12 +129,8 @@ def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         directory, reader = _directory(str(config.model.path)), f"model.path={config.model.path}"
     else:
         return  # made for the task
-    content = _json(directory / "tokenizer.json") if directory is not None else None
-    tokenizer = cast("dict[str, Any]", (content or {}).get("model") or {})
-    if tokenizer.get("type") != "WordLevel":
-        return
-    known = cast("dict[str, int]", tokenizer["vocab"])
-    if unknown := sorted(set(task.prompt.split()) - set(known)):
+    known = None if directory is None else _closed_vocabulary(directory)
+    if known is not None and (unknown := sorted(set(task.prompt.split()) - known)):
         more = f" and {len(unknown) - SHOWN} more words" if len(unknown) > SHOWN else ""
         raise ValueError(
             f"task={choices.get('task')} has prompts with {', '.join(unknown[:SHOWN])}{more}, which {reader} does not "
@@ -146,11 +142,8 @@ def _base_of(policy: Path) -> Path | None:
     """The directory with the tokenizer of an evaluated policy; None if it is not there yet, or not on this machine."""
     if not is_checkpoint(policy):
         return policy
-    run_dir = layout.run_of(policy)
-    if path := read_config(run_dir)["model"].get("path"):
-        return _directory(str(path))
-    built = [layout.stages_beside(run_dir) / name for name in recorded_stages(run_dir) or ()]
-    return next((directory for directory in built if (directory / "tokenizer.json").is_file()), None)
+    path = str(model_of(policy).get("path") or "")
+    return base_policy(layout.run_of(policy), path) or (_directory(path) if path else None)
 
 
 def model_of(policy: Path) -> Mapping[str, Any]:
@@ -170,6 +163,7 @@ def context_of(model: Mapping[str, Any]) -> int | None:
 def clear_caches() -> None:
     """Forget what was read: in a notebook, files and the current directory change between two commands."""
     _fault.cache_clear()
+    _closed_vocabulary.cache_clear()
     memory.of_path.cache_clear()
 
 
@@ -330,6 +324,13 @@ def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
         Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
         yield f"tokenizer.json is damaged: {error}."
+
+
+@functools.cache  # called for every point of a sweep, and a language model's tokenizer.json has megabytes
+def _closed_vocabulary(directory: Path) -> frozenset[str] | None:
+    """The words that a policy knows whose tokens are words; None for any other tokenizer, or none."""
+    tokenizer = cast("dict[str, Any]", (_json(directory / "tokenizer.json") or {}).get("model") or {})
+    return frozenset(tokenizer["vocab"]) if tokenizer.get("type") == "WordLevel" else None
 
 
 def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:

@@ -79,15 +79,17 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
     """Explanations of a message, the most precise first; the last one is the message itself."""
     keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        typed = f"divergence={keys['divergence']}"
-        yield _without_effect(typed, "divergence", arguments, registry) or _without_effect_in_arm(
-            typed, _losses(arguments, registry)
-        )
+        typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
+        yield _without_effect(typed, "divergence", losses, registry) or _without_effect_in_arm(typed, losses)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
-        if explanation := _without_effect(key, key.split(".")[0], arguments, registry):
+        group = key.split(".")[0]
+        # Finding the losses composes a config: only for groups that a loss may have.
+        if registry.losses_with(group) and (
+            explanation := _without_effect(key, group, _losses(arguments, registry), registry)
+        ):
             yield explanation
         if explanation := _missing_in_some(key, keys, registry):
             yield explanation
@@ -242,12 +244,10 @@ def _without_effect_in_arm(typed: str, losses: str) -> str:
     )
 
 
-def _without_effect(typed: str, group: str, arguments: Sequence[str], registry: Registry) -> str:
+def _without_effect(typed: str, group: str, losses: str, registry: Registry) -> str:
     """`divergence=js has no effect with loss=grpo. …` for a group that only other losses take; else ""."""
-    if not (takers := registry.losses_with(group)):
-        return ""
-    losses = _losses(arguments, registry)
-    if set(losses.split(",")) <= set(takers):
+    takers = registry.losses_with(group)
+    if not takers or set(losses.split(",")) <= set(takers):
         return ""
     return (
         f"{typed} has no effect with loss={losses}. Losses that take a {group}: {', '.join(takers)}. "

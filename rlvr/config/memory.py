@@ -105,6 +105,7 @@ def architecture_of_model(model: Mapping[str, Any] | None) -> Architecture | Non
 
 @functools.cache  # called for every point of a sweep
 def of_path(path: str) -> Architecture | None:
+    """The architecture of a directory or of a hub name; see `architecture_of_model`."""
     file = file_of_model(path, "config.json")
     if file is None:
         return architecture(published.MODELS[path]) if path in published.MODELS else None

@@ -121,13 +121,7 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"loss={choices.get('loss')} learns known answers and task={choices.get('task')} gives none. "
             "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
         )
-    max_tokens = config.rollout.max_tokens or task.max_tokens
-    _check_buffer(config.rollout, max_tokens)
-    if config.rollout.overlong_filter and max_tokens == 1:
-        raise ValueError(
-            "rollout.overlong_filter=true leaves out responses that are cut, which at one token are all of them. Drop "
-            "it."
-        )
+    _check_longest(config.rollout, config.rollout.max_tokens or task.max_tokens)
     if config.get("presample") and (task.arms or task.train_problems == 1):
         raise ValueError(
             f"loss={choices.get('loss')} splits the training problems into easy and hard ones, and "
@@ -254,6 +248,16 @@ def _check_overlong(config: Knobs, choices: Choices, registry: Registry, loss: C
             )
 
 
+def _check_longest(rollout: Knobs, max_tokens: int) -> None:
+    """Raises ValueError where every response would be penalised for its length, or left out as one that was cut."""
+    _check_buffer(rollout, max_tokens)
+    if rollout.overlong_filter and max_tokens == 1:
+        raise ValueError(
+            "rollout.overlong_filter=true leaves out responses that are cut, which at one token are all of them. Drop "
+            "it."
+        )
+
+
 def _check_buffer(rollout: Knobs, max_tokens: int) -> None:
     if rollout.overlong_buffer is not None and rollout.overlong_buffer > max_tokens:
         raise ValueError(
@@ -370,7 +374,7 @@ def _check_presample(config: Knobs) -> None:
     if not presample or not _is_ours(presample):
         return
     threshold, samples, num_problems, ratio = (presample[key] for key in ("threshold", "samples", "problems", "ratio"))
-    if not 1 <= threshold <= samples:
+    if threshold > samples:
         raise ValueError(
             f"presample.threshold={threshold} of presample.samples={samples} responses: pass a threshold of 1 to "
             f"{samples}."

@@ -224,6 +224,16 @@ def recorded_stages(run_dir: Path) -> list[str] | None:
     return [str(stage_id) for stage_id in cast("list[object]", ids)] if isinstance(ids, list) else None
 
 
+def base_policy(run_dir: Path, model_path: str) -> Path | None:
+    """The directory of the policy that a run started from: a stage, or that of its `model.path` ("" if it has none).
+
+    None if it is neither: a model of the hub, or not on this machine.
+    """
+    directories = [layout.stages_beside(run_dir) / stage for stage in recorded_stages(run_dir) or []]
+    directories += [Path(model_path).expanduser()] if model_path else []
+    return next((directory for directory in directories if (directory / "config.json").is_file()), None)
+
+
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, cast("Sequence[object]", value)))

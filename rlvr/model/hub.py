@@ -12,9 +12,8 @@ from rlvr.records import Task
 def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = None) -> Path:  # noqa: ARG001 - the signature of all model sources
     """The path of a local directory, or of a model of the Hugging Face hub, downloaded once into the hub's own cache.
 
-    chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt, which
-    is read when they are.
-    Raises ValueError if there is no such model, or no chat template.
+    chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt; it
+    is used when they are wrapped. Raises ValueError if there is no such model, or no chat template.
     """
     directory = Path(path).expanduser()
     if not directory.is_dir():

@@ -70,13 +70,16 @@ class Spelled(Loaded):
 
         splits = problems(train, test, columns, make, Selection(validation, train_problems))
         super().__init__(splits)
-        self.longest_prompt = max(
-            (p.prompt for split in splits.values() for p in split), key=lambda text: len(text.split())
-        )
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
         if not self._taught:
             raise ValueError("Every problem of task.train is also in task.test: nothing is left to learn from.")
+
+    @property
+    def longest_prompt(self) -> str:
+        """Of all splits, by words: checked before launch."""
+        prompts = (problem.prompt for split in self._problems.values() for problem in split)
+        return max(prompts, key=lambda prompt: len(prompt.split()))
 
     @property
     def identity(self) -> dict[str, Any]:

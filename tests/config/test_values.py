@@ -55,6 +55,8 @@ TYPED = {
     "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
     "loss=flowrl trainer.reference_offload=true": "trainer.reference_offload=true keeps frozen weights out of GPU memor"
     "y, and these runs have no GPU.",
+    "loss=dph_js presample.ratio=0": "presample.ratio=0 must be greater than 0.",
+    "loss=dph_js presample.threshold=0": "presample.threshold=0 must be greater than 0.",
     "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
     "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
