@@ -328,6 +328,11 @@ class Supply(Protocol):
         ...
 
     @property
+    def most_running(self) -> int:
+        """Number of samples that can be running at the same time, over all threads."""
+        ...
+
+    @property
     def enough(self) -> bool:
         """Whether running requests are no longer needed, and no more requests will follow."""
         ...

@@ -22,6 +22,9 @@ log = logging.getLogger("rlvr.vllm")
 
 LAST_LINES = 30  # of the child's standard error, kept for messages
 CHUNK = 1 << 20  # bytes
+POLL_S = 0.1  # how often a sender checks whether another thread still reads
+PATIENCE_S = 5.0  # for the thread that reads from a process that was killed
+KILLED_S = 60.0  # for a killed process to end: one that hangs in a driver may never do so
 # SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its process group. The trainer finishes its step
 # after either, and needs the child for that.
 BLOCKED_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
@@ -79,7 +82,10 @@ class Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
-        os.set_blocking(self._stdin, False)
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe, False)
+        self._unread = bytearray()  # bytes of answers that a sender has read
+        self._reader = threading.Lock()  # held by the one thread that reads
 
     def _copy_to_log(self) -> None:
         assert self.process.stderr is not None
@@ -89,36 +95,57 @@ class Child:
                 log.info("%s", self.last_lines[-1])
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        """Raises ProcessLost if the child ends, or does not read the whole message in time."""
+        """Raises ProcessLost if the child ends, or does not read the whole message in time.
+
+        Answers that arrive meanwhile are read and kept: a child that cannot write does not read, either.
+        """
         data = memoryview(pack(header, arrays))
         deadline = time.monotonic() + timeout_s
         while data:
-            _, ready, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            if time.monotonic() > deadline:
                 raise ProcessLost(f"it has not read its input for {timeout_s:.0f} s")
+            if not self._may_write():
+                continue
             try:
                 data = data[os.write(self._stdin, data[:CHUNK]) :]
             except BrokenPipeError:
                 raise ProcessLost(self._exit_description()) from None
 
+    def _may_write(self) -> bool:
+        """Wait until the child's input has room, for a short time. Returns whether it has."""
+        reads = self._reader.acquire(blocking=False)  # else another thread reads
+        try:
+            readable, writable, _ = select.select([self._stdout] if reads else [], [self._stdin], [], POLL_S)
+            if readable:
+                self._unread += os.read(self._stdout, CHUNK)
+            return bool(writable)
+        finally:
+            if reads:
+                self._reader.release()
+
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         """The next message. Raises ProcessLost if the child ends, or sends nothing for `timeout_s`."""
-        return receive(lambda count: self._read(count, timeout_s))
+        with self._reader:
+            return receive(lambda count: self._read(count, timeout_s))
 
     def _read(self, count: int, timeout_s: float) -> bytes:
-        data = bytearray()
-        while len(data) < count:
+        while len(self._unread) < count:
             ready, _, _ = select.select([self._stdout], [], [], timeout_s)
             if not ready:
                 raise ProcessLost(f"it has sent nothing for {timeout_s:.0f} s")
-            chunk = os.read(self._stdout, min(CHUNK, count - len(data)))
+            chunk = os.read(self._stdout, CHUNK)
             if not chunk:
                 raise ProcessLost(self._exit_description())
-            data += chunk
-        return bytes(data)
+            self._unread += chunk
+        data = bytes(self._unread[:count])
+        del self._unread[:count]
+        return data
 
     def _exit_description(self) -> str:
-        code = self.process.wait()
+        try:
+            code = self.process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            return "it has closed its pipes and does not end"
         self._log_thread.join(timeout=5)
         lines = [line for line in self.last_lines if line.strip()]
         return f"it ended with exit status {code}: {lines[-1] if lines else ''}\n" + "\n".join(lines)
@@ -131,9 +158,14 @@ class Child:
         """Kill the process and all that it has started. Returns its exit status, negative if a signal ended it."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+            try:
+                self.process.wait(KILLED_S)
+            except subprocess.TimeoutExpired:
+                log.warning("process %d was killed and does not end: it hangs in a driver", self.process.pid)
+        if self._reader.acquire(timeout=PATIENCE_S):  # a thread that reads sees the end of the pipe
+            for stream in (self.process.stdin, self.process.stdout):
+                assert stream is not None
+                stream.close()
+            self._reader.release()
         self._log_thread.join(timeout=5)
-        return self.process.returncode
+        return -signal.SIGKILL if self.process.returncode is None else self.process.returncode

@@ -257,6 +257,12 @@ class InFlightSampler:
             self._changed.wait(WAIT_S)
 
     @property
+    def most_running(self) -> int:
+        """Samples of this rank's groups of all steps that the bound allows to be in preparation."""
+        groups = (self.ahead + 1) * self._selection.prompts
+        return -(-groups // self.sampler.engines) * self._selection.samples
+
+    @property
     def enough(self) -> bool:
         with self._changed:
             return self._closed or self._failure() is not None or self._last_taken == self.last_step

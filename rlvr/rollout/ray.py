@@ -173,13 +173,13 @@ class RayEngine:
         """See StreamingEngine; each worker requests more when it has room."""
         if not self._workers:
             return  # the workers of other ranks sample for all
-        shared = SharedSupply(supply)
+        shared = SharedSupply(supply, self.workers)
 
         def work(worker: RemoteVllm) -> None:
             try:
                 while not shared.enough:
                     self._placed()  # raises if no worker has a place
-                    if worker.has_place():
+                    if shared.has_worker(worker.index, worker.has_place()):
                         worker.stream(shared)
                     else:
                         time.sleep(POLL_S)
@@ -253,17 +253,34 @@ class WorkerProgress:
 
 
 class SharedSupply:
-    """A `Supply` that several workers share. Requests that one worker could not answer go to the next free worker."""
+    """A `Supply` that several workers share. Requests that one worker could not answer go to those with room."""
 
-    def __init__(self, supply: Supply) -> None:
+    def __init__(self, supply: Supply, workers: int) -> None:
+        """workers: number of workers that will sample, as far as is known."""
         self.failed = False  # whether a worker has failed, which ends the others
-        self._supply, self._lock = supply, threading.Lock()
+        self._supply, self._lock, self._workers = supply, threading.Lock(), workers
         self._returned: list[tuple[int, Request, Sampling]] = []
+        self._without_place = set[int]()
+
+    def has_worker(self, index: int, is_placed: bool) -> bool:
+        """Note whether a worker has a place. Returns whether it has."""
+        with self._lock:
+            (self._without_place.discard if is_placed else self._without_place.add)(index)
+        return is_placed
+
+    @property
+    def most_running(self) -> int:
+        """An equal part for each worker: the first to ask would otherwise get all that may begin."""
+        return -(-self._supply.most_running // max(1, self._workers - len(self._without_place)))
 
     def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
         with self._lock:
-            returned, self._returned = self._returned, []
-        return returned or self._supply.begin(most, version)
+            if not self._returned:
+                return self._supply.begin(most, version)
+            taken = list[tuple[int, Request, Sampling]]()
+            while self._returned and sum(request.num_samples for _, request, _ in taken) < most:
+                taken.append(self._returned.pop(0))
+            return taken
 
     def give_back(self, unanswered: Iterable[tuple[int, Request, Sampling]]) -> None:
         with self._lock:

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -42,6 +41,7 @@ from rlvr.rollout.ray_node import (
     STORE_BYTES,
     TOKEN,
     WorkerHasNoNode,
+    directory_of_sockets,
     new_token,
     ray_environment,
 )
@@ -92,7 +92,7 @@ class Cluster:
         """Start a Ray for a run of one process that was started without one. gpus_each: 0 on a CPU machine."""
         num_gpus = workers * gpus_each
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
-        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # contains sockets: its path must be short
+        self._directory = directory_of_sockets()
         _init(
             {**ray_environment(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
             "local",

@@ -34,6 +34,9 @@ NODE_LABEL = "rlvr-node"  # label of a node of Ray: its number in the job
 STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of weights pass through it
 POLL_S = 1.0
 NODE_TIMEOUT_S = 600.0  # for a node to start, or to return
+# Characters of a directory for RayNode's: a socket's path has 107 at most, and "/rlvr-ray-xxxxxxxx" and Ray's
+# "/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store" follow.
+LONGEST_PARENT = 107 - 18 - 64
 MAX_FAILED_POLLS = 5  # in a row, after which the first node counts as lost
 GRACE_S = 20.0
 LAST_LINES = 20
@@ -51,6 +54,7 @@ def ray_environment(address: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",  # every user of this machine can reach loopback, and Ray executes what it receives
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_memory_monitor_refresh_ms": "0",  # it would kill our actors when other processes of the node use memory
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0",  # a shell's "1" would give every worker the first GPU
         "RAY_worker_niceness": "0",  # otherwise vLLM gets only the CPU time that other processes of the node leave
         "RAY_health_check_period_ms": "1000",  # a node that fails five checks in a row is lost
         # "0": Ray listens on loopback alone, "1": on every interface.
@@ -73,6 +77,14 @@ def free_address() -> str:
         return f"{LOOPBACK}:{probe.getsockname()[1]}"
 
 
+def directory_of_sockets() -> str:
+    """A new directory for Ray, which this user alone may enter. It is in TMPDIR unless the path is so long that Ray
+    could not open its sockets there.
+    """
+    parent = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="rlvr-ray-", dir=parent if len(parent) <= LONGEST_PARENT else "/tmp")
+
+
 class RayNode:
     """The Ray of this node, as a child of this process: no process of it is left after `close`, or after this process
     ends.
@@ -86,7 +98,7 @@ class RayNode:
         self._start()
 
     def _start(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # contains sockets: its path must be short
+        self._directory = directory_of_sockets()
         arguments = [self.address, *self._numbers, self._directory, str(os.getpid())]
         # As for a Child: ranks that are to stop finish their step, and need Ray for that.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)

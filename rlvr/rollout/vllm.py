@@ -305,7 +305,7 @@ class VllmEngine:
             self._send_requests(topic, samples, unanswered)
             while not supply.enough:
                 num_running = sum(request.num_samples for request, _ in unanswered.values())
-                room = self._options["max_batch_sequences"] - num_running
+                room = min(self._options["max_batch_sequences"], supply.most_running) - num_running
                 version = connection.begins_with
                 fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, version)}
                 unanswered |= fresh

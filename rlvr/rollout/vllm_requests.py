@@ -62,5 +62,9 @@ class AllRequests:
         raise AssertionError("all requests were sent, and not all are answered")
 
     @property
+    def most_running(self) -> int:
+        return sum(request.num_samples for request in self.requests)
+
+    @property
     def enough(self) -> bool:
         return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,31 @@ def test_a_child_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
     with pytest.raises(ProcessLost, match="it has sent nothing for 0 s"):
         child.receive(0.2)
     assert child.kill() < 0
+
+
+def test_long_messages_in_both_directions_at_once_do_not_wait_for_each_other(child: Child) -> None:
+    numbers = np.arange(30_000)  # 240 kB; a pipe holds 64
+    for _ in range(4):
+        child.send({"do": "double"}, {"numbers": numbers}, timeout_s=20)
+    for _ in range(4):
+        _, arrays = child.receive(timeout_s=20)
+        assert np.array_equal(arrays["doubled"], 2 * numbers)
+
+
+def test_one_thread_sends_while_another_receives(child: Child) -> None:
+    numbers = np.arange(30_000)
+    with ThreadPoolExecutor(1) as other:
+        received = other.submit(lambda: [child.receive(timeout_s=20)[1]["doubled"] for _ in range(20)])
+        for factor in range(20):
+            child.send({"do": "double"}, {"numbers": factor * numbers}, timeout_s=20)
+        for factor, doubled in enumerate(received.result()):
+            assert np.array_equal(doubled, 2 * factor * numbers)
+
+
+def test_a_child_that_does_not_read_is_lost(child: Child) -> None:
+    child.send({"do": "hang"}, {}, timeout_s=1)
+    with pytest.raises(ProcessLost, match="not read its input for 1 s"):
+        child.send({"do": "double"}, {"numbers": np.arange(30_000)}, timeout_s=1)
 
 
 def test_a_temporary_environment_is_restored_whatever_has_changed_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ class Streaming(ScriptedEngine):
             for row, request, sampling in supply.begin(self.room - len(running), version):
                 self.begun[row] = version
                 (running[row],) = self.generate([request], sampling)
+            assert 2 * len(running) <= supply.most_running
             if not running:
                 supply.wait()
             elif self.chance.random() < 0.5:
@@ -164,6 +165,7 @@ def test_the_sampler_begins_what_the_bound_allows_and_waits_for_weights(ahead: i
         for step, _ in steps_of(sampler):
             wait_for(engine, PROMPTS * min(step + ahead, STEPS))
             assert sampler.begin(1000, engine.version) == []
+        assert sampler.most_running == PROMPTS * (ahead + 1) * 2  # samples: those of step t and of the N after it
     first = {row: version - 1 for row, version in engine.begun.items()}  # version 1 has no step behind it
     for row, steps in first.items():
         assert row // PROMPTS - steps <= ahead  # its step is row // 3 + 1, which starts after row // 3 steps

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.ray import RayEngine, own_places, remote_places
+from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.ray import RayEngine, SharedSupply, own_places, remote_places
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
@@ -102,6 +104,42 @@ def test_places_are_shared_equally_and_on_the_own_node_first() -> None:
     }.items():
         assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
         assert remote_places(nodes, 4, 2) == expected_remote
+
+
+class Stock:
+    """A supply of groups of 8 samples, all of which may begin at once."""
+
+    enough = False
+
+    def __init__(self, groups: int) -> None:
+        self.groups, self.most_running = list(range(groups)), 8 * groups
+
+    def begin(self, most: int, version: int) -> list[tuple[int, Request, Sampling]]:
+        count = max(0, -(-most // 8))
+        taken, self.groups = self.groups[:count], self.groups[count:]
+        return [(row, *request_of_8()) for row in taken]
+
+    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None: ...
+    def wait(self) -> None: ...
+
+
+def request_of_8() -> tuple[Request, Sampling]:
+    return make_requests(8, [[3, 1, 4]])[0], make_sampling()
+
+
+def test_workers_share_what_may_begin_and_what_a_lost_worker_leaves() -> None:
+    """80 groups of 8: a worker with room for 512 samples gets 27 groups, for 3 workers have 640 samples."""
+    shared = SharedSupply(Stock(80), workers=3)
+    begun = [list(shared.begin(min(512, shared.most_running), 1)) for _ in range(3)]
+    assert [len(groups) for groups in begun] == [27, 27, 26]
+    shared.has_worker(2, False)
+    assert shared.most_running == 320
+    shared.give_back(begun[2])
+    room = shared.most_running - 27 * 8
+    assert [len(shared.begin(room, 1)), len(shared.begin(room, 1))] == [13, 13]  # 26, between two
+    assert not shared.begin(0, 1)
+    assert shared.has_worker(2, True)
+    assert shared.most_running == 214
 
 
 class TestAnswers:
@@ -249,7 +287,11 @@ def test_an_interpreter_without_vllm_is_reported(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three GPUs the rank uses the first; its worker, a stand-in that never sleeps, needs the other two."""
+    """Of three GPUs the rank uses the first; its worker, a stand-in that never sleeps, needs the other two. Neither a
+    long TMPDIR nor a variable that keeps Ray from assigning GPUs, which other trainers set, matters.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
     tied(0).save_pretrained(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{STAND_IN}")

@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from rlvr.rollout.ray_node import TOKEN, command, free_address, listens, new_token, ray_environment
+from rlvr.rollout.ray_node import (
+    TOKEN,
+    command,
+    directory_of_sockets,
+    free_address,
+    listens,
+    new_token,
+    ray_environment,
+)
 
 STARTED = """
 import sys, time
@@ -37,6 +47,20 @@ def test_a_single_node_listens_on_loopback_alone_and_tokens_are_random() -> None
     assert len(new_token()) == 64
 
 
+@pytest.mark.parametrize(
+    ("parent", "is_used"), [("/local/me/rlvr-12345678", True), ("/local/a-user/rlvr-12345678", False)]
+)
+def test_sockets_are_in_the_temporary_directory_if_its_path_is_short(
+    parent: str, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[str]()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: parent)
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix, dir: made.append(dir) or f"{dir}/{prefix}abcdefgh")
+    socket = f"{directory_of_sockets()}/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store"
+    assert len(socket) <= 107  # of a UNIX socket on Linux, without the zero at the end
+    assert made == [parent if is_used else "/tmp"]
+
+
 def name_of(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -46,9 +70,11 @@ def name_of(process: psutil.Process) -> str:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_all_processes_end_with_their_starter_even_if_it_is_killed() -> None:
+def test_all_processes_end_with_their_starter_even_if_it_is_killed(tmp_path: Path) -> None:
+    scratch = tmp_path / "local" / "a-user" / "rlvr-12345678"  # longer than Ray's sockets allow
+    scratch.mkdir(parents=True)
     address = free_address()
-    environment = {**os.environ, TOKEN: new_token()}
+    environment = {**os.environ, TOKEN: new_token(), "TMPDIR": str(scratch)}
     with subprocess.Popen([sys.executable, "-c", STARTED, address], env=environment) as starter:
         try:
             family = set[psutil.Process]()

@@ -250,6 +250,8 @@ class Switch:
             updating.start()
             self.updating = updating
 
+    most_running = 2
+
     def wait(self) -> None:
         raise AssertionError("something runs all along")
 
