@@ -31,7 +31,7 @@ from slurm.client import is_configured
 from sweeps import controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, available_gpus, check_here, computes_bfloat16, run_local
+from sweeps.local import Outcome, available_gpus, check_here, computes_bfloat16, gpus_of, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.planned import PlannedRun
@@ -240,6 +240,27 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
         for key in ("nodes", "gpus")
     }
     check_here(**largest)
+    _check_turns([run.config for run in planned.runs])
+
+
+def _check_turns(configs: Iterable[Mapping[str, Any]]) -> None:
+    """ValueError for a vLLM that would share its GPU with other runs here, or not take turns with training."""
+    num_gpus = len(available_gpus())
+    for config in configs if num_gpus else []:
+        rollout, workers = config["rollout"], config["cluster"]["workers"]
+        if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
+            continue
+        if rollout.get("ahead"):
+            raise ValueError(
+                f"rollout.ahead={rollout['ahead']} samples while the policy is trained, and rollout=vllm needs the GPU "
+                "that trains it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
+            )
+        most = max(1, num_gpus // gpus_of(config))
+        if (workers or 0) > most:
+            raise ValueError(
+                f"cluster.workers={workers} runs would share this machine's {num_gpus} GPUs, and each vLLM sizes its "
+                f"cache for a GPU of its own. Pass cluster.workers={most} or less, or rollout=native."
+            )
 
 
 def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> None:

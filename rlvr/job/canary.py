@@ -18,6 +18,7 @@ from rlvr.trainer.knobs import Place
 
 PROMPTS, SAMPLES, TOKENS = 2, 2, 8  # of each rank; more prompts if it has more workers: one for each
 MANY_TOKENS = 64  # if the tolerance limits only a share of the tokens
+QUANTILE_TOKENS = 200  # of which one in a hundred is at least two tokens
 ANY = Reward(0.0, "wrong")  # a placeholder: these responses are neither judged nor learned from
 
 
@@ -65,7 +66,9 @@ def compare(
 
 
 def agrees(difference: NDArray[np.float32], tolerance: Tolerance) -> bool:
-    """Whether differences [n] in nats are within the tolerance; False if one of them is NaN."""
-    high = float(np.quantile(difference, 0.99))
+    """Whether differences [n] in nats are within the tolerance; False if one of them is NaN. Of few tokens the quantile
+    is not judged: one of the tail would decide it.
+    """
+    high = float(np.quantile(difference, 0.99)) if len(difference) >= QUANTILE_TOKENS else 0.0
     largest, mean = float(difference.max()), float(difference.mean())
     return largest <= tolerance.largest and high <= tolerance.high and mean <= tolerance.mean

@@ -22,7 +22,9 @@ _CAUSES: Mapping[type[BaseException], Cause] = {
 }
 # Messages of GPU libraries for a lack of GPU memory, in errors of other classes.
 _NO_GPU_MEMORY = re.compile(
-    r"(CUDA|Cuda|NCCL|cuDNN).*out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED", re.DOTALL
+    r"(CUDA|Cuda|NCCL|cuDNN).*out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED.*cublasCreate",  # a thread's first handle found no room
+    re.DOTALL,
 )
 _OF_A_GPU = (torch.AcceleratorError, dist.DistBackendError)
 

@@ -36,7 +36,7 @@ class Checkpoints:
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
         self._saved_at = time.monotonic()  # when the newest save began; at first, when the attempt began
-        self._stepped_at: float | None = None  # when the last step of this attempt ended
+        self._stepped_at: float | None = None  # when the last step of this attempt ended, or the resumed one was loaded
         self._longest_s = 0.0  # longest time between the ends of two steps, with an evaluation or a save between them
         self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
 
@@ -107,6 +107,7 @@ class Checkpoints:
         if newest is None:
             return None
         extra = self.trainer.load(newest)
+        self._stepped_at = time.monotonic()
         self.best = extra["best"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", newest.name)

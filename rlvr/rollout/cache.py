@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import Cache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rlvr.model.grouped_queries import for_kernels
 
 SHARED_PROMPT = "rlvr_shared_prompt"
 FIRST_CAPACITY = 32  # response tokens; doubles when full
@@ -149,7 +151,9 @@ def shared_prompt_attention(
 ) -> tuple[Tensor, None]:
     """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding."""
     if shared_prompt.filling is not None:
-        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling, is_causal=True)
+        key, value, grouped = for_kernels(query, key, value, masked=False)
+        read = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
+        return read.transpose(1, 2), None
     return shared_prompt.attend(module.layer_idx, query, scaling).to(query.dtype), None  # type: ignore[arg-type]
 
 

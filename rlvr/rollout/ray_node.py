@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -37,7 +37,8 @@ NODE_TIMEOUT_S = 600.0  # for a node to start, or to return
 # Characters of a directory for RayNode's: a socket's path has 107 at most, and "/rlvr-ray-xxxxxxxx" and Ray's
 # "/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store" follow.
 LONGEST_PARENT = 107 - 18 - 64
-MAX_FAILED_POLLS = 5  # in a row, after which the first node counts as lost
+REFUSED_S = 5.0  # the first node is done if it refuses connections for so long,
+SILENT_S = 60.0  # and lost if it does not answer at all: a network may fail for a moment
 GRACE_S = 20.0
 LAST_LINES = 20
 RESTARTS = 20  # of Ray on a node without ranks
@@ -126,14 +127,18 @@ class RayNode:
         A signal to stop is sent to all nodes of a job; ranks that finish their step need this node until they are
         done. Returns an exit code: 1 if the first node never answered, or Ray ends here again and again.
         """
-        began, was_reached, num_failed, restarts = time.monotonic(), False, 0, 0
-        while num_failed < MAX_FAILED_POLLS and (was_reached or not is_stopping()):
-            if listens(self.address):
-                was_reached, num_failed = True, 0
+        reached_at: float | None = None
+        began, restarts = time.monotonic(), 0
+        while reached_at is not None or not is_stopping():
+            answer = knock(self.address)
+            if answer == "accepted":
+                reached_at = time.monotonic()
                 restarts += self._restart_if_ended()
-            elif was_reached:
-                num_failed += 1
-            if restarts > RESTARTS or (not was_reached and time.monotonic() - began > NODE_TIMEOUT_S):
+            elif reached_at is not None and is_gone(answer, time.monotonic() - reached_at):
+                if answer == "silent":
+                    print(f"no answer from {self.address} for {SILENT_S:.0f} s", file=sys.stderr, flush=True)
+                return 0
+            if restarts > RESTARTS or (reached_at is None and time.monotonic() - began > NODE_TIMEOUT_S):
                 return 1
             time.sleep(POLL_S)
         return 0
@@ -174,14 +179,26 @@ def _kill_family(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(family, timeout=GRACE_S)
 
 
-def listens(address: str) -> bool:
-    """Whether a process accepts connections at the address."""
+def knock(address: str) -> Literal["accepted", "refused", "silent"]:
+    """What became of a connection to the address: nothing listens there if it is refused."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=POLL_S).close()
+    except ConnectionRefusedError:
+        return "refused"
     except OSError:
-        return False
-    return True
+        return "silent"
+    return "accepted"
+
+
+def is_gone(answer: str, unreached_s: float) -> bool:
+    """Whether the first node is done or lost, for `unreached_s` seconds after the last connection."""
+    return unreached_s >= (REFUSED_S if answer == "refused" else SILENT_S)
+
+
+def listens(address: str) -> bool:
+    """Whether a process accepts connections at the address."""
+    return knock(address) == "accepted"
 
 
 def _python_command(module: str) -> list[str]:

@@ -16,6 +16,7 @@ def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str
     removed = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
     prefixes = ("TORCHELASTIC_", "ROLE_", "RAY_")
     removed |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # a sleeping vLLM moves memory by other means
+    removed |= {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE"}  # float32 would be rounded to 10 bits
     kept = {k: v for k, v in os.environ.items() if k not in removed and not k.startswith(prefixes)}
     chosen = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a single process, so that killing it ends all of vLLM

@@ -15,6 +15,7 @@ from rlvr.objective.batch import Batch, Policy
 from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.logprob import token_logp
+from rlvr.trainer.rows import rows
 
 # Largest allowed difference between the head's output and the model's own logits, as a fraction of the largest logit.
 TOLERANCE = 1e-4
@@ -54,7 +55,7 @@ class Critic(nn.Module):
 
     def forward(self, layout: Layout) -> Tensor:
         """Values [n] of the layout's response tokens."""
-        return self.value(hidden_states(self.decoder, layout).flatten(0, 1).index_select(0, layout.predict))
+        return self.value(rows(hidden_states(self.decoder, layout).flatten(0, 1), layout.predict))
 
 
 class Actor(nn.Module):
@@ -86,7 +87,7 @@ class Actor(nn.Module):
         keep: [P, 2, h], see `LogZ`.
         """
         all_hidden = self.hidden(layout).flatten(0, 1)
-        hidden = all_hidden.index_select(0, layout.predict)
+        hidden = rows(all_hidden, layout.predict)  # all responses that share a prompt read its last token
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
         logp, entropy = token_logp(

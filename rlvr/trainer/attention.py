@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from rlvr.model.grouped_queries import for_kernels
 from rlvr.trainer.layout import Packed, Segment, Varlen
+from rlvr.trainer.rows import rows
 
 NAME = "rlvr_packed"
 # Arguments of attention variants that change the scores in a way that is not implemented here.
@@ -107,11 +108,7 @@ def _attend_segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment,
     """[b·t, H, D]"""
     q = _gather(query, segment.query)
     k, v = _gather(key, segment.key), _gather(value, segment.key)
-    grouped = q.shape[1] != k.shape[1]
-    if grouped and q.is_cuda and (segment.mask is not None or q.dtype == torch.float32):
-        # CUDA's kernels for masks and for float32 lack grouped queries: the fallback would hold all scores in memory.
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-        grouped = False
+    k, v, grouped = for_kernels(q, k, v, masked=segment.mask is not None)
     result = scaled_dot_product_attention(
         q, k, v, attn_mask=segment.mask, is_causal=segment.mask is None, scale=scale, enable_gqa=grouped
     )
@@ -126,34 +123,6 @@ def to_float32_on_cpu(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _gather(tokens: Tensor, index: Tensor) -> Tensor:
     """tokens [N, H, D], index [b, t] → [b, H, t, D]"""
     return rows(tokens, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
-
-
-class _Rows(torch.autograd.Function):
-    """`index_select` whose backward pass adds up gradients in float32 at least.
-
-    In the row's own precision, the gradients of a row that is read several times would be rounded after each addition:
-    on a GPU an error of 1 % for a prompt that 64 responses share, in bfloat16.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.shape, ctx.dtype = tokens.shape, tokens.dtype
-        return tokens.index_select(0, index)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (index,) = ctx.saved_tensors
-        wide = gradient.float() if gradient.itemsize < 4 else gradient
-        return wide.new_zeros(ctx.shape).index_add_(0, index, wide).to(ctx.dtype), None
-
-
-def rows(tokens: Tensor, index: Tensor) -> Tensor:
-    """tokens [N, ...], index [n] → [n, ...], see `_Rows`."""
-    result = _Rows.apply(tokens, index)
-    assert isinstance(result, Tensor)
-    return result
 
 
 def can_pack(model: PreTrainedModel) -> bool:

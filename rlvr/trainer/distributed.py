@@ -95,6 +95,8 @@ def _device() -> torch.device:
     torch.cuda.set_device(device)
     # cuDNN's attention builds a plan for each new shape, half a second each, and every micro-batch has another shape.
     torch.backends.cuda.enable_cudnn_sdp(False)
+    # float32 stays float32, though containers may ask for TF32, which rounds to 10 bits, in the environment.
+    torch.backends.cuda.matmul.allow_tf32 = False
     # Matrix products in half precision add up in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,22 @@ def test_a_type_is_described_in_words(annotation: str, words: str) -> None:
 
 def test_a_type_of_the_components_own_is_not_checked() -> None:
     assert values.type_of("Callable[[Tensor], Tensor]") is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("rollout=vllm rollout.ahead=1 rollout.logp_old=engine", "rollout.ahead=1 samples while the policy is trained"),
+        ("rollout=vllm cluster.workers=3", "cluster.workers=3 runs would share this machine's 2 GPUs"),
+        ("rollout=vllm cluster.workers=2", ""),
+        ("cluster.workers=3", ""),  # the native engine has no memory of its own
+    ],
+)
+def test_a_vllm_of_this_machine_shares_its_gpu_with_its_own_trainer_alone(
+    typed: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    python = [f"rollout.engine.python={sys.executable}"] if "vllm" in typed else []
+    words = [*typed.split(), *python, "task=digits", "model=digits_tiny", "cluster=local", "--dry-run"]
+    assert main(words) == (2 if message else 0)
+    assert message in capsys.readouterr().err

@@ -109,3 +109,14 @@ def test_half_precision_is_judged_by_mean_and_tail_and_not_by_its_worst_token() 
     assert not canary.agrees(tail, rounded)
     assert not canary.agrees(everywhere, rounded)
     assert not canary.agrees(np.full(256, np.nan, np.float32), rounded)
+
+
+def test_one_token_of_the_tail_among_few_does_not_end_a_run() -> None:
+    """Answers that end at once: of 32 tokens the 99th percentile would be 0.69 of the worst one."""
+    few = np.full(32, 0.01, np.float32)
+    few[3] = 0.9
+    assert canary.agrees(few, Tolerance.rounded(0.3))
+    assert not canary.agrees(few, Tolerance.exact(0.3))
+    assert not canary.agrees(few + np.float32(0.05), Tolerance.rounded(0.3))  # mean 0.09
+    few[3] = np.nan
+    assert not canary.agrees(few, Tolerance.rounded(0.3))

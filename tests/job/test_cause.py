@@ -61,6 +61,7 @@ def test_numpy_without_memory_is_out_of_main_memory() -> None:
     [
         (torch.AcceleratorError("CUDA error: out of memory"), "gpu_oom"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "gpu_oom"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), "gpu_oom"),
         (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), "gpu_oom"),
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "error"),
         (EngineLost("vLLM was lost: CUDA out of memory"), "error"),  # fewer tokens in the trainer would not help it

@@ -231,6 +231,19 @@ def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:
     assert finish(make_checkpoints(tmp_path / "b", keep_best=False, minutes=60), 1, 3) == ["", ""]
 
 
+def test_the_first_step_of_a_resumed_run_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocation of half an hour and steps of 16 minutes: unless the first one is saved, none ever is."""
+    finish(make_checkpoints(tmp_path), 1, 2)
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0] + 1e9)
+    monkeypatch.setenv(ENDS_AT, str(1e9 + 1000 + 30 * 60))
+    resumed = make_checkpoints(tmp_path, every=100)
+    assert resumed.resume() is not None
+    now[0] += 16 * 60
+    assert resumed.due(3, {})
+
+
 def test_a_step_that_may_outlast_the_allocation_is_preceded_by_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from rlvr.rollout.ray_node import (
     command,
     directory_of_sockets,
     free_address,
+    is_gone,
+    knock,
     listens,
     new_token,
     ray_environment,
@@ -59,6 +62,17 @@ def test_sockets_are_in_the_temporary_directory_if_its_path_is_short(
     socket = f"{directory_of_sockets()}/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store"
     assert len(socket) <= 107  # of a UNIX socket on Linux, without the zero at the end
     assert made == [parent if is_used else "/tmp"]
+
+
+def test_a_first_node_that_refuses_is_done_and_one_that_is_silent_may_come_back() -> None:
+    """An end of a job is noticed at once; a failure of the network for half a minute loses no node."""
+    assert [is_gone("refused", s) for s in (4, 6)] == [False, True]
+    assert [is_gone("silent", s) for s in (6, 30, 61)] == [False, False, True]
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:  # room for one that waits to be accepted
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert knock(address) == "accepted"
+        assert knock(address) == "silent"
+    assert knock(address) == "refused"
 
 
 def name_of(process: psutil.Process) -> str:
