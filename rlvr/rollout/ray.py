@@ -26,7 +26,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.model.load import parse_dtype
-from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
+from rlvr.records import Completion, EngineLost, Judge, Progress, Request, Sampling, Supply
 from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import Process, ProcessLost, environment_with
 from rlvr.rollout.connection import Connection
@@ -97,6 +97,8 @@ class RayEngine:
                 pad_token_id=pad_token_id,
             )
             self._workers.append(worker)
+        for worker in self._workers:
+            worker.others = [other for other in self._workers if other is not worker]
         self.dtype, self.canary, self.workers = parse_dtype(dtype), tolerance(dtype, canary), len(self._workers)
         receivers = [w for w in self._workers if takes_part(device, is_remote=w.index in self._remote_places)]
         self._broadcast = Broadcast(receivers, processes=tensor_parallel, device=device, dtype=self.dtype)
@@ -305,10 +307,12 @@ class RemoteVllm(VllmEngine):
     def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
         """index: number of the worker's place in the cluster."""
         self._cluster, self.index = cluster, index
+        self._has_started = self.is_given_up = False
+        self.others: Sequence[RemoteVllm] = ()  # of the same rank
         super().__init__(model, **knobs)
 
     def has_place(self) -> bool:
-        return self._cluster.has(self.index)
+        return not self.is_given_up and self._cluster.has(self.index)
 
     def answer_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """As `generate_until`; returns early if the worker loses its place."""
@@ -317,7 +321,8 @@ class RemoteVllm(VllmEngine):
 
     def take_weights(self) -> None:
         """As VllmEngine.take_weights. A worker without a place is given the weights when it has one."""
-        self._in_place(super().take_weights)
+        if not self.is_given_up:
+            self._in_place(super().take_weights)
         self.synced = True
 
     def stream(self, shared: SharedSupply) -> None:
@@ -375,7 +380,10 @@ class RemoteVllm(VllmEngine):
             self._end_process()
 
     def _in_place(self, work: Callable[[], T]) -> T | None:
-        """The result of `work`, or None if the worker has no place to do it."""
+        """The result of `work`, or None if the worker has no place to do it, or is given up. It is if its vLLM, which
+        did work, cannot be replaced, for instance because its GPU has failed, and if another worker of this rank is
+        left. Raises EngineLost if none is.
+        """
         try:
             return work()
         except WorkerHasNoNode as lost:
@@ -383,6 +391,16 @@ class RemoteVllm(VllmEngine):
             with self.start_lock:
                 self._child = self._connection = None
             return None
+        except EngineLost as lost:
+            self.is_given_up = self._has_started
+            if not self.is_given_up or all(other.is_given_up for other in self.others):
+                raise
+            log.error("worker %d is given up, the other workers answer in its stead: %s", self.index, lost)
+            return None
+
+    def _await_start(self, child: Process) -> None:
+        super()._await_start(child)
+        self._has_started = True
 
     def _process(self) -> Process:
         self.remote = self._cluster.start(self.index, self._python, SERVER, self._options, self._environment)

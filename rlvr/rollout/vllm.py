@@ -375,7 +375,7 @@ class VllmEngine:
     ) -> Completion:
         if not np.isfinite(logp).all():
             raise FloatingPointError(NOT_NUMBERS)
-        logp_sampling = np.zeros_like(logp) if sampling.temperature == 0 else logp
+        logp_sampling = np.zeros_like(logp) if sampling.temperature == 0 else logp.copy()
         logp_policy = logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan)
         return Completion(tokens.copy(), logp_policy, logp_sampling, finished)
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from rlvr.records import Completion, Request, Sampling
+from rlvr.records import Completion, EngineLost, Request, Sampling
 from rlvr.rollout.ray import RayEngine, SharedSupply, own_places, remote_places
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
@@ -260,6 +260,25 @@ class TestAnswers:
         sockets = listening() - before
         assert len(sockets) >= 4  # gcs_server, raylet, two actors
         assert {address for _, address, _ in sockets} == {"127.0.0.1"}
+
+    def test_a_worker_that_cannot_be_replaced_is_given_up_and_the_others_answer(
+        self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As with a GPU that has failed: all that is started there ends with an error. No test of these workers follows."""
+        _, several = engines
+        expected = tokens_of(several.generate(make_requests(), make_sampling(20)))
+        left, failing = several._workers
+        monkeypatch.setattr(failing, "_python", "/usr/bin/false")
+        os.kill(several.pids[1][1], signal.SIGKILL)
+        assert tokens_of(several.generate(make_requests(), make_sampling(20))) == expected
+        assert (left.is_given_up, failing.is_given_up) == (False, True)
+        model = tied(12)
+        several.sync(model.named_parameters())
+        check_logp(model, several, make_sampling(), 1e-4)
+        monkeypatch.setattr(left, "_python", "/usr/bin/false")
+        os.kill(left.remote.pids()[1], signal.SIGKILL)
+        with pytest.raises(EngineLost, match="did not start"):  # none is left
+            several.generate(make_requests(), make_sampling(20))
 
 
 def test_weights_are_broadcast_to_gpus_and_to_other_nodes_but_not_to_a_vllm_with_its_own_nccl(
