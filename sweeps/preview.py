@@ -15,6 +15,7 @@ from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
+from rlvr.config.workload import device_of, prompt_copies
 from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, GRID_KEYS
@@ -223,7 +224,7 @@ def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], ledger
         parts.update(of_run)
         device, num_devices = _devices(run.config, slurm=slurm, modelled=True)
         hours[device] = hours.get(device, 0.0) + num_devices * sum(of_run.values()) / 3600
-    device_name = cost.device_of(models[0][0].config["cluster"])
+    device_name = device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items())
     groups = dict[Any, list[cost.Estimate]]()
@@ -292,11 +293,23 @@ def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], lengt
         seen["turns"] = statistics.mean(turns)
     kept = tokens["used"] / answers / config["trainer"]["epochs"]
     if kept:
+        seen["kept"] = kept
         read = groups * min(kept, 1.0) * config["trainer"]["epochs"]
-        # The trainer reads each prompt once, and all tokens but the last of each of its responses.
-        prompt = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
-        seen |= {"kept": kept, "prompt": max(1.0, prompt)}
+        # Beside prompts the trainer reads all tokens of a response but the last.
+        of_group = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
+        seen |= _prompt(config, of_group, length)
     return seen
+
+
+def _prompt(config: Mapping[str, Any], of_group: float, response: float) -> dict[str, float]:
+    """{"prompt": mean tokens of a prompt}; empty if it cannot be told how many copies of it the trainer has read.
+
+    of_group: tokens of prompts that it has read for a group. response: mean tokens of a response.
+    """
+    samples = config["rollout"]["samples"]
+    prompts = {copies: max(1.0, of_group / copies) for copies in (1, samples)}
+    fitting = [p for copies, p in prompts.items() if prompt_copies(config, p, response) == copies]
+    return {"prompt": fitting[0]} if len(fitting) == 1 else {}
 
 
 def _devices(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:

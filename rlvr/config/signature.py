@@ -112,7 +112,7 @@ def _marks(defined: Definition, decorator: ast.expr) -> frozenset[str]:
     first_pass = defined.module.dotted(decorator.args[0])
     if first_pass is None:
         raise Unclear
-    return signature(first_pass).declared  # a loss is given what its first pass needs
+    return signature(first_pass).declared | {"first_pass"}  # a loss is given what its first pass needs
 
 
 def _parameters(node: ast.FunctionDef) -> Iterator[Parameter]:

@@ -246,7 +246,7 @@ def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
 
     def mark(loss: F) -> F:
         loss.first_pass = function  # type: ignore[attr-defined]
-        return loss
+        return _marked(loss, "first_pass")
 
     return mark
 

@@ -155,7 +155,7 @@ PLAIN = {
     "relayed": (["policy", "batch", "clip_low", "clip_high", "dual_clip"], set()),
     "deep": (["count", "knob"], set()),
     "steep": (["knob"], set()),
-    "twice": (["policy", "batch", "knob"], {"entropy"}),
+    "twice": (["policy", "batch", "knob"], {"entropy", "first_pass"}),
     "open_handed": (["policy", "batch"], set()),
     "Derived": (["size"], set()),
     "Record": (["first", "second?"], set()),

@@ -22,7 +22,7 @@ from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.launcher import _warn_of_changed_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import _local_resources, _rounded, _size, differences, measured, preview
+from sweeps.preview import _local_resources, _prompt, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -422,19 +422,46 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
     )
 
 
-def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sharing", "copies"), [("auto", 1), ("always", 1), ("never", 8)], ids=["chosen", "shared", "not_shared"]
+)
+def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(
+    tmp_path: Path, sharing: str, copies: int
+) -> None:
     """Two steps of 4 groups of 8 responses of 20 tokens: 12 groups are sampled for them and 3 learned from, each with a
-    prompt of 11 tokens. 3 · 8 · 20 = 480 tokens are learned from; the model reads all but the last of each response,
-    456, and 33 of prompts. The run takes 100 s, of which it waits for its stage until 40 s before the end."""
+    prompt of 31 tokens. 3 · 8 · 20 = 480 tokens are learned from; the model reads all but the last of each response,
+    456, and 93 of prompts, or 744 if each response has its own copy. The run takes 100 s, of which it waits for its
+    stage until 40 s before the end."""
     ledger = Ledger(tmp_path)
-    (run,) = (done := planned(["steps=2", "rollout.prompts=4", "rollout.samples=8"])).runs
+    settings = ["steps=2", "rollout.prompts=4", "rollout.samples=8", f"trainer.shared_prompt={sharing}"]
+    (run,) = (done := planned(settings)).runs
     write(done, ledger)
     run_dir = ledger.run_dir(run.run_id)
     with contextlib.closing(JournalWriter(run_dir, 1)) as spool:
         for step in (1, 2):
-            tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 480 - 24 + 33.0}
+            tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 456 + 93.0 * copies}
             spool.record(step, {"response/length": 20.0, "rollout/rounds": 3.0, "time/train_s": 5.0, **tokens})
     finish_after_a_stage(ledger, run.run_id, 2, 100, of_these_waited=60)
     (found,) = measured(ledger)
-    assert found.seen == {"length": 20.0, "rounds": 3.0, "turns": 3.0, "kept": 0.75, "prompt": pytest.approx(11.0)}
+    assert found.seen == {"length": 20.0, "rounds": 3.0, "turns": 3.0, "kept": 0.75, "prompt": pytest.approx(31.0)}
     assert found.total_s == pytest.approx(40, abs=2)
+
+
+def test_the_length_of_prompts_is_not_learned_if_their_copies_cannot_be_told() -> None:
+    """40 tokens of prompts a group of 8 responses of 300. Shared: (40 + 2400) tokens are at most 90 % of 8 · 340, as
+    shared_prompt=auto requires. Eight copies of 5: (5 + 2400) are more than 90 % of 8 · 305, so they are not shared."""
+    settings = "trainer.shared_prompt=auto", "trainer.shared_prompt=never", "trainer.packing=false"
+    auto, never, padded = (run.config for run in planned(*(["rollout.samples=8", word] for word in settings)).runs)
+    assert _prompt(auto, 40, 300) == {}
+    assert _prompt(auto, 800, 300) == {"prompt": 800}  # of 100 each, prompts would be shared
+    assert _prompt(never, 40, 300) == _prompt(padded, 40, 300) == {"prompt": 5}
+
+
+def test_a_dry_run_shows_the_overlap_of_sampling_and_training(tmp_path: Path) -> None:
+    """The parts are percentages of the hours: 100 % in all, with the overlap."""
+    text = preview(planned(["steps=40", "rollout.ahead=1"]), Ledger(tmp_path), slurm=False)
+    match = re.search(r"hours of runs, [^(]*\(([^;]*); no finished run", text)
+    assert match is not None, text
+    shares = {name: int(share) for name, share in re.findall(r"([a-z-]+) (-?\d+)%", match[1])}
+    assert shares["overlap"] < 0
+    assert sum(shares.values()) == pytest.approx(100, abs=3)  # each is rounded
