@@ -246,7 +246,9 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
 def _check_turns(configs: Iterable[Mapping[str, Any]]) -> None:
     """ValueError for a vLLM that would share its GPU with other runs here, or not take turns with training."""
     num_gpus = len(available_gpus())
-    for config in configs if num_gpus else []:
+    if not num_gpus:
+        return
+    for config in configs:
         rollout, workers = config["rollout"], config["cluster"]["workers"]
         if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
             continue

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlvr.config.memory import GB, Architecture
-from rlvr.config.workload import DEVICES as DEVICES  # tests/bench/gpu.py imports it from here
 from rlvr.config.workload import Workload, device_of, has_adapters, longest, workload_of
 from rlvr.ledger.stages import AT_ONCE
 

@@ -3,16 +3,21 @@
     make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
     python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
     python -m tests.bench.gpu all --fake               shows without a GPU, on a fake one, that all of it runs
-    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        on a CPU, without `sync` and `step`
+    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        on a CPU: `train`, `logp` and `decode`
 
-train: forward and backward pass and AdamW of the trainer in bfloat16 on packed sequences of up to --tokens tokens.
-`share`: floating-point operations of the linear layers on the tokens read, over the time and the rate of a square
-bfloat16 matrix product measured just before; attention, norms and the optimiser count as loss. If a model cannot be
-trained on one GPU, only as many layers as fit are measured (`layers`).
+train: forward and backward pass and AdamW of the trainer in bfloat16 on 16 sequences of --tokens tokens each, an eighth
+of them prompt, no prompt shared, packed into micro-batches of the default token budget, 16384: with 4096 tokens four
+micro-batches of four sequences, 16,380 tokens (a sequence's last token is not read). `share`: floating-point operations
+of the linear layers on the tokens read, over the time and the rate of a square bfloat16 matrix product measured just
+before; attention, norms and the optimiser count as loss. Only as many layers as fit are measured (`layers`), by the
+estimate of rlvr/config/memory.py. `packed`, `varlen`, `compiled`: how it was computed; on a GPU it must be varlen.
+`first_s`: seconds of the first update, compilation included.
+train_compiled: the same with `trainer.compile=auto`. Compilation pays if its `share` is larger than that of `train`.
 logp: peak memory of log-probabilities and entropies of four times --tokens and of their gradient, with logits in
 chunks and all at once (`peer_value`), the head's weights included; `share` is the ratio of the two.
 decode: new tokens per second of the native engine, 64 samples at once; `share`: of what reading the weights once per
-step for all of them allows, at the rate of a copy within the GPU's memory measured just before.
+step for all of them allows, at the rate of a copy within the GPU's memory measured just before. An embedding that is
+not the head, too, does not count: only its rows of the sampled tokens are read.
 sync: seconds until a vLLM on the same GPU has all weights of a trainer there, by CUDA's IPC, and through main memory
 (`peer_value`); `share` is the ratio of the two. It needs vLLM (--python: of an environment that has it) and first
 writes the model to a temporary directory.
@@ -26,26 +31,32 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.config.cost import DEVICES
+from rlvr.config import memory
+from rlvr.config.workload import DEVICES
+from rlvr.objective.batch import Batch
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.trainer import distributed
 from rlvr.trainer.logprob import CHUNK, token_logp
-from tests.bench.lad_step import lad_step
+from rlvr.trainer.packer import Packer
+from tests.bench.lad_step import lad_step, setting
 from tests.bench.train import gemm_rate, linear_flops, make_trainer, median_s, rollouts
 from tests.support import fake_cuda
 
@@ -79,8 +90,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-TRAINING_BYTES = 24  # per weight: itself, its gradient twice and two averages in float32, copies in bfloat16
-FREE = 0.4  # share of the memory for activations and logits
+FITS = 0.85  # largest share of the memory by the estimate, which is meant to be right within a fifth
+TOKEN_BUDGET = 16384  # of conf/trainer/fsdp.yaml
 REPEATS = 3
 SMALL = 256  # rows of the matrices that are compared with the tiny model
 ON_FAKE_GPU = os.environ.get("RLVR_BENCH_FAKE") == "1"  # whether this process runs on the fake GPU
@@ -98,14 +109,18 @@ def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
 
 
-def fitting(name: str, device: torch.device) -> int:
-    """Number of a model's layers that can be trained on this device."""
-    wanted, nowhere = MODELS[name], torch.device("meta")
-    if device.type == "cpu":
-        return wanted["num_hidden_layers"]
-    one, two = (sum(p.numel() for p in make(name, n, torch.float32, nowhere).parameters()) for n in (1, 2))
-    room = (1 - FREE) * torch.cuda.get_device_properties(device).total_memory / TRAINING_BYTES
-    return max(1, min(wanted["num_hidden_layers"], 1 + int((room - one) // (two - one))))
+def fitting(name: str, setting: memory.Setting, total_bytes: float) -> int:
+    """Number of a model's layers that can be trained on a device with `total_bytes` of memory."""
+    model = memory.architecture({"model_type": "qwen2", **MODELS[name]})
+    assert model is not None
+    for layers in range(model.layers, 1, -1):
+        if sum(memory.per_gpu(replace(model, layers=layers), setting).values()) <= FITS * total_bytes:
+            return layers
+    return 1
+
+
+def memory_bytes(device: torch.device) -> float:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
 
 
 def peak_gb(work: Callable[[], object], device: torch.device) -> float | None:
@@ -119,23 +134,43 @@ def peak_gb(work: Callable[[], object], device: torch.device) -> float | None:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def train(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
-    """16 sequences of a quarter of --tokens to all of --tokens, with prompts of an eighth; micro-batches of two."""
-    layers = layers or fitting(name, device)
-    vocabulary = MODELS[name]["vocab_size"]
+def sequences(name: str, tokens: int) -> Batch:
+    """16 sequences of `tokens` tokens, each with a prompt of its own of an eighth of them."""
     prompt = tokens // 8
-    batch = rollouts(
-        groups=8,
-        samples=2,
-        mixed=True,
+    return rollouts(
+        groups=16,
+        samples=1,
+        mixed=False,
         prompt=(prompt, prompt + 1),
         response=tokens - prompt,
-        vocabulary=vocabulary,
-        shortest=tokens // 4 - prompt,
+        vocabulary=MODELS[name]["vocab_size"],
     )
-    model = make(name, layers, torch.float32, device)
-    trainer = make_trainer(model, device, dtype="bfloat16", token_budget=tokens, max_tokens=tokens)
-    read = trainer.learn(batch)["tokens/train"]
+
+
+def refuse_other_layouts(packer: Packer, device: torch.device) -> None:
+    """Raises RuntimeError on a GPU if attention is not computed in one call for sequences of any lengths."""
+    if device.type == "cuda" and not packer.varlen:
+        raise RuntimeError(
+            f"train measures packed sequences with varlen attention, and here it would have packed={packer.packing}, "
+            "varlen=False. It needs a GPU of compute capability 8.0 or later, a head size that is a multiple of 8, and "
+            "packed hidden states that equal padded ones: a warning above names what differs."
+        )
+
+
+def train(
+    name: str, tokens: int, layers: int | None, device: torch.device, *, compile: bool | Literal["auto"] = False
+) -> Row:
+    """Updates on `sequences`, in micro-batches of TOKEN_BUDGET tokens (on a CPU of 8192)."""
+    layers = layers or fitting(
+        name, memory.Setting(tokens=max(TOKEN_BUDGET, tokens), beside_gb=memory.CONTEXT_GB), memory_bytes(device)
+    )
+    batch, model = sequences(name, tokens), make(name, layers, torch.float32, device)
+    knobs = {"dtype": "bfloat16", "token_budget": TOKEN_BUDGET, "compile": compile}
+    trainer = make_trainer(model, device, max_tokens=tokens, **knobs)
+    refuse_other_layouts(trainer.packer, device)
+    began = time.perf_counter()
+    read = trainer.learn(batch)["tokens/train"]  # waits for the GPU
+    first_s = time.perf_counter() - began
     work = linear_flops(model, batch, read)
     pairs = [
         (
@@ -155,7 +190,15 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
         "peer_value": statistics.median(r for r, _ in pairs) / 1e12,
         "share": statistics.median(work / s / r for r, s in pairs),
         "peak_gb": held,
+        "first_s": first_s,
+        "packed": trainer.packer.packing,
+        "varlen": trainer.packer.varlen,
+        "compiled": trainer.knobs.compiles(device, packed=trainer.packer.packing),
     }
+
+
+def train_compiled(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
+    return train(name, tokens, layers, device, compile="auto")
 
 
 def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
@@ -185,10 +228,17 @@ def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Ro
     }
 
 
+def bytes_read(model: Qwen2ForCausalLM) -> int:
+    """Bytes of weights that a decoding step reads: not the embedding, unless it is the head."""
+    read = sum(p.numel() * p.element_size() for p in model.parameters())
+    embedding = model.model.embed_tokens.weight
+    return read if embedding is model.lm_head.weight else read - embedding.numel() * embedding.element_size()
+
+
 def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
     """16 prompts of an eighth of --tokens, with 4 samples each of as many new tokens."""
     model = make(name, layers, torch.bfloat16, device)
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    weights = bytes_read(model)
     layers = model.config.num_hidden_layers
     engine = NativeEngine(model, eos_token_ids=[-1], pad_token_id=0, dtype="bfloat16")  # an end that never comes
     draw = np.random.default_rng(0)
@@ -252,9 +302,9 @@ def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, py
 
 def step(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
     """A step of LAD with as many layers as can be trained."""
-    layers = layers or fitting(name, device)
     shown = machine(device)["device"].lower().replace(" ", "")
     gpu = next((known for known in DEVICES if known != "cpu" and known in shown), "h100")
+    layers = layers or fitting(name, setting(tokens, gpu), memory_bytes(device))
     result = lad_step(make(name, layers, torch.bfloat16, device).cpu(), tokens, gpu, python=python)
     return {
         "name": "a step of LAD",
@@ -275,7 +325,14 @@ def copy_rate(name: str, device: torch.device) -> float:
     return 2 * len(source) / median_s(lambda: target.copy_(source), device, 5)
 
 
-KINDS: dict[str, Callable[..., Row]] = {"train": train, "logp": logp, "decode": decode, "sync": sync, "step": step}
+KINDS: dict[str, Callable[..., Row]] = {
+    "train": train,
+    "train_compiled": train_compiled,
+    "logp": logp,
+    "decode": decode,
+    "sync": sync,
+    "step": step,
+}
 ON_A_CPU = ("train", "logp", "decode")
 WITH_VLLM = ("sync", "step")
 
@@ -314,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("there is no GPU here. Pass --fake, or on a CPU: --device cpu --model tiny --tokens 64")
     if options.tokens < 64:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
-    if options.device == "cpu" and options.kind in WITH_VLLM:
+    if options.device == "cpu" and options.kind not in ("all", *ON_A_CPU):
         parser.error(f"{options.kind} needs a GPU: pass --fake")
     if options.fake:
         if missing := fake_cuda.missing():
@@ -357,7 +414,7 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
     python = {"python": options.python} if kind in WITH_VLLM else {}
     row = KINDS[kind](model, options.tokens, options.layers, device, **python)
     if ON_FAKE_GPU:
-        row |= dict.fromkeys({"value", "peer_value", "share", "peak_gb", "parts"} & row.keys())
+        row |= dict.fromkeys({"value", "peer_value", "share", "peak_gb", "first_s", "parts"} & row.keys())
     return {
         "bench": f"gpu_{kind}",
         "model": model,

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from rlvr.config import cost, memory
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
+from rlvr.config.workload import workload_of
 from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
@@ -60,11 +61,18 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
     }
 
 
+def setting(tokens: int, gpu: str) -> memory.Setting:
+    """What decides how much memory the step needs, beside the model."""
+    with tempfile.TemporaryDirectory() as place:
+        plain: Any = OmegaConf.to_container(_config(Path(place), tokens, gpu, None))
+    return memory.setting_of(plain)
+
+
 def predicted_s(config: Mapping[str, Any], model: memory.Architecture, length: float) -> float:
     """Seconds of a step by the cost model, if responses have `length` tokens on average: without a finished run it
     would assume that most of them end early, and these do not.
     """
-    parts = cost.seconds(model, cost.workload_of(config, {"length": length}))
+    parts = cost.seconds(model, workload_of(config, {"length": length}))
     return sum(seconds for part, seconds in parts.items() if part not in ("evaluation", "presample")) / STEPS
 
 

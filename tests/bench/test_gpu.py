@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlvr.config.memory import Architecture
+from rlvr.trainer.packer import Packer
 from tests.bench import gpu, lad_step
 from tests.support import fake_cuda
 
@@ -44,6 +45,39 @@ def test_architectures_have_the_published_number_of_weights(name: str, billions:
     assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
 
 
+def test_layers_that_fit_into_80_gb_leave_room() -> None:
+    """Qwen2.5-1.5B, 16384 tokens: a layer keeps 106,496 bytes a token and has 46.8e6 parameters of 18 bytes, 2.59e9
+    bytes. Beside the layers 233e6 parameters of the head of 24 bytes, 1.6 GB of logits, 0.65 GB around the head and 3.2
+    GB of contexts, 11.1e9. Of 85 % of 85.9e9 bytes 61.9e9 are left: 23 layers. A layer of Qwen2.5-7B keeps 232,448
+    bytes a token and has 233e6 parameters, 8.00e9 bytes. Beside them 1.09e9 parameters of 18 bytes, 0.545e9 of the head
+    of 6, and 6.4 GB as above, 29.2e9. 43.8e9 are left: 5 layers.
+    """
+    setting = gpu.memory.Setting(tokens=gpu.TOKEN_BUDGET, beside_gb=gpu.memory.CONTEXT_GB)
+    assert [gpu.fitting(name, setting, 80 * 2**30) for name in ("1.5b", "7b")] == [23, 5]
+    assert gpu.fitting("1.5b", setting, math.inf) == 28
+
+
+def test_micro_batches_of_the_train_row_are_full() -> None:
+    """Four sequences of 4096 tokens, of which the last is not read: 16,380 of 16,384."""
+    batch, packer = gpu.sequences("1.5b", 4096), Packer(True, "auto", 0, varlen=True)
+    assert not packer.shares(batch)
+    plan = packer.plan(batch, shared=False, budget=gpu.TOKEN_BUDGET, num_ranks=1, whole=False)
+    assert [len(rows) for rows in plan[0]] == [4] * 4
+    assert packer.layout(batch.select_rows(plan[0][0]), shared=False).input_ids.numel() == 4 * 4095
+
+
+def test_padded_rows_are_refused_on_a_gpu() -> None:
+    gpu.refuse_other_layouts(Packer(True, "auto", 0), torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="packed=False, varlen=False"):
+        gpu.refuse_other_layouts(Packer(False, "auto", 0), torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("name", "billions"), [("1.5b", 1.54), ("7b", 7.62 - 0.152064 * 3.584)])
+def test_decoding_reads_the_head_but_not_an_embedding_of_its_own(name: str, billions: float) -> None:
+    model = gpu.make(name, None, torch.bfloat16, torch.device("meta"))
+    assert gpu.bytes_read(model) / 2e9 == pytest.approx(billions, abs=0.005)
+
+
 def test_the_predicted_step_trains_on_all_tokens_that_are_sampled(tmp_path: Path) -> None:
     """Qwen2.5-1.5B, 64 responses of 4096 tokens. Forward, backward and once more: 8 FLOPs for each of 1.31e9 parameters
     of layers and 0.233e9 of the head, 3.24e15; attention, 28 · 1536 · 4 · 2 · 4396 for each token, 3.97e14; over 0.4 ·
@@ -73,3 +107,5 @@ def test_all_of_it_runs_on_a_fake_gpu_and_reports_no_value(capsys: pytest.Captur
         assert row["value"] is row["peer_value"] is row["share"] is row["peak_gb"] is None
         assert row["machine"]["device"] == "none: a fake GPU, whose numbers mean nothing"
         assert row["command"].endswith("--fake")
+    columns = [tuple(row[name] for name in ("packed", "varlen", "compiled")) for row in rows[:2]]
+    assert columns == [(True, True, False), (True, True, True)]

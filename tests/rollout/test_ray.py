@@ -264,7 +264,7 @@ class TestAnswers:
     def test_a_worker_that_cannot_be_replaced_is_given_up_and_the_others_answer(
         self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As with a GPU that has failed: all that is started there ends with an error. No test of these workers follows."""
+        """As with a GPU that has failed: all that is started there fails. No test of these workers follows."""
         _, several = engines
         expected = tokens_of(several.generate(make_requests(), make_sampling(20)))
         left, failing = several._workers

@@ -1,6 +1,7 @@
-"""The process that tests/trainer/test_cuda.py starts on the fake CUDA, with one or two ranks: `cuda_twins FILE`.
+"""Configurations of the trainer learn on a GPU and on the CPU, and their results are compared.
 
-Configurations of the trainer learn on the fake GPU and on the CPU, and the differences are written to FILE as JSON.
+tests/trainer/test_cuda.py starts this module on the fake CUDA, with one or two ranks: `cuda_twins FILE` writes the
+differences to FILE as JSON. tests/trainer/test_gpu.py calls what needs no fake on a real GPU, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rlvr.objective import divergence
 from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import attention, distributed
 from rlvr.trainer.layout import Varlen
+from rlvr.trainer.packer import Packer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
@@ -65,16 +67,18 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 @dataclass
 class Outcome:
-    """Largest differences between a configuration on the GPU and on the CPU, and its kernels of attention.
+    """Largest differences between a configuration on the GPU and on the CPU, and how its attention was computed there.
 
     metrics: as a fraction of the metric where that is more than 1. gradient: of the last update, as a fraction of its
-    largest number.
+    largest number. kernels: of attention; [] on a real GPU, which does not record them.
     """
 
     metrics: float
     logp: float
     gradient: float
     kernels: list[str] = field(default_factory=list[str])
+    packed: bool = False
+    varlen: bool = False
 
 
 def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | None = None) -> Outcome:
@@ -86,13 +90,13 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
     if knobs.get("loss") is STREAMS:
         rows = replace(rows, kind=(rows.group == 1).long())
 
-    def learned(device: torch.device, options: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
+    def learned(device: torch.device, options: dict[str, Any]) -> tuple[dict[str, float], Any, Any, Packer]:
         model = load_for_shards(base) if base else qwen2(tied=knobs.get("tied", True), hidden=WIDE)
         trainer = make_trainer(model, device=device, eps=EPS, **options)
         record.kernels.clear()  # of the comparison between packed and padded rows
         metrics, gradient = trainer.learn(rows), {name: g.cpu() for name, g in gradients(trainer).items()}
         assert all(bool(weight.isfinite().all()) for _, weight in trainer.weights())
-        return metrics, trainer.logp(data()).cpu(), gradient
+        return metrics, trainer.logp(data()).cpu(), gradient, trainer.packer
 
     on_gpu = learned(device, options)
     kernels = sorted({f"{k.name} {k.dtype}" for k in record.kernels})
@@ -103,6 +107,8 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
         float((on_gpu[1] - on_cpu[1]).abs().max()),
         worst(on_gpu[2], on_cpu[2]),
         kernels,
+        on_gpu[3].packing,
+        on_gpu[3].varlen,
     )
 
 
@@ -185,6 +191,7 @@ def settings() -> dict[str, bool | str]:
         "cudnn attention": torch.backends.cuda.cudnn_sdp_enabled(),
         "sums in bfloat16": bool(products.allow_bf16_reduced_precision_reduction),
         "sums in float16": bool(products.allow_fp16_reduced_precision_reduction),
+        "float32 as TF32": bool(products.allow_tf32),
         "allocator": torch._C._accelerator_getAllocatorSettings(),
     }
 

@@ -80,6 +80,7 @@ def test_a_gpu_is_set_up_for_sequences_of_all_lengths(seen: dict[str, Any]) -> N
         "cudnn attention": False,
         "sums in bfloat16": False,
         "sums in float16": False,
+        "float32 as TF32": False,
         "allocator": "expandable_segments:True",
     }
 

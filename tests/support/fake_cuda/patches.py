@@ -8,7 +8,7 @@ import itertools
 import os
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -215,13 +215,32 @@ def _attention() -> None:
 def _product(product: Any) -> Any:
     """A product with `out_dtype`, which torch has for cuBLAS, but not for the CPU."""
 
-    def multiply(*factors: Tensor, out_dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    @functools.wraps(product)  # the compiler knows each product by its name
+    def multiply(
+        *factors: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        into = {} if out is None else {"out": out}
         if out_dtype is None:
-            return product(*factors, **options)
+            return product(*factors, **into, **options)
         *added_to, a, b = factors
-        assert a.is_cuda
-        assert a.dtype == b.dtype
-        assert a.dtype in HALF
-        return product(*added_to, a.to(out_dtype), b.to(out_dtype), **options)
+        _refuse_types(added_to, a, b, out_dtype, out)
+        return product(*(x.to(out_dtype) for x in factors), **into, **options)
 
     return multiply
+
+
+def _refuse_types(added_to: Sequence[Tensor], a: Tensor, b: Tensor, out_dtype: torch.dtype, out: Tensor | None) -> None:
+    """Raises RuntimeError as CUDA's mm, bmm and addmm with `out_dtype` (aten/src/ATen/native/cuda/Blas.cpp).
+
+    added_to: the first argument of addmm.
+    """
+    if not all(x.is_cuda for x in (*added_to, a, b)):
+        raise RuntimeError("out_dtype is only supported on CUDA (fake CUDA)")
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {a.dtype} and {b.dtype} (fake CUDA)")
+    if out_dtype != a.dtype and not (out_dtype == torch.float32 and a.dtype in HALF):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs (fake CUDA)")
+    if out is not None and out.dtype != out_dtype:
+        raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor (fake CUDA)")
+    if any(x.dtype not in (out_dtype, a.dtype) for x in added_to):
+        raise RuntimeError("self dtype must match either out_dtype or mat1 dtype (fake CUDA)")
