@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import own_code, targets
-from rlvr.config.engine import gpus_of_workers
+from rlvr.config.engine import gpus_of_workers, samples_beside_training
 from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.overrides import default_of, key_of
 from rlvr.ledger import inputs
@@ -253,10 +253,7 @@ def _check_turns(configs: Iterable[Mapping[str, Any]]) -> None:
         if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
             continue
         if rollout.get("ahead"):
-            raise ValueError(
-                f"rollout.ahead={rollout['ahead']} samples while the policy is trained, and rollout=vllm needs the GPU "
-                "that trains it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
-            )
+            raise samples_beside_training(rollout["ahead"], "vllm")
         most = max(1, num_gpus // gpus_of(config))
         if (workers or 0) > most:
             raise ValueError(

@@ -62,8 +62,8 @@ def _sampling(model: Architecture, workload: Workload, problems: float, samples:
 
     A prompt is processed once for all its responses. Each decoding step reads the weights once and the keys and values
     of every sequence in the batch. When the other responses have ended, a tail is left: the rest of the longest one.
-    Each device of an engine holds a part of the weights, and of the key heads as far as
-    these can be divided; the devices sum their results twice per layer.
+    Each device of an engine holds a part of the weights, and of the key heads as far as these can be divided; the
+    devices sum their results twice per layer.
     """
     reached, device, parallel = workload.reached, workload.device, workload.tensor_parallel
     responses = problems * samples / workload.engines  # per engine

@@ -232,10 +232,7 @@ def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None
             f"rollout.ahead={ahead} has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
         )
     if config.cluster.gpus and "workers" not in rollout.engine:
-        raise ValueError(
-            f"rollout.ahead={ahead} samples while the policy is trained, and rollout={choices.get('rollout')} needs "
-            "the GPUs that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
-        )
+        raise samples_beside_training(ahead, choices.get("rollout"))
     if rollout.logp_old == "trainer" and rollout.importance == "none":
         raise ValueError(
             f"rollout.ahead={ahead} with rollout.logp_old=trainer would take responses of the policy {_ago(ahead)} for "
@@ -244,6 +241,14 @@ def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None
         )
     if ahead > 1:
         _check_in_flight(rollout, choices)
+
+
+def samples_beside_training(ahead: int, rollout: str | None) -> ValueError:
+    """The error for sampling ahead with an engine that has no GPUs of its own."""
+    return ValueError(
+        f"rollout.ahead={ahead} samples while the policy is trained, and rollout={rollout} needs the GPUs that train "
+        "it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
+    )
 
 
 def _check_in_flight(rollout: Knobs, choices: Choices) -> None:

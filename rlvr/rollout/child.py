@@ -23,7 +23,7 @@ log = logging.getLogger("rlvr.vllm")
 LAST_LINES = 30  # of the child's standard error, kept for messages
 CHUNK = 1 << 20  # bytes
 POLL_S = 0.1  # how often a sender checks whether another thread still reads
-PATIENCE_S = 5.0  # for the thread that reads from a process that was killed
+PATIENCE_S = 5.0  # for a thread that reads from a process that is to be killed, or was
 KILLED_S = 60.0  # for a killed process to end: one that hangs in a driver may never do so
 # SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its process group. The trainer finishes its step
 # after either, and needs the child for that.
@@ -146,7 +146,7 @@ class Child:
             code = self.process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
             return "it has closed its pipes and does not end"
-        self._log_thread.join(timeout=5)
+        self._log_thread.join(PATIENCE_S)
         lines = [line for line in self.last_lines if line.strip()]
         return f"it ended with exit status {code}: {lines[-1] if lines else ''}\n" + "\n".join(lines)
 
@@ -167,5 +167,5 @@ class Child:
                 assert stream is not None
                 stream.close()
             self._reader.release()
-        self._log_thread.join(timeout=5)
+        self._log_thread.join(PATIENCE_S)
         return -signal.SIGKILL if self.process.returncode is None else self.process.returncode

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rlvr.rollout.child import Process, ProcessLost
+from rlvr.rollout.child import PATIENCE_S, Process, ProcessLost
 from rlvr.rollout.vllm_server import Arrays
 
-PATIENCE_S = 5.0
 Message = tuple[dict[str, Any], Arrays]
 
 

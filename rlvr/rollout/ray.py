@@ -83,6 +83,7 @@ class RayEngine:
             worker = RemoteVllm(
                 cluster,
                 index,
+                self._workers,
                 model,
                 device=device,
                 eos_token_ids=eos_token_ids,
@@ -97,8 +98,6 @@ class RayEngine:
                 pad_token_id=pad_token_id,
             )
             self._workers.append(worker)
-        for worker in self._workers:
-            worker.others = [other for other in self._workers if other is not worker]
         self.dtype, self.canary, self.workers = parse_dtype(dtype), tolerance(dtype, canary), len(self._workers)
         receivers = [w for w in self._workers if takes_part(device, is_remote=w.index in self._remote_places)]
         self._broadcast = Broadcast(receivers, processes=tensor_parallel, device=device, dtype=self.dtype)
@@ -180,8 +179,8 @@ class RayEngine:
         def work(worker: RemoteVllm) -> None:
             try:
                 while not shared.enough:
-                    self._placed()  # raises if no worker has a place
-                    if shared.has_worker(worker.index, worker.has_place()):
+                    shared.workers = len(self._placed())  # raises if no worker has a place
+                    if worker.has_place():
                         worker.stream(shared)
                     else:
                         time.sleep(POLL_S)
@@ -258,22 +257,16 @@ class SharedSupply:
     """A `Supply` that several workers share. Requests that one worker could not answer go to those with room."""
 
     def __init__(self, supply: Supply, workers: int) -> None:
-        """workers: number of workers that will sample, as far as is known."""
+        """workers: number of workers that have a place; it may be changed."""
         self.failed = False  # whether a worker has failed, which ends the others
-        self._supply, self._lock, self._workers = supply, threading.Lock(), workers
+        self.workers = workers
+        self._supply, self._lock = supply, threading.Lock()
         self._returned: list[tuple[int, Request, Sampling]] = []
-        self._without_place = set[int]()
-
-    def has_worker(self, index: int, is_placed: bool) -> bool:
-        """Note whether a worker has a place. Returns whether it has."""
-        with self._lock:
-            (self._without_place.discard if is_placed else self._without_place.add)(index)
-        return is_placed
 
     @property
     def most_running(self) -> int:
         """An equal part for each worker: the first to ask would otherwise get all that may begin."""
-        return -(-self._supply.most_running // max(1, self._workers - len(self._without_place)))
+        return -(-self._supply.most_running // self.workers)
 
     def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
         with self._lock:
@@ -304,11 +297,10 @@ class RemoteVllm(VllmEngine):
 
     on_gpus_of_ranks = False
 
-    def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
-        """index: number of the worker's place in the cluster."""
-        self._cluster, self.index = cluster, index
+    def __init__(self, cluster: Cluster, index: int, workers: Sequence[RemoteVllm], model: Path, **knobs: Any) -> None:
+        """index: number of the worker's place in the cluster. workers: of the same rank, this one among them."""
+        self._cluster, self.index, self._workers_of_rank = cluster, index, workers
         self._has_started = self.is_given_up = False
-        self.others: Sequence[RemoteVllm] = ()  # of the same rank
         super().__init__(model, **knobs)
 
     def has_place(self) -> bool:
@@ -393,7 +385,7 @@ class RemoteVllm(VllmEngine):
             return None
         except EngineLost as lost:
             self.is_given_up = self._has_started
-            if not self.is_given_up or all(other.is_given_up for other in self.others):
+            if not self.is_given_up or all(worker.is_given_up for worker in self._workers_of_rank):
                 raise
             log.error("worker %d is given up, the other workers answer in its stead: %s", self.index, lost)
             return None

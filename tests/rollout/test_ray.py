@@ -132,13 +132,13 @@ def test_workers_share_what_may_begin_and_what_a_lost_worker_leaves() -> None:
     shared = SharedSupply(Stock(80), workers=3)
     begun = [list(shared.begin(min(512, shared.most_running), 1)) for _ in range(3)]
     assert [len(groups) for groups in begun] == [27, 27, 26]
-    shared.has_worker(2, False)
+    shared.workers = 2
     assert shared.most_running == 320
     shared.give_back(begun[2])
     room = shared.most_running - 27 * 8
     assert [len(shared.begin(room, 1)), len(shared.begin(room, 1))] == [13, 13]  # 26, between two
     assert not shared.begin(0, 1)
-    assert shared.has_worker(2, True)
+    shared.workers = 3
     assert shared.most_running == 214
 
 
