@@ -37,11 +37,11 @@ class Rules:
 def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, usual: Usual) -> list[list[str]]:
     """Every point of a sweep.
 
-    own: keys that the study itself sweeps, over which the arms of `also` are not repeated; without a study, all swept
-    keys but the seed. Raises ValueError for a rule that has no effect or cannot be read.
+    own: keys that the study itself sweeps. The arms of `also` are repeated over the seeds and over what is swept beside
+    them, not over these; without a study, not over any other key that is swept. Raises ValueError for a rule that has no effect or cannot be read.
     """
     axes = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*GRID_KEYS, *GROWTH, *ADDED_ARMS))
-    own = set(own) or {key for key, values in axes.items() if len(values) > 1 and key != "seed"}
+    own = (set(own) or {key for key, values in axes.items() if len(values) > 1}) - {"seed"}
     arms = [_point_alternatives(f"also={line!r}", _words(f"also={line!r}", line)) for line in rules.also]
     if any("study" in arm for arm in arms):
         raise ValueError("also adds arms to this sweep, and a study is another one. Launch studies one by one.")
@@ -52,7 +52,7 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     excluded = [condition("exclude", line, line) for line in rules.exclude]
     check_keys([*whens, *excluded], [*grid, *further])
     points = _distinct(_with_own_axes(point, ordered, usual) for point in grid)
-    # Axes that the user sweeps beside the study's own (seeds, say) repeat the arms of `also` too.
+    # The seeds and the axes that the user sweeps beside the study's own repeat the arms of `also` too.
     repeats = _distinct({k: v for k, v in point.items() if k not in own} for point in grid)
     added = _distinct(
         _with_own_axes({k: v for k, v in repeat.items() if k not in arm} | arm, ordered, usual, keep=arm)

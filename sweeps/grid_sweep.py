@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig
 
-from rlvr.config.overrides import default_of, key_of, parse
+from rlvr.config.overrides import default_of, parse
 from rlvr.ledger.identity import GRID_KEYS
 from sweeps import grid
 from sweeps.launcher import launch_points
@@ -27,6 +27,4 @@ class GridSweep:
     def points(self, arguments: Sequence[str]) -> list[list[str]]:
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         rules = grid.Rules(**{name: list(self.config[name]) for name in GRID_KEYS})
-        # Seeds that are typed beside a study repeat its arms of `also` too.
-        own = set(self.params) - ({"seed"} & set(map(key_of, arguments)))
-        return grid.expand(overrides, own, rules, functools.partial(default_of, self.config))
+        return grid.expand(overrides, self.params, rules, functools.partial(default_of, self.config))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
+from rlvr.config import schema
 from rlvr.config.overrides import parse
 from sweeps.grid import Rules, expand
 from sweeps.grid_sweep import GridSweep
-from tests.support.composed import composed
 
 
 def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
@@ -101,12 +104,23 @@ def test_seeds_of_the_command_line_repeat_every_arm_that_has_none_of_its_own() -
     ]
 
 
+def test_arms_are_repeated_over_the_seeds_of_their_study() -> None:
+    expanded = points("eta=1,2 seed=0,1", own=("eta", "seed"), also=["loss=grpo"])
+    assert expanded[4:] == ["seed=0 loss=grpo", "seed=1 loss=grpo"]
+
+
 @pytest.mark.usefixtures("composing")
-def test_seeds_typed_beside_a_study_take_the_place_of_its_own() -> None:
-    """dph_baselines has seed 0 among its axes."""
-    master, _ = composed("study=dph_baselines", "task.train=t", "task.test=t")
-    expanded = GridSweep(master, {"loss": "dph_forward_kl", "seed": "0"}).points(["seed=1,2"])
-    assert [point for point in expanded if "loss=grpo" in point] == [["seed=1", "loss=grpo"], ["seed=2", "loss=grpo"]]
+@pytest.mark.parametrize("study", sorted(path.stem for path in (schema.CONF / "study").glob("*.yaml")))
+def test_seeds_typed_beside_a_study_take_the_place_of_its_own_in_every_arm(study: str) -> None:
+    """Of exact_likelihood the arms that learn digits have one seed, which their lines set."""
+    loader = GlobalHydra.instance().config_loader()
+    master = loader.load_configuration("run", [f"study={study}"], RunMode.MULTIRUN)
+    expanded = GridSweep(master, master.hydra.sweeper.params).points([f"study={study}", "seed=21,22"])
+    arms = Counter(
+        " ".join(word for word in point if not word.startswith("seed=")) for point in expanded if "task=digits" not in point
+    )
+    assert {*arms.values()} == {2}
+    assert {word for point in expanded for word in point if word.startswith("seed=")} <= {"seed=21", "seed=22", "seed=0"}
 
 
 def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
