@@ -198,6 +198,7 @@ def _looks(parts: Sequence[Frames]) -> int:
 def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]:
     from analysis.report.render import markdown
     from analysis.scores.metric import HOURS
+    from analysis.scores.trajectory import SHARED_TIME
     from analysis.tables import comparison
 
     parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
@@ -210,8 +211,8 @@ def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]
     if table is not None:
         # Hours depend on the machine and its other load, so neither hours nor what they decide (`cheapest`) is shown.
         shown = tuple(name for name in table.shown if name != str(HOURS))
-        cells = table.cells.assign(cheapest="")
-        body = markdown(replace(table, shown=shown, cells=cells)).split("\n\n", 2)[2].rstrip()
+        cells, notes = table.cells.assign(cheapest=""), tuple(n for n in table.notes if SHARED_TIME not in n)
+        body = markdown(replace(table, shown=shown, cells=cells, notes=notes)).split("\n\n", 2)[2].rstrip()
         parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
     return [part for part in parts if part]
 

@@ -38,7 +38,8 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     """Every point of a sweep.
 
     own: keys that the study itself sweeps. The arms of `also` are repeated over the seeds and over what is swept beside
-    them, not over these; without a study, not over any other key that is swept. Raises ValueError for a rule that has no effect or cannot be read.
+    them, not over these; without a study, not over any other key that is swept. Raises ValueError for a rule that has
+    no effect or cannot be read.
     """
     axes = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*GRID_KEYS, *GROWTH, *ADDED_ARMS))
     own = (set(own) or {key for key, values in axes.items() if len(values) > 1}) - {"seed"}

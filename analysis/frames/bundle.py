@@ -321,9 +321,9 @@ def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
         if name == "typed":
             values = [tuple(map(str, value)) for value in values]
         by_name[name] = pd.Series(values, dtype=dtype)
-    if missing := [name for name in COLUMNS if name not in by_name]:
+    if missing := [name for name in COLUMNS if name not in {*by_name, "own_gpus"}]:  # older bundles lack that one
         raise ValueError(f"its runs have no {', '.join(missing)}")
-    return pd.DataFrame(by_name)
+    return pd.DataFrame({"own_gpus": False, **by_name})
 
 
 def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.Table]) -> Frames:

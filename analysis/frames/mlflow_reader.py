@@ -196,6 +196,7 @@ def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], param
         git_sha=tags.get("rlvr.git_sha", ""),
         git_dirty=tags.get("rlvr.git_dirty") == "true",
         host=tags.get("rlvr.host", ""),
+        own_gpus=tags.get("rlvr.own_gpus") == "true",
         command=tags.get("mlflow.source.name", ""),
         config={**values, **choices},
     )

@@ -40,6 +40,7 @@ class Run:
     command: str
     config: Mapping[str, Any]
     borrowed: bool
+    own_gpus: bool
 
     @property
     def again(self) -> bool:
@@ -76,6 +77,7 @@ def rows(runs: pd.DataFrame) -> list[Run]:
                 command=str(row["command"]),
                 config=config,
                 borrowed=bool(row["reference"]),
+                own_gpus=bool(row["own_gpus"]),
             )
         )
     return typed_rows

@@ -41,6 +41,7 @@ class RunRecord:
     git_sha: str = ""
     git_dirty: bool = False
     host: str = ""
+    own_gpus: bool = False  # whether SLURM allocated it GPUs that no other run used
     command: str = ""
     log: str = ""  # path of its newest attempt's log, relative to the home
     dashboard: str = ""  # address of its page in MLflow
@@ -87,6 +88,7 @@ def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) ->
         git_sha=info.git_sha,
         git_dirty=info.git_dirty,
         host=state.host or info.host,
+        own_gpus=state.own_gpus,
         command=info.command,
         log=_log(ledger.home, run_dir, state.attempt),
         dashboard=_dashboard(run_dir),
@@ -188,6 +190,7 @@ def runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFra
             "git_sha": r.git_sha,
             "git_dirty": r.git_dirty,
             "host": r.host,
+            "own_gpus": r.own_gpus,
             "command": tags.redact(r.command),
             "log": r.log,
             "dashboard": r.dashboard,
@@ -209,7 +212,7 @@ def runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFra
 COLUMNS = (
     *("run_id", "group_id", "name", "arm", "study", "sweep_id", "state", "cause", "message", "loss", "divergence"),
     *("advantage", "task", "model", "eta", "beta", "seed", "steps", "created", "git_sha", "git_dirty", "host"),
-    *("command", "log", "dashboard", "overrides", "typed", "reference"),
+    *("own_gpus", "command", "log", "dashboard", "overrides", "typed", "reference"),
 )
 
 

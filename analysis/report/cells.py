@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -20,6 +20,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
 from analysis.scores.comparison import Compared, cheapest, compare
 from analysis.scores.metric import AVERAGE, Kind, Metric
+from analysis.scores.trajectory import SHARED_TIME, have_own_gpus
 
 BASE = "base policy (step 0)"
 
@@ -112,6 +113,7 @@ def cells_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
     "reference": "",
     "verdict": "",
+    "unfair": "",
     "unpaired_seeds": "",
     "per_seed": "",
     "cheapest": "",
@@ -129,9 +131,11 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Co
     reference_cells = {key: cells[reference] for key, reference in against.items()}
     samples, level = samples_of(frames, [row for _, row in placed_rows], column), study.level(frames)
     compared = compare(arm_cells, reference_cells, samples, level)
+    arms = [arm for _, row in placed_rows for arm in row.arms]
+    unfair = SHARED_TIME if column.metric.is_of_time and not have_own_gpus(arms) else ""
     records: list[dict[str, Any]] = []
     for key, (_, row) in zip(labels, placed_rows, strict=True):
-        difference = compared.get(key)
+        difference = replace(compared[key], unfair=unfair) if key in compared else None
         values = record(*key, column.key, cells[key], difference, row.against)
         if difference is not None:
             values["cheapest"] = cheapest(difference, *costs(frames, row.arms))

@@ -44,6 +44,7 @@ COMPARED = (
     "p_family",
     "family",
     "verdict",
+    "unfair",
     "paired_seeds",
     "paired_problems",
     "unpaired_seeds",
@@ -186,6 +187,8 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     ]
     if (cells["paired_seeds"] == 1).any():
         notes.append("Differences over 1 seed say that these runs differ, not yet that their arms do.")
+    for reason, metrics in cells[cells["unfair"] != ""].groupby("unfair")["metric"]:
+        notes.append(f"Some differences in {', '.join(metrics.unique())} are shown and not decided: {reason}.")
     unpaired = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]
     if len(unpaired):
         seeds = sorted({s for text in unpaired["unpaired_seeds"] for s in str(text).split()}, key=int)

@@ -22,13 +22,16 @@ ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
 @dataclass(frozen=True)
 class Compared:
     """An arm's difference to its reference. size: of its family; alpha: level of each test with which the family has
-    1 − the level of `compare`."""
+    1 − the level of `compare`. unfair: why the arms differ here by more than what is compared, so that their difference
+    is shown and never decided; "": they do not.
+    """
 
     difference: Difference
     judged: Judged
     size: int
     alpha: float
     samples: int  # per problem; 0: numbers per run
+    unfair: str = ""
 
     @property
     def effect(self) -> float:
@@ -37,19 +40,21 @@ class Compared:
     @property
     def decided(self) -> bool:
         """Whether the difference is decided in the family."""
-        return self.judged.simultaneous.excludes(0)
+        return not self.unfair and self.judged.simultaneous.excludes(0)
 
     @property
     def mark(self) -> str:
         if self.decided:
             return ABOVE if self.effect > 0 else BELOW
-        if self.judged.plain.excludes(0):
+        if not self.unfair and self.judged.plain.excludes(0):
             return PERHAPS_ABOVE if self.effect > 0 else PERHAPS_BELOW
         return ""
 
     @cached_property
     def needed(self) -> Needed:
         """Seeds, problems or samples that would decide a difference of this size within the family."""
+        if self.unfair:
+            return Needed(None, None, None)
         return needed(self.judged.summary, self.difference.sampling, self.samples, alpha=self.alpha)
 
     @property
@@ -70,6 +75,7 @@ class Compared:
             "p_family": self.judged.p_family,
             "family": self.size,
             "verdict": self.mark,
+            "unfair": self.unfair,
             "paired_seeds": len(self.difference.seeds),
             "paired_problems": self.difference.summary.num_problems,
             "unpaired_seeds": " ".join(map(str, (*left_out.arm_seeds, *left_out.reference_seeds))),

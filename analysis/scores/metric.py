@@ -61,6 +61,11 @@ class Metric:
         return f"{number} {self.of_differences}".rstrip()
 
     @property
+    def is_of_time(self) -> bool:
+        """Whether the values are times of a clock, or rates by it."""
+        return self.kind == Kind.HOURS or self.key.startswith(("time/", "throughput/"))
+
+    @property
     def per_problem(self) -> bool:
         return self.kind in (Kind.AVG, Kind.PASS, Kind.TEXT)
 

@@ -114,7 +114,7 @@ def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metri
     if compared is None:
         return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
     plain = compared.judged.plain
-    decided = plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS
+    decided = not compared.unfair and plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS
     outcome = ("above" if compared.effect > 0 else "below") if decided else Outcome.UNDECIDED.value
     measured = metric.difference(compared.effect, plain)
     return Question(name, outcome, measured, groups, (compared,))

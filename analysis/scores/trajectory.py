@@ -8,7 +8,7 @@ interpolated with the weight that puts the run at the level; scores problem by p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,8 +31,8 @@ class Level:
     """Where arms are compared: at `value` of the quantity that `where` names, which every run of them reaches.
 
     points: by group and run. why: the reason if there is no such level; then there are no points. caveat: the reason if
-    interpolation makes the comparison unfair, else "". lowest: for an accuracy, the arm and seed of the run that
-    reached no more.
+    interpolation or the load of machines makes the comparison unfair, else "". lowest: for an accuracy, the arm and
+    seed of the run that reached no more.
     """
 
     where: Where
@@ -65,13 +65,27 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
         group: {i: point for i, point in of_arm.items() if point is not None} for group, of_arm in crossings.items()
     }
     if where != Where.ACCURACY:
-        return Level(where, value, points)
+        shared = where == Where.SECONDS and not have_own_gpus(arms)
+        return Level(where, value, points, caveat=SHARED_TIME if shared else "")
     highest = [
         (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
     ]
     _, lowest = min(highest)
     caveat = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
     return Level(where, value, points, caveat=caveat, lowest=lowest)
+
+
+# Why times do not decide between arms that `have_own_gpus` is not true of.
+SHARED_TIME = (
+    "without GPUs that SLURM allocated to each run alone, time also depends on what else a machine did meanwhile"
+)
+
+
+def have_own_gpus(arms: Iterable[Arm]) -> bool:
+    """Whether SLURM allocated every run of these arms GPUs that no other run used. Elsewhere a difference of time may
+    be one of the load, and seeds do not show it: those of one arm often run together.
+    """
+    return all(run.own_gpus for arm in arms for run in arm.runs)
 
 
 def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], reached: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from analysis.frames.frames import Frames
@@ -43,7 +44,7 @@ def table(frames: Frames) -> Table | None:
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
         "GPU-seconds: of training steps, times devices. Between two evaluations each problem's score is interpolated.",
         *difference_notes(cells, study.level(frames)),
-        *sorted({f"{r['row']} {r['hint']}." for r in records if r["hint"]}),
+        *sorted({r["hint"] for r in records} - {""}),
     )
     cells = cells.assign(hint="")
     return Table("frontier", "Frontier", QUESTION, cells, shown, notes, formats=formats, differences=True, scores=False)
@@ -80,7 +81,7 @@ def _records(
             scored = cell_of(frames, arm, metric, setting.sources, arm_level)
             reference = against[arm.group_id].label
             difference = compared.get(arm.group_id)
-            hint = f"is not compared at {where}: {arm_level.why}" if arm_level.why else _extrapolation(arm_level)
+            hint = f"{row} is not compared at {where}: {arm_level.why}." if arm_level.why else ""
             values = record(title, row, (str(metric), ""), scored, difference, reference)
             records.append({**values, "hint": hint})
     return records
@@ -92,11 +93,9 @@ def _compared(
     """By group of an arm, its difference to its reference. pairs: the reference of each arm."""
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
-    return compare(cells, references, 0, study.level(frames))
-
-
-def _extrapolation(pair_level: Level) -> str:
-    return f"leans on a line drawn from the base policy: {pair_level.caveat}" if pair_level.caveat else ""
+    compared = compare(cells, references, 0, study.level(frames))
+    reasons = {group: f"at {at.where}, {at.caveat}" if at.caveat else "" for group, at in levels.items()}
+    return {group: replace(difference, unfair=reasons[group]) for group, difference in compared.items()}
 
 
 def _level_text(pair_level: Level) -> str:

@@ -27,6 +27,7 @@ HALVINGS = 3
 # if its workers are on other nodes, too.
 STORE, RAY_NETWORK = "RLVR_STORE", "RLVR_RAY_NETWORK"
 ENDS_AT = "RLVR_ENDS_AT"  # environment variable: when the allocation's time is up, in seconds since the epoch
+ALONE = "RLVR_ALONE"  # environment variable: "1" in a job of SLURM that has no other run
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 
@@ -58,7 +59,7 @@ def _job_json(number: int, ranks: int, extra_fields: Mapping[str, Any]) -> dict[
 
 
 def _allocation() -> dict[str, Any]:
-    """The number of visible GPUs on all nodes; under SLURM also the node's name and the job id."""
+    """The number of visible GPUs on all nodes; under SLURM also whether no other run uses them, node and job id."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     ranks = os.environ.get("WORLD_SIZE", "1")
     nodes = int(ranks) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
@@ -68,7 +69,8 @@ def _allocation() -> dict[str, Any]:
         return {"gpus": gpus * nodes}
     array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")
-    return {"gpus": gpus * nodes, "node": node, "slurm_job": job}
+    own = gpus > 0 and os.environ.get(ALONE) == "1"
+    return {"gpus": gpus * nodes, "own_gpus": own, "node": node, "slurm_job": job}
 
 
 class Attempt:

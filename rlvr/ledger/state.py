@@ -37,6 +37,7 @@ class RunState:
     useful: float = 0.0  # on steps that no earlier attempt had done
     replayed: float = 0.0  # on steps done again, because the previous attempt went on after its newest checkpoint
     wasted: float = 0.0  # by attempts that ended before completing a step
+    own_gpus: bool = False  # whether SLURM allocated it GPUs that no other run used, in every attempt
     # From here to `host`: of the same attempt.
     gpus: int = 0
     started: float | None = None  # unix time
@@ -151,6 +152,7 @@ def read(run_dir: Path) -> RunState:
         replayed=replayed,
         wasted=wasted,
         gpus=int(shown.job.get("gpus") or 0),
+        own_gpus=all(attempt.job.get("own_gpus") for attempt in attempts),
         started=shown.job.get("started"),
         heartbeat_age=now - last_heartbeat if at_work and last_heartbeat else None,
         rate=shown.rate,

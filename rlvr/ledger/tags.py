@@ -24,7 +24,7 @@ OURS = "rlvr."  # prefix of the names of our tags
 # Tags of the identity and state of a run; every other tag `rlvr.<group>` is the option chosen in a config group.
 CIRCUMSTANCES = frozenset(
     (
-        *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "command", "kind"),
+        *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "own_gpus", "command", "kind"),
         *("state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
         *("params_cut", "non_finite", "damaged_lines"),
     )
@@ -71,6 +71,7 @@ def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, s
         "rlvr.git_sha": info.git_sha,
         "rlvr.git_dirty": info.git_dirty,
         "rlvr.host": state.host or info.host,
+        "rlvr.own_gpus": state.own_gpus or None,
         "rlvr.state": state.state.value,
         "rlvr.attempts": state.attempt,
         "rlvr.sweeps": ",".join(sweep.sweep_id for sweep in sweeps),

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import ENDS_AT, newest_attempt, record_missing_end
+from rlvr.ledger.attempt import ALONE, ENDS_AT, newest_attempt, record_missing_end
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
@@ -75,6 +75,7 @@ class SupervisedRun:
         ranks = int(self.settings["ranks"])
         env = environment(int(self.settings["threads"]), tag)
         env |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        env |= {ALONE: str(int(self.settings["pack"] == 1))}
         ends_at = client.end_of(self.here.job)
         env |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
         watchdog = Watchdog(self.dir, before, self.settings.get("hung_min"), tag)

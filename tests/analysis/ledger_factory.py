@@ -91,6 +91,7 @@ def write_run(
     name: str | None = None,
     validation: float | None = None,
     logged_at: Mapping[int, Mapping[str, float]] = {},
+    own_gpus: bool = False,
 ) -> str:
     """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. validation: avg@8 of that split.
     logged_at: further metrics, by step.
@@ -119,7 +120,7 @@ def write_run(
         attempt = folder / "attempts" / str(number)
         attempt.mkdir(parents=True)
         (attempt / "job.json").write_text(
-            json.dumps({"attempt": number, "pid": 1, "host": "elsewhere", "started": 1.0})
+            json.dumps({"attempt": number, "pid": 1, "host": "elsewhere", "started": 1.0, "own_gpus": own_gpus})
         )
         if cause is not None or number < attempts:
             end = {"cause": cause if number == attempts else "preempted", "code": 0, "time": 1.0, "message": message}

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.ledger import lock
+from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import (
+    ALONE,
     Attempt,
     Busy,
     StopFlag,
@@ -32,6 +33,7 @@ from rlvr.ledger.attempt import (
     write_rank_end,
 )
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.sweeps import Ledger
 
 HOLD = (
     "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
@@ -61,6 +63,34 @@ def test_attempts_are_numbered_from_one_and_record_how_they_ended(tmp_path: Path
     assert {k: verdict[k] for k in ("cause", "code", "message")} == {"cause": "error", "code": 1, "message": "no luck"}
     job = read(tmp_path / "attempts/2/job.json")
     assert (job["attempt"], job["pid"], job["ranks"]) == (2, os.getpid(), 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "own"),
+    [
+        ({"SLURMD_NODENAME": "n7", "CUDA_VISIBLE_DEVICES": "0,1", ALONE: "1"}, True),
+        ({"SLURMD_NODENAME": "n7", "CUDA_VISIBLE_DEVICES": "0,1", ALONE: "0"}, False),
+        ({"SLURMD_NODENAME": "n7", "CUDA_VISIBLE_DEVICES": "", ALONE: "1"}, False),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False),
+    ],
+)
+def test_gpus_are_a_runs_own_where_slurm_allocated_them_to_a_job_of_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], own: bool
+) -> None:
+    for name in ("SLURMD_NODENAME", ALONE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with Attempt.open(tmp_path) as attempt:
+        attempt.close(Cause.PREEMPTED)
+    assert read(tmp_path / "attempts/1/job.json").get("own_gpus", False) == own
+    ledger = Ledger(tmp_path / "home")
+    ledger.create_run("r", "{}", {"name": "lad-s0", "group_id": "g"})
+    for number in (1, 2):
+        (layout.attempt(ledger.run_dir("r"), number)).mkdir(parents=True)
+        job = read(tmp_path / "attempts/1/job.json") if number == 1 else {"own_gpus": True}
+        layout.job(layout.attempt(ledger.run_dir("r"), number)).write_text(json.dumps(job))
+    assert ledger.state("r").own_gpus == own  # of all its attempts
 
 
 def test_a_held_run_is_busy_and_names_its_holder(tmp_path: Path) -> None:

@@ -33,15 +33,17 @@ def test_text_that_is_no_plain_value_stays_text(text: str) -> None:
 def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> None:
     chosen = {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}
     info = RunInfo("a", "n", "arm", "g", "eta", 5.0, "sha", True, "host", "command")
-    state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7")
+    state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7", own_gpus=True)
     sweep = Sweep("s", {"study": "eta"}, ({"run_id": "a", "trial": 3}, {"run_id": "b"}))
     run_tags = {**tags.tags(info, state, [sweep]), **tags.choice_tags({"choices": chosen})}
     run_tags |= dict.fromkeys(("rlvr.params_cut", "rlvr.non_finite", "rlvr.damaged_lines", "rlvr.sweep_id"), "x")
     assert tags.choices_of(run_tags) == {"loss": "lad", "divergence": "js"}
-    assert {k: run_tags[f"rlvr.{k}"] for k in ("state", "cause", "host", "attempts", "sweeps", "trial")} == {
+    names = ("state", "cause", "host", "own_gpus", "attempts", "sweeps", "trial")
+    assert {k: run_tags[f"rlvr.{k}"] for k in names} == {
         "state": "failed",
         "cause": "gpu_oom",
         "host": "n7",
+        "own_gpus": "true",
         "attempts": "2",
         "sweeps": "s",
         "trial": "s/3",

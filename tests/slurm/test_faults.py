@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from rlvr.ledger.attempt import ALONE as ALONE_IN_JOB
 from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
@@ -149,7 +150,9 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     (run_dir,) = place.runs().values()
     freeze([run_dir])
     # Ten minutes (cluster.time_min) since SLURM started the job: the run knows which step may be its last.
-    assert 0 < float(process_of(run_dir).environ()[ENDS_AT]) - time.time() <= 600
+    environment = process_of(run_dir).environ()
+    assert 0 < float(environment[ENDS_AT]) - time.time() <= 600
+    assert environment[ALONE_IN_JOB] == "1"
     launcher = process_of(run_dir).parent()
     assert launcher is not None
     (second,) = (process for process in launcher.children() if process.environ().get("RANK") == "1")

@@ -12,11 +12,13 @@ from analysis.figures import frontier as frontier_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
+from analysis.scores.claim import Outcome
 from analysis.scores.measured import Point
 from analysis.scores.metric import _evaluation, avg, check_ahead, pass_at
 from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
-from analysis.tables import frontier
-from tests.analysis.ledger_factory import config, counts, write_run
+from analysis.scores.verdict import verdicts
+from analysis.tables import comparison, frontier
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 STEPS = (0, 20, 40)
 SOURCES = ["maze7"]
@@ -125,7 +127,7 @@ def test_a_level_interpolated_from_the_base_policy_has_a_warning(tmp_path):
     )
     table = frontier.table(frames)
     assert table is not None
-    assert any("leans on a line drawn from the base policy: loss=grpo" in note for note in table.notes)
+    assert any("are shown and not decided: at equal accuracy, loss=grpo reached" in note for note in table.notes)
     drawn = frontier_figure.figure(frames)
     assert drawn is not None
     assert drawn.legends[0].get_title().get_text() == "large mark: the last evaluation"
@@ -161,6 +163,50 @@ def test_the_frontier_compares_at_equal_accuracy_tokens_and_time(tmp_path):
     ]
     # pass@8 is solved at all: GRPO 2 of 3 everywhere but at its start, PACS 3 of 3 at its end.
     assert cells["difference"].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def timed(home: Path, *, own_gpus: bool, claim: dict[str, Any] | None = None) -> Frames:
+    """Two arms with one curve over steps; a step of PACS takes twice as long, with every seed."""
+    plan = []
+    for loss, of_seeds in {"grpo": (2.0, 2.1, 2.2), "pacs": (4.0, 4.3, 4.5)}.items():
+        for seed, seconds in enumerate(of_seeds):
+            right = zip(STEPS, (1, 3, 5), strict=True)
+            at = {step: {"maze7": counts(*(r + i % 3 for i in range(30)))} for step, r in right}
+            training = {"time/step_s": [seconds] * 40, "tokens/rollout": [9.0] * 40}
+            run_id = write_run(home, config(loss, seed=seed), at, training=training, own_gpus=own_gpus)
+            plan.append((run_id, run_id, [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(home, "s", plan, claims=[claim] if claim else [])
+    return load(home)
+
+
+@pytest.mark.parametrize(("own_gpus", "mark"), [(True, "▼"), (False, "")])
+def test_times_decide_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpus, mark):
+    """At 40 steps of GRPO PACS has done 20, so that it is two of eight behind; per run it takes longer. On a machine
+    that the runs shared both may be the load, with which every seed of an arm may have met."""
+    frames = timed(tmp_path, own_gpus=own_gpus)
+    at_level, at_end = frontier.table(frames), comparison.table(frames)
+    assert at_level is not None
+    assert at_end is not None
+    compared = at_level.cells[(at_level.cells["metric"] == "avg@8")].set_index("block")
+    # 40 steps of GRPO: 80, 84 and 88 s; the least of all runs is the level.
+    assert compared.loc["At equal GPU-seconds", "row"] == "loss=pacs, at 80"
+    assert compared.loc["At equal GPU-seconds", "difference"] == pytest.approx(-0.25, abs=0.03)
+    assert compared.loc["At equal GPU-seconds", "verdict"] == mark
+    hours = at_end.cells[(at_end.cells["metric"] == "hours") & (at_end.cells["row"] == "loss=pacs")].iloc[0]
+    assert hours["difference"] == pytest.approx((4.0 + 4.3 + 4.5 - 2.0 - 2.1 - 2.2) / 3 * 40 / 3600)
+    assert hours["verdict"] == mark.replace("▼", "▲")
+    for table in (at_level, at_end):
+        assert any("time also depends on what else" in note for note in table.notes) == (mark == "")
+
+
+@pytest.mark.parametrize("what", [{"metric": "hours"}, {"metric": "avg", "at": "equal GPU-seconds"}])
+@pytest.mark.parametrize(("own_gpus", "outcome"), [(True, Outcome.CONTRADICTED), (False, Outcome.NOT_TESTED)])
+def test_claims_about_time_are_tested_only_between_runs_with_gpus_of_their_own(tmp_path, what, own_gpus, outcome):
+    relation = "<" if what["metric"] == "hours" else ">"
+    claim = {"says": "PACS is as fast", "arm": "loss=pacs", "relation": relation, **what}
+    (verdict,) = verdicts(timed(tmp_path, own_gpus=own_gpus, claim=claim))
+    assert verdict.outcome == outcome
+    assert ("time also depends on what else" in verdict.note) == (outcome == Outcome.NOT_TESTED)
 
 
 def test_an_arm_without_a_common_level_is_named(tmp_path):
