@@ -91,7 +91,7 @@ def parser() -> terminal.Parser:
         default="ledger",
         help="read metrics and states from runs/ (default) or from MLflow; same numbers",
     )
-    parser.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
+    parser.add_argument("--uri", help="of --source mlflow (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
     parser.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
     parser.add_argument(
         "--tables", metavar="NAMES", help="only these tables, as in eta,divergence; in reports/<study>-part/"
@@ -126,7 +126,23 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(arguments)} names several. To compare "
             "them: `python -m analysis bundle NAME` of each, then `python -m analysis A.rlvr B.rlvr`."
         )
+    _reject_unread(options)
     return options
+
+
+def _reject_unread(options: argparse.Namespace) -> None:
+    """Raises LookupError for an option that the others leave without effect."""
+    of_report = ("metrics", "against", "across", "tables", "out")
+    typed = [f"--{name}" for name in of_report if getattr(options, name)]
+    if options.claims and typed:
+        raise LookupError(
+            f"{' and '.join(typed)}: no effect with --claims, which judges each claim by its own metric and reference "
+            "and writes nothing. Drop --claims for the report, which has the verdicts too."
+        )
+    if options.files and (options.uri or options.source == "mlflow"):
+        raise LookupError("--source and --uri have no effect with bundles, which hold their runs. Drop them.")
+    if options.uri and options.source != "mlflow":
+        raise LookupError("--uri has no effect without --source mlflow. Type both for MLflow, neither for runs/.")
 
 
 def _is_file(word: str) -> bool:

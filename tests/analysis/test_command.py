@@ -99,6 +99,23 @@ def test_an_unknown_name_gives_one_line_and_exit_code_2(tmp_path, capsys, argume
     assert len(shown.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--claims", "--metrics", "avg"], "--metrics: no effect with --claims, which judges each claim by its own"),
+        (["--claims", "--tables", "eta", "--against", "loss=grpo"], "--against and --tables: no effect with --claims"),
+        (["--uri", "sqlite:///x.db"], "--uri has no effect without --source mlflow. Type both for MLflow"),
+        (["x.rlvr", "--uri", "sqlite:///x.db"], "--source and --uri have no effect with bundles"),
+        (["x.rlvr", "--source", "mlflow"], "--source and --uri have no effect with bundles"),
+    ],
+)
+def test_an_option_without_effect_is_refused(tmp_path, capsys, arguments, message):
+    assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), *arguments]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+
+
 def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
     home = str(study(tmp_path, (6, 6, 7)))
     for words in (["default"], ["s"], ["--sweep", "s"]):
