@@ -253,7 +253,7 @@ def _write_report(
     from analysis.report.render import claims, terminal
     from analysis.tables.comparison import ComparisonOptions
 
-    only = [name for name in options.tables.split(",") if name] if options.tables else None
+    only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
     with_figures = not options.no_figures
     beside = FigureProcess(frames) if with_figures else None
@@ -266,7 +266,7 @@ def _write_report(
     claims(content.verdicts, console)
     for table in content.tables:
         terminal(table, console)
-    for line in frames.notes:
+    for line in (*content.not_shown, *frames.notes):
         console.print(line, style="dim", markup=False)
     console.print("\nWritten:", style="bold")
     for file in files:

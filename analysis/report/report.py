@@ -40,13 +40,18 @@ PAGE = Path(__file__).parent / "page.html"
 @dataclass(frozen=True)
 class Content:
     """What a report holds. claims: the verdicts on the claims of the study; findings: other findings, in the same form;
-    data: what the scripts of the page draw."""
+    data: what the scripts of the page draw; absent: why a table that was asked for is not there."""
 
     claims: tuple[Verdict, ...]
     findings: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     figures: tuple[RenderedFigure, ...]
     data: Mapping[str, Any]
+    absent: tuple[str, ...] = ()
+
+    @property
+    def not_shown(self) -> tuple[str, ...]:
+        return tuple(f"Not shown: {reason}." for reason in self.absent)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -65,27 +70,49 @@ def build(
 
     only: the names of the tables to build. ask: the options of the comparison, whose reference the table of policies
     takes too. beside: the process that is already drawing the figures. LookupError for an unknown table, metric, arm
-    or knob.
+    or knob, and if none of the named tables applies to these runs.
     """
-    known = available(table_package)
-    for name in only or ():
-        if name not in (*known, *printed.tables()):
-            raise LookupError(
-                f"--tables {name}: there is no such table. Tables: {', '.join(known)}, and of papers "
-                f"{', '.join(printed.tables())}."
-            )
-    tables: list[Table] = []
-    in_order = only or sorted(known, key=lambda name: (name != COMPARISON, name))
-    for name in (name for name in in_order if name in known):
-        table = known[name].table(frames, ask) if name in TAKE_ASK and ask else known[name].table(frames)
-        tables += [table] if table is not None else []
-    tables += [table for name, table in of_runs(frames).items() if not only or name in only]
+    chosen = list(dict.fromkeys(only or ()))
+    known = _names()
+    for name in chosen:
+        if name not in known:
+            raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
+    tables = _tables(frames, chosen or known, ask)
+    absent = tuple(f"{name} needs {_needs(name)}" for name in chosen if name not in map(_name, tables))
+    if chosen and not tables:
+        applicable = ", ".join(map(_name, _tables(frames, known, ask))) or "none yet"
+        raise LookupError(f"--tables: {'; '.join(absent)}. Tables of these runs: {applicable}.")
     claims, others = tuple(verdicts(frames)), tuple(findings(frames))
     data = interactive(frames)  # while another process may still be drawing
     if not with_figures:
-        return Content(claims, others, tuple(tables), (), data)
+        return Content(claims, others, tuple(tables), (), data, absent)
     drawn = beside.figures() if beside else draw(frames)
-    return Content(claims, others, tuple(tables), (*drawn, *of_papers(tables)), data)
+    return Content(claims, others, tuple(tables), (*drawn, *of_papers(tables)), data, absent)
+
+
+def _names() -> list[str]:
+    """The names of all tables: the comparison, our others, those of papers."""
+    return [*sorted(available(table_package), key=lambda name: (name != COMPARISON, name)), *printed.tables()]
+
+
+def _tables(frames: Frames, names: Sequence[str], ask: ComparisonOptions | None) -> list[Table]:
+    """Those of the named tables that apply to the runs: ours in the order of the names, then those of papers."""
+    known = available(table_package)
+    tables: list[Table] = []
+    for name in (name for name in names if name in known):
+        table = known[name].table(frames, ask) if name in TAKE_ASK and ask else known[name].table(frames)
+        tables += [table] if table is not None else []
+    return [*tables, *(table for name, table in of_runs(frames).items() if name in names)]
+
+
+def _name(table: Table) -> str:
+    return table.name
+
+
+def _needs(name: str) -> str:
+    """What the runs must have for the table of this name."""
+    module = available(table_package).get(name)
+    return module.NEEDS if module else f"a run like one of its rows (`python -m analysis paper {name}` shows them)"
 
 
 def of_papers(tables: Sequence[Table]) -> list[RenderedFigure]:
@@ -175,7 +202,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published_apart]) for t in content.tables],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
-        notes=frames.notes,
+        notes=(*content.not_shown, *frames.notes),
         verdicts=content.verdicts,
         headlines=_headlines(content),
         browse=browse_command(replace(frames, home=None)),  # the page must not contain a path of this machine

@@ -11,10 +11,11 @@ from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
+NEEDS = "evaluated runs of DPH-RL, with their samples"
 
 
 def table(frames: Frames) -> Table | None:
-    """None if no DPH-RL run was evaluated."""
+    """None without NEEDS."""
     measured = retentions(frames)
     if not measured:
         return None

@@ -14,10 +14,11 @@ from analysis.scores.density import COVERED, Array
 from analysis.scores.words import inverse
 
 QUESTION = "Does training reach the target density P_A ∝ e^{A/η} over the arms of the bandit, with every mode?"
+NEEDS = "runs of a bandit, some of them with an η"
 
 
 def table(frames: Frames) -> Table | None:
-    """None if no run stored a bandit policy."""
+    """None without NEEDS."""
     all_matches = matches(frames)
     if not all_matches:
         return None

@@ -18,6 +18,7 @@ from analysis.scores.metric import ENTROPY, Metric, distinct
 from analysis.tables.eta import reference
 
 QUESTION = "Which objective ends where: accuracy, pass@k, diversity of its responses, entropy?"
+NEEDS = "four families of objectives in one setting, evaluated on problems"
 LEAST = 4  # families of objectives, without which there is no table
 GRAMS = (3, 4)  # distinct-3 and distinct-4, as in LAD, table 4
 ENTROPY_NATS = "entropy, nats"
@@ -33,7 +34,7 @@ class Ranking:
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless four families of objectives ran in one setting."""
+    """None without NEEDS."""
     all_rankings = rankings(frames)
     if not all_rankings:
         return None

@@ -8,10 +8,11 @@ from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "How does the scale β of PACS's implicit reward β·log π/π_ref change pass@k?"
+NEEDS = "two values of β of PACS, evaluated on problems"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless PACS ran with two β."""
+    """None without NEEDS."""
     lines_by_setting = lines(frames, "loss.beta", losses=("pacs",))
     if not lines_by_setting:
         return None

@@ -21,6 +21,7 @@ from analysis.scores.selection import BASE, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
+NEEDS = "runs that measured something"
 MOST_BENCHMARKS = 3  # shown side by side; of more, the average alone
 
 
@@ -35,7 +36,7 @@ class ComparisonOptions:
 
 
 def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table | None:
-    """None without runs or without a metric of them. LookupError for an unknown metric, arm or knob."""
+    """None without NEEDS. LookupError for an unknown metric, arm or knob."""
     all_arms = arms(frames)
     if not all_arms:
         return None

@@ -19,6 +19,7 @@ from analysis.scores.words import inverse
 from analysis.tables.eta import label, reference, reference_rows
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
+NEEDS = "runs of LAD with an η, evaluated on problems"
 FAMILIES = {"strict": STRICT, "weak": WEAK}
 
 
@@ -51,7 +52,7 @@ class Summary:
 
 
 def table(frames: Frames) -> Table | None:
-    """None if no LAD run has an η."""
+    """None without NEEDS."""
     settings = lad_settings(frames)
     if not settings:
         return None

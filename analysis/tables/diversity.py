@@ -12,12 +12,13 @@ from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 
 QUESTION = "How different are the responses of each policy, and what does a right one cost?"
+NEEDS = "policies of `python -m rlvr.evaluate`, measured by `python -m rlvr.diagnostics.diversity`"
 SHARES = ("distinct-", "percentile")  # printed in percent
 COSTS = "tokens"
 
 
 def table(frames: Frames) -> Table | None:
-    """None where nothing was measured."""
+    """None without NEEDS."""
     records = []
     names: dict[str, None] = {}
     evaluated = evaluations(frames)

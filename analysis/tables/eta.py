@@ -15,11 +15,12 @@ from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"
+NEEDS = "two values of η of LAD, evaluated on problems"
 GRPO = "GRPO"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless LAD runs have two η to compare."""
+    """None without NEEDS."""
     settings = lad_settings(frames, etas=2)
     if not settings:
         return None

@@ -12,10 +12,11 @@ from analysis.scores.arm import distinct_names
 from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
 
 QUESTION = "How near does each objective come to exact maximum likelihood as rollouts per prompt grow?"
+NEEDS = "exact likelihood beside another objective, evaluated on problems"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless exact likelihood ran beside another objective."""
+    """None without NEEDS."""
     all_contests = contests(frames)
     if not all_contests:
         return None

@@ -21,11 +21,12 @@ from analysis.scores.study import baseline, swept
 from analysis.scores.trajectory import Level, cell_of, level, settings_with_curves
 
 QUESTION = "Is an arm still ahead at equal accuracy, equal tokens, equal time?"
+NEEDS = "two arms of one setting, evaluated on problems during training"
 AXES = (Where.ACCURACY, Where.TOKENS, Where.SECONDS)
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless some setting has two arms that were evaluated during training."""
+    """None without NEEDS."""
     records: list[dict[str, Any]] = []
     formats: dict[str, Format] = {}
     for setting in settings_with_curves(frames):

@@ -25,13 +25,14 @@ from analysis.tables.comparison import ComparisonOptions
 from rlvr.metrics import pass_at_k
 
 QUESTION = "What does each policy solve, and with how many samples?"
+NEEDS = "policies that `python -m rlvr.evaluate` sampled"
 MOST_SIZES = 6  # columns of pass@k
 KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
 REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
 
 def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
-    """None without an evaluation. ask: the options of the comparison, of which `against` applies here too."""
+    """None without NEEDS. ask: the options of the comparison, of which `against` applies here too."""
     evaluated = evaluations(frames)
     if not evaluated:
         return None

@@ -9,11 +9,12 @@ from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "Do more rollouts per prompt N buy accuracy and pass@k, and for which objective longest?"
+NEEDS = "two numbers of rollouts per prompt of one objective, evaluated on problems"
 KNOB = "rollout.samples"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless some objective ran with two numbers of rollouts per prompt."""
+    """None without NEEDS."""
     lines_by_setting = lines(frames, KNOB)
     if not lines_by_setting:
         return None

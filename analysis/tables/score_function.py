@@ -9,11 +9,12 @@ from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "How should PACS compare the implicit rewards of a group: RLOO, GRPO, Dr. GRPO, or not at all?"
+NEEDS = "two values of loss.score of PACS, evaluated on problems"
 KNOB = "loss.score"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless PACS ran with two values of the knob."""
+    """None without NEEDS."""
     lines_by_setting = lines(frames, KNOB, losses=("pacs",))
     if not lines_by_setting:
         return None

@@ -12,10 +12,11 @@ from analysis.scores.contrast import Scores
 from analysis.scores.tuning import Tried, judge, tuned, tuning_runs
 
 QUESTION = "Which value did each arm's tuning pick, and what did the others score?"
+NEEDS = "arms that were tuned (tune=) and measured"
 
 
 def table(frames: Frames) -> Table | None:
-    """None where no arm was tuned, or nothing is measured yet."""
+    """None without NEEDS."""
     tunings, metric = tuned(frames), judge(tuning_runs(frames))
     if not tunings or metric is None:
         return None

@@ -9,11 +9,12 @@ from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "Must PACS weigh right and wrong responses alike, and what does either of them teach alone?"
+NEEDS = "two values of loss.weight of PACS, evaluated on problems"
 KNOB = "loss.weight"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless PACS ran with two values of the knob."""
+    """None without NEEDS."""
     lines_by_setting = lines(frames, KNOB, losses=("pacs",))
     if not lines_by_setting:
         return None

@@ -237,6 +237,32 @@ def test_an_unknown_table_is_refused_with_a_list_of_tables(home, tmp_path):
     assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", completed.stderr)
 
 
+def test_a_table_that_does_not_apply_is_not_shown_and_the_reason_is_given(home, tmp_path):
+    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta, eta,eta", "--no-figures")
+    assert completed.returncode == 0
+    assert "Not shown: beta needs two values of β of PACS, evaluated on problems." in completed.stdout
+    page = (tmp_path / "default-part" / "index.html").read_text(encoding="utf-8")
+    assert "<li>Not shown: beta needs two values of β of PACS" in page
+    assert page.count('id="table-eta"') == 1
+
+
+def test_tables_of_which_none_applies_are_refused_with_those_that_do(home, tmp_path):
+    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta,pacs_table_1", "--no-figures")
+    assert completed.returncode == 2
+    assert "--tables: beta needs two values of β of PACS, evaluated on problems; pacs_table_1 needs" in completed.stderr
+    assert completed.stderr.endswith("Tables of these runs: comparison, divergence, eta.\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", drawing.available(report.table_package))
+def test_every_table_can_be_asked_for_by_its_name(home, name):
+    if name in ("comparison", "divergence", "eta"):
+        assert [table.name for table in report.build(load(home), only=[name], with_figures=False).tables] == [name]
+    else:
+        with pytest.raises(LookupError, match=f"^--tables: {name} needs .*[^.]\\. Tables of these runs: comparison"):
+            report.build(load(home), only=[name], with_figures=False)
+
+
 def test_help_needs_no_pandas(tmp_path):
     code = "import sys, analysis.command as m; m.parser().format_help(); print('pandas' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
