@@ -23,7 +23,8 @@ _GRAVEST_FIRST = (
     *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
     *(State.RUNNING, State.QUEUED, State.PLANNED, State.MISSING),
 )
-REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated")
+NOT_MEASURED = "not measured"  # the runs were evaluated, but have no value of the metric
+REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated", NOT_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def cell_at(
     errors = _errors(frames, sources, points) if metric.per_problem else 0
     mean = math.nan if measured is None else mean_of(measured)
     if measured is None or not math.isfinite(mean):
-        return Cell(planned=planned, errors=errors, state="not evaluated", diverged=diverged)
+        return Cell(planned=planned, errors=errors, state=NOT_MEASURED, diverged=diverged)
     state = "ok" if len(points) == planned else "partial"
     return Cell(mean, measured, planned, errors, state, diverged)
 

@@ -144,15 +144,16 @@ def _evaluation(key: str) -> Metric:
 
 def parse(names: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
     """The metrics of `avg,pass@4,entropy,policy/kl_base`. Raises LookupError for a metric that no run measured, with
-    the names of those that were measured."""
-    return [_named(name.strip(), frames, list(run_ids)) for name in names.split(",") if name.strip()]
+    the names of those that were measured. A metric that is named twice (`avg,avg@8`) is one."""
+    metrics = [_named(name.strip(), frames, list(run_ids)) for name in names.split(",") if name.strip()]
+    return list(dict.fromkeys(metrics))
 
 
 def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     _, judged = benchmarks(frames, run_ids)
     steps, evaluations = training_names(frames, run_ids), evaluation_names(frames, run_ids)
     known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS, TOTAL_VARIATION, MODES_COVERED)}
-    known |= {str(m.kind): m for m in widest(judged)}
+    known |= {str(m.kind): m for m in widest(judged)} | {str(m): m for m in map(_evaluation, evaluations)}
     if name in known:
         return known[name]
     if match := re.fullmatch(r"distinct-(\d+)", name):
@@ -164,7 +165,19 @@ def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
         return _evaluation(name)
     if name in steps:
         return Metric(Kind.TRAINING, name, name)
-    raise _not_measured(name, [*known, "distinct-3", *steps, *evaluations])
+    kinds, of_texts = [str(m.kind) for m in widest(judged)], [RIGHT_ANSWERS, distinct(3)] if judged else []
+    measured = [*kinds, *map(str, [*judged, *default_metrics(frames, run_ids), *of_texts]), *steps, *evaluations]
+    raise _not_measured(name, measured)
+
+
+def without_value(metric: Metric) -> LookupError:
+    """The error for a metric of which no run has a value at its last evaluation."""
+    needed = ""
+    if metric.kind == Kind.TEXT:
+        needed = f" It is measured on stored responses{f' of {metric.k} words or more' if metric.k else ''}."
+    if metric.kind == Kind.POLICY:
+        needed = " It is measured on the policies of a bandit whose loss has an η."
+    return LookupError(f"--metrics {metric}: no run has a value of it at its last evaluation.{needed}")
 
 
 def _not_measured(name: str, names: list[str]) -> LookupError:

@@ -16,7 +16,8 @@ from analysis.report.cells import Block, Column, Row, columns, fill
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.metric import Metric, benchmarks, default_metrics, parse
+from analysis.scores.cell import NOT_MEASURED
+from analysis.scores.metric import Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
@@ -60,6 +61,8 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         known = "; ".join(arm.label for arm in all_arms)
         raise LookupError(f"--against {ask.against}: there is no such arm, or it is the only one. Arms: {known}.")
     cells = pd.concat(parts, ignore_index=True)
+    if ask.metrics:
+        _check_values(cells, metrics)
     return with_notes(
         Table(
             "comparison",
@@ -73,6 +76,15 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         ),
         frames,
     )
+
+
+def _check_values(cells: pd.DataFrame, metrics: Sequence[Metric]) -> None:
+    """Raises LookupError for a metric that no arm has measured, nor will when its runs have ended."""
+    of_arms = cells[~cells["base"].astype(bool)]
+    for metric in metrics:
+        states = of_arms.loc[of_arms["metric"] == str(metric), "state"]
+        if (states == NOT_MEASURED).all():
+            raise without_value(metric)
 
 
 def _notes(all_arms: Sequence[Arm], *, has_base: bool) -> Iterable[str]:

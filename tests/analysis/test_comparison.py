@@ -196,6 +196,34 @@ def test_the_requested_metrics_are_the_columns(tmp_path):
         comparison(frames, metrics="pass@9")
 
 
+def test_a_metric_that_is_named_twice_is_one_column(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})
+    compared = comparison(frames, metrics="avg,avg@8, distinct-3,distinct-03")
+    assert grids(compared, width=200)[0].header == ("", "avg@8", "distinct-3", "seeds")
+
+
+def test_a_metric_of_which_no_run_has_a_value_is_refused_with_what_it_is_measured_on(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})  # responses of nine words
+    comparison(frames, metrics="distinct-9")
+    with pytest.raises(LookupError, match=r"distinct-10: no run has a value .* stored responses of 10 words or more"):
+        comparison(frames, metrics="avg,distinct-10")
+    with pytest.raises(LookupError, match="modes covered: no run has a value .* policies of a bandit"):
+        comparison(frames, metrics="modes covered")
+    with pytest.raises(LookupError, match="Measured: avg, pass, avg@8, pass@1, pass@8, .*right answers") as refusal:
+        comparison(frames, metrics="nonsense")
+    assert "modes covered" not in str(refusal.value)
+
+
+def test_an_evaluated_arm_without_a_value_of_a_metric_is_not_measured(tmp_path):
+    for seed, extra in enumerate(({}, {40: {"evaluation/maze7/depth": 3.0}})):
+        frozen = config("grpo", lr=10.0**-seed)
+        write_run(tmp_path, frozen, {0: correct(0.25), 40: correct(0.5)}, name=f"r{seed}", logged_at=extra)
+    cells = comparison(load(tmp_path), metrics="maze7/depth,evaluation/maze7/depth").cells
+    by_arm = cells[~cells["base"]].set_index("row")[["state", "mean"]].T.to_dict("list")
+    assert by_arm["lr = 0.1"] == ["ok", 3.0]
+    assert by_arm["lr = 1"][0] == "not measured"
+
+
 def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(tmp_path):
     compared = comparison(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}), metrics="pass@2")
     # 4 of 8 right: 1 - C(4, 2)/C(8, 2) = 22/28; 5: 25/28; 3: 18/28; of 40 problems 14, 13 and 13.
