@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from analysis.frames.forked import end_with_parent
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 
@@ -70,7 +72,7 @@ def in_processes(parse: Callable[[S], T], sources: Sequence[S]) -> list[T]:
     forking is not safe."""
     if len(sources) < MANY or sys.platform != "linux":
         return [parse(source) for source in sources]
-    with multiprocessing.get_context("fork").Pool(THREADS) as pool:
+    with multiprocessing.get_context("fork").Pool(THREADS, end_with_parent, (os.getpid(),)) as pool:
         return pool.map(parse, sources, chunksize=8)
 
 

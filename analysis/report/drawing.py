@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from analysis import figures as figure_package
+from analysis.frames.forked import end_with_parent
 from analysis.frames.frames import Frames
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ class FigureProcess:
             os.close(queue_end)
             context = multiprocessing.get_context("fork")
             self._receiver, sender = context.Pipe(duplex=False)
-            self._process = context.Process(target=_send_drawn, args=(frames, self._queue, sender), daemon=True)
+            self._process = context.Process(
+                target=_send_drawn, args=(frames, self._queue, sender, os.getpid()), daemon=True
+            )
             self._process.start()
             sender.close()
 
@@ -102,5 +105,6 @@ def _draw_from_queue(frames: Frames, queue: int) -> list[RenderedFigure]:
     return rendered
 
 
-def _send_drawn(frames: Frames, queue: int, connection: Connection) -> None:
+def _send_drawn(frames: Frames, queue: int, connection: Connection, parent: int) -> None:
+    end_with_parent(parent)
     connection.send(_draw_from_queue(frames, queue))
