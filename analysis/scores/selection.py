@@ -81,6 +81,21 @@ def reference_of(arms: Sequence[Arm], selector: str, baseline: str) -> dict[str,
         raise LookupError(f"--against: {error}") from None
 
 
+def no_reference(arms: Sequence[Arm], selector: str) -> str:
+    """Why no arm has a reference by this selector, and what can be typed instead."""
+    candidates = select(arms, selector)
+    as_typed = [" ".join(f"{key}={value}" for key, value in arm.knobs.items()) for arm in candidates or arms]
+    listed = ", ".join(f"'{text}'" for text in as_typed if text) or "none with a swept knob"
+    if not candidates:
+        return f"there is no such arm. Arms: {listed}."
+    if len(candidates) == len(arms):
+        return f"every arm is one, and there is none to compare to it. Arms: {listed}."
+    return (
+        f"{len(candidates)} arms are that, and no other arm agrees with just one of them in the other knobs. Type one "
+        f"of {listed}."
+    )
+
+
 def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm]:
     """The arms by the values of their knobs: numbers ascending, words in the order in which they were typed; an arm
     without a knob comes first."""

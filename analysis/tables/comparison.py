@@ -18,7 +18,7 @@ from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
 from analysis.scores.metric import Metric, benchmarks, default_metrics, parse, without_value
-from analysis.scores.selection import BASE, ordered, reference_of
+from analysis.scores.selection import BASE, no_reference, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
@@ -58,8 +58,7 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         cells = fill(frames, [block], _columns(frames, setting_arms, [m for m in metrics if m in measured]))
         parts.append(_crossed(cells, setting_arms, ask.across) if ask.across else cells)
     if ask.against and not has_reference:
-        known = "; ".join(arm.label for arm in all_arms)
-        raise LookupError(f"--against {ask.against}: there is no such arm, or it is the only one. Arms: {known}.")
+        raise LookupError(f"--against {ask.against}: {no_reference(all_arms, ask.against)}")
     cells = pd.concat(parts, ignore_index=True)
     if ask.metrics:
         _check_values(cells, metrics)

@@ -162,10 +162,28 @@ def test_against_names_another_reference_or_the_base_policy(tmp_path):
     assert set(comparison(frames, against="lr=0.001").cells["reference"]) == {"", "lr = 0.001"}
     against_base = comparison(frames, against="base")
     assert cell_at(against_base, "lr = 0.001", "avg@8")["difference"] == pytest.approx((6 - 2) / 8)
-    with pytest.raises(LookupError, match="no such arm"):
+    with pytest.raises(LookupError, match=r"no such arm\. Arms: 'lr=0.0001', 'lr=0.001', 'lr=1e-05'\."):
         comparison(frames, against="lr=7")
     with pytest.raises(LookupError, match="names no arm"):
         comparison(frames, against="grpo")
+
+
+def test_a_reference_that_several_arms_could_be_is_refused_with_what_to_type(tmp_path):
+    plan = []
+    for loss, eta in (("grpo", None), ("lad", 0.5), ("lad", 1.0)):
+        typed = [f"loss={loss}"] + ([f"eta={eta:g}"] if eta else [])
+        run_id = write_run(tmp_path, config(loss, eta=eta or 1.0), {0: correct(0.25), 40: correct(0.5)})
+        plan.append((run_id, "-".join(typed), typed))
+    write_sweep(tmp_path, "s", plan)
+    frames = load(tmp_path)
+    with pytest.raises(
+        LookupError,
+        match=r"^--against loss=lad: 2 arms are that, .* Type one of 'loss=lad eta=1', 'loss=lad eta=0.5'\.",
+    ):
+        comparison(frames, against="loss=lad")
+    assert set(comparison(frames, against="loss=lad eta=0.5").cells["difference"].notna()) == {True, False}
+    with pytest.raises(LookupError, match="every arm is one, and there is none to compare to it"):
+        comparison(frames, against="task.size=7")
 
 
 def test_arms_of_a_swept_model_are_compared_to_the_base_policy_of_their_own_model(tmp_path):
