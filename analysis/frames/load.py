@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
+from analysis import study_files
 from analysis.frames import own_code
 from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
@@ -19,7 +21,7 @@ from analysis.frames.run import REPETITION
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
-from rlvr.ledger.sweeps import TUNING, Sweep, find_sweep
+from rlvr.ledger.sweeps import TUNING, NoSweep, Sweep, find_sweep
 from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
@@ -173,13 +175,36 @@ def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[l
     if sweep is not None:
         try:
             plan = find_sweep(listing.sweeps[::-1], sweep)
+        except NoSweep:
+            raise LookupError(_nothing_of_the_name(listing, sweep)) from None
         except ValueError as error:
             raise LookupError(str(error)) from None
         return [plan], study_of(plan)
     study = studies[0] if study is None else study
     if study not in studies:
-        raise LookupError(f"--study {study}: there is no such study in {listing.home}. Here: {', '.join(studies)}.")
+        suggestion = _suggestion(study, studies)
+        raise LookupError(
+            f"--study {study}: there is no such study in {listing.home}. Here: {', '.join(studies)}.{suggestion}"
+        )
     return [plan for plan in listing.sweeps if study_of(plan) == study], study
+
+
+def _nothing_of_the_name(listing: Catalogue, name: str) -> str:
+    """The message on a name that is not that of a sweep."""
+    studies = listing.studies()
+    if name in studies:
+        return f"{name} is a study without a sweep: python -m analysis {name}"
+    sweeps = [sweep.name or sweep.sweep_id for sweep in listing.sweeps[::-1]]
+    listed = f"Studies: {', '.join(studies)}; sweeps, newest first: {', '.join(sweeps[:8]) or 'none'}."
+    return f"there is no study or sweep {name} here. {listed}{_suggestion(name, [*studies, *sweeps])}"
+
+
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    """How a study of this name, of which nothing ran, is launched; else what may have been meant; "" without either."""
+    if (study_files.FOLDER / f"{name}.yaml").is_file():
+        return f" The study {name} has no runs yet: python -m rlvr.run -m study={name}"
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Sequence[Sweep], pd.DataFrame, list[str]]:

@@ -122,7 +122,8 @@ def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
         assert command.main(["--home", home, "--claims", *words]) == 0
     assert capsys.readouterr().out.count("holds: PACS ends more accurate") == 3
     assert command.main(["--home", home, "nope"]) == 2
-    assert "There is no sweep nope here. Sweeps, newest first: s." in capsys.readouterr().err
+    nothing = "there is no study or sweep nope here. Studies: default; sweeps, newest first: s.\n"
+    assert capsys.readouterr().err == f"analysis: {nothing}"
     for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
         assert command.main(["--home", home, *words]) == 2
         assert "names several. To compare them: `python -m analysis bundle NAME` of each" in capsys.readouterr().err

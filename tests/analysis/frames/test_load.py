@@ -205,6 +205,25 @@ def test_unknown_names_are_refused_with_those_that_exist(tmp_path, wrong):
         load(tmp_path, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"sweep": "first-tyr"}, "no study or sweep first-tyr here.* newest first: first-try. Did you mean first-try"),
+        ({"sweep": "defualt"}, "Studies: default, alone; sweeps, .* Did you mean default"),
+        ({"sweep": "alone"}, "^alone is a study without a sweep: python -m analysis alone$"),
+        ({"sweep": "eta"}, "The study eta has no runs yet: python -m rlvr.run -m study=eta$"),
+        ({"study": "eta"}, "no such study .*: default, alone. The study eta has no runs yet: python -m rlvr.run"),
+        ({"study": "alon"}, "no such study .*: default, alone. Did you mean alone"),
+    ],
+)
+def test_a_mistyped_name_gets_what_may_have_been_meant(tmp_path, wrong, message):
+    write_run(tmp_path, config(eta=1.0), {0: BASE}, study="alone", created=1.0, name="alone-s0")
+    write_run(tmp_path, config(eta=2.0), {0: BASE}, created=2.0, name="swept-s0")
+    write_sweep(tmp_path, "abc12345", [("id-swept-s0", "swept-s0", ())], created=2.0, name="first-try")
+    with pytest.raises(LookupError, match=message):
+        load(tmp_path, **wrong)
+
+
 def test_a_run_that_an_earlier_study_started_belongs_to_the_later_one_too(tmp_path):
     run_config = config()
     run_id = write_run(tmp_path, run_config, {0: BASE}, study="first", created=1.0)
