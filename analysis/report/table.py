@@ -14,7 +14,7 @@ from analysis.frames.frame import records
 from analysis.frames.frames import Frames
 from analysis.scores import study, words
 from analysis.scores.crossed import LEVEL
-from analysis.scores.metric import Metric
+from analysis.scores.metric import Metric, benchmarks
 
 COLUMNS = (
     "block",
@@ -141,7 +141,8 @@ def with_notes(table: Table, frames: Frames) -> Table:
     """Add the notes that every table needs: intervals, seeds, differences, samples left out, runs of other studies."""
     cells = table.cells[table.cells["state"].isin(["ok", "partial"])]
     seeds = int(cells["seeds"].max()) if len(cells) else 0
-    notes = [*interval_notes(seeds)] if seeds else []
+    on_problems = bool(len(cells) and (cells["problems"] > 0).any())
+    notes = [*interval_notes(seeds, on_problems=on_problems)] if seeds else []
     if len(cells) and cells["alike"].any():
         notes.append(
             "Where every problem scored alike, ± is what problems unlike those in the set may still do to the mean "
@@ -153,7 +154,8 @@ def with_notes(table: Table, frames: Frames) -> Table:
         )
     if errors := int(cells["errors"].max()) if len(cells) else 0:
         notes.append(f"Samples whose verifier failed are left out of n: at most {errors} in a cell (CSV, errors).")
-    if seeds and frames.judgements.empty:
+    _, judged = benchmarks(frames, [run.run_id for run in frames.rows])
+    if seeds and judged and frames.judgements.empty:
         notes.append("The samples of these runs are not at hand: cells are logged means, intervals span seeds only.")
     other_studies = sorted({run.study for run in frames.rows if run.borrowed})
     if other_studies:
@@ -161,8 +163,11 @@ def with_notes(table: Table, frames: Frames) -> Table:
     return replace(table, notes=(*table.notes, *difference_notes(table.cells, study.level(frames)), *notes))
 
 
-def interval_notes(seeds: int) -> tuple[str, ...]:
-    """The note on what ± means for this number of seeds."""
+def interval_notes(seeds: int, *, on_problems: bool = True) -> tuple[str, ...]:
+    """The note on what ± means for this number of seeds. on_problems: for scores by problem, not numbers per run."""
+    if not on_problems:
+        how = f"± is half the width of a 95 % t interval over {seeds} seeds; its ends are in the CSV."
+        return (how,) if seeds > 1 else ()
     how = "± is half the width of a 95 % interval (t over crossed seeds and problems; its ends are in the CSV)"
     if seeds == 1:
         return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)

@@ -34,7 +34,7 @@ def table(frames: Frames) -> Table | None:
         "Scores on the validation split at the last evaluation, under seeds that no reported run has. Bold: the best "
         "value, with which the arm goes on.",
         *edges,
-        *(interval_notes(seeds) if seeds > 1 else ()),
+        *interval_notes(seeds, on_problems=False),
     )
     formats = {str(metric): format_of(metric)}
     return Table("tuning", "Tuning", QUESTION, cells_frame(records), (str(metric),), notes, formats=formats)

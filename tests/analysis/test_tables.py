@@ -18,7 +18,7 @@ from analysis.report.grid import Grid, grids
 from analysis.report.render import _latex_grid, latex, markdown, tex, to_csv
 from analysis.report.table import Published, Table
 from analysis.scores.arm import arms
-from analysis.tables import bandit, divergence, eta
+from analysis.tables import bandit, comparison, divergence, eta
 from tests.analysis.ledger_factory import BASE, config, counts, final, write_run, write_study, write_sweep
 from tests.analysis.policies import write_bandit
 
@@ -219,6 +219,24 @@ def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
 def test_a_finished_run_without_evaluation_is_marked_as_not_evaluated(tmp_path):
     write_run(tmp_path, config(), {0: BASE})
     assert value(divergence.table(load(tmp_path)), "js", "maze7")["state"] == "not evaluated"
+
+
+def test_notes_speak_of_samples_and_problems_only_where_there_are_some(tmp_path):
+    exact, sampled = tmp_path / "exact", tmp_path / "sampled"
+    rewards = {0: (0.25, 0.25), 1: (0.5, 0.75)}  # by seed: at step 0, at step 40
+    for seed, (before, after) in rewards.items():
+        values = {step: {"evaluation/bandit/expected_reward": v} for step, v in ((0, before), (40, after))}
+        write_run(exact, config("grpo", seed=seed), {}, logged_at=values)
+        write_run(sampled, config("grpo", seed=seed), {0: BASE, 40: final((8, 4, 4, 0))})
+    for file in sampled.rglob("*.parquet"):
+        file.unlink()
+    notes = " ".join(comparison.table(load(exact)).notes)
+    assert "95 % t interval over 2 seeds; its ends are in the CSV." in notes
+    assert "sample" not in notes
+    assert "problem" not in notes
+    lost = " ".join(comparison.table(load(sampled)).notes)
+    assert "95 % t interval over 2 seeds" in lost
+    assert "The samples of these runs are not at hand: cells are logged means, intervals span seeds only." in lost
 
 
 def test_errors_leave_the_denominator_and_are_counted(tmp_path):
