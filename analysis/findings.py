@@ -211,7 +211,8 @@ def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]
     if table is not None:
         # Hours depend on the machine and its other load, so neither hours nor what they decide (`cheapest`) is shown.
         shown = tuple(name for name in table.shown if name != str(HOURS))
-        cells, notes = table.cells.assign(cheapest=""), tuple(n for n in table.notes if SHARED_TIME not in n)
+        cells = table.cells.assign(cheapest="")
+        notes = tuple(n for n in table.notes if not any(text in n for text in (comparison.HOURS_NOTE, SHARED_TIME)))
         body = markdown(replace(table, shown=shown, cells=cells, notes=notes)).split("\n\n", 2)[2].rstrip()
         parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
     return [part for part in parts if part]

@@ -196,7 +196,8 @@ def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
     spent, unit = total("", states), "of GPUs" if any(state.gpus for state in states) else "of runs"
     name = f" {sweep.name}" if sweep.name not in ("", sweep.study) else ""
     text = f"{sweep.study or 'sweep'}{name} {sweep.sweep_id}: {count(states)}"
-    text += f", {hours(spent.hours_useful, spent.hours_replayed, spent.hours_wasted)} {unit}" if spent.attempts else ""
+    if spent.attempts:
+        text += f", {hours(spent.hours_useful, spent.hours_replayed, spent.hours_wasted)} {unit}, with start-up"
     text += f", ETA {duration(spent.eta)}" if spent.eta is not None else ""
     return text + (f"   ({grid})" if grid else "")
 

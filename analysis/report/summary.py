@@ -74,7 +74,7 @@ def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, An
     """(header, as (name, whether the column is text); rows, as values by the names that page.html reads)."""
     metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
     header = [("run", True), ("method", True), ("η", False), ("seed", False)]
-    header += [(name, False) for name in (*metrics, "hours", "GPU-hours", "M tokens")]
+    header += [(name, False) for name in (*metrics, "hours", "device-hours", "M tokens")]
     header += [("step", False), ("state", True), ("differs in", True), ("id", True), ("links", True)]
     return header, list(_rows(frames, list(metrics.values())))
 
@@ -115,7 +115,7 @@ def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) ->
 
 
 def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
-    """(hours of steps and evaluations, GPU-hours, millions of sampled tokens) of a run up to its last step."""
+    """(hours of steps and evaluations, device-hours, millions of sampled tokens) of a run up to its last step."""
     last = frames.digest.last(run.run_id)
     run_hours = hours(frames, run.run_id, last)
     return run_hours, run_hours * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6

@@ -17,12 +17,15 @@ from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
-from analysis.scores.metric import Metric, benchmarks, default_metrics, parse, without_value
+from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, no_reference, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
 NEEDS = "runs that measured something"
+HOURS_NOTE = (
+    "Hours: of steps and evaluations, without start-up and repeated steps (`python -m sweeps status` has these)."
+)
 MOST_BENCHMARKS = 3  # shown side by side; of more, the average alone
 
 
@@ -69,7 +72,7 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
             QUESTION,
             cells,
             tuple(map(str, metrics)),
-            tuple(_notes(all_arms, has_base=bool(cells["base"].any()))),
+            tuple(_notes(all_arms, has_base=bool(cells["base"].any()), with_hours=HOURS in metrics)),
             formats={str(m): format_of(m) for m in metrics},
             differences=True,
         ),
@@ -86,8 +89,10 @@ def _check_values(cells: pd.DataFrame, metrics: Sequence[Metric]) -> None:
             raise without_value(metric)
 
 
-def _notes(all_arms: Sequence[Arm], *, has_base: bool) -> Iterable[str]:
+def _notes(all_arms: Sequence[Arm], *, has_base: bool, with_hours: bool) -> Iterable[str]:
     best = "the best of the arms, not counting the base policy; it is" if has_base else "the best, which is"
+    if with_hours:
+        yield HOURS_NOTE
     yield f"Runs count at their last evaluation; no checkpoint is selected. Bold: {best} no verdict."
     shared = words.shared([arm.first for arm in all_arms])
     if shared and len(all_arms) > 1:

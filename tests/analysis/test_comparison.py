@@ -120,6 +120,13 @@ def test_differences_over_one_seed_are_noted_as_those_of_runs(tmp_path):
     assert any("say that these runs differ, not yet that their arms do" in note for note in compared.notes)
 
 
+def test_hours_are_said_to_be_without_start_up_where_they_are_shown(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})  # with time/step_s
+    hours = "Hours: of steps and evaluations, without start-up"
+    assert any(note.startswith(hours) for note in comparison(frames).notes)
+    assert not any(note.startswith(hours) for note in comparison(frames, metrics="avg").notes)
+
+
 def test_the_best_of_each_column_is_marked_where_more_or_less_is_better(tmp_path):
     compared = comparison(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
     grid = grids(compared, width=200)[0]

@@ -116,7 +116,7 @@ def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     ledger.record_sweep("s", {"study": "big"}, [{"run_id": f"id{k}", "name": n} for k, n in enumerate(names)])
     assert main(["status", "--home", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "big s: 105 failed, 105h00m of runs" in out
+    assert "big s: 105 failed, 105h00m of runs, with start-up" in out
     (row,) = [line.split() for line in out.splitlines() if line.startswith("lad-js-eta20 ")]
     assert row[:4] == ["lad-js-eta20", "5", "failed", "250/500"]
     assert "and 85 more such runs: --runs shows all" in out

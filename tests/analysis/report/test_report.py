@@ -126,6 +126,13 @@ def test_the_page_gives_the_reasons_of_each_verdict(home, content):
         assert words in section
 
 
+def test_the_page_names_no_gpu_hours_of_runs_that_may_have_had_no_gpu(home, content):
+    text = report.page(load(home), replace(content, figures=()), {})
+    assert "GPU-hours" not in text
+    assert "device-hours" in text
+    assert "times training processes where there is no GPU" in text
+
+
 def test_a_grid_without_a_title_has_no_heading(home, content):
     paper = as_published(printed_tables()["dph_rl_table_2"])
     untitled = Table("t", "T", "?", pd.DataFrame(), (), published=(paper,))
