@@ -16,7 +16,7 @@ from rlvr.config import base_model, engine, memory, nodes, pairing, schema, valu
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.pairing import TaskAbilities
-from rlvr.config.registry import SHORTHANDS, Registry
+from rlvr.config.registry import SHORTHANDS, Registry, check_option_names
 from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.config.workload import DEVICES
@@ -58,6 +58,7 @@ class Checker:
 
         plain: the config, frozen. written: of this config, or of one that differs from it in values alone.
         """
+        check_option_names(choices)
         plain, written = plain or self._frozen(config, choices), written or UnresolvedConfig(config)
         knobs = Section(plain)
         self._check_values(written, choices, plain)

@@ -165,9 +165,10 @@ class Registry:
     # --- composing
 
     def compose(self, overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
-        """(config, chosen options) of a run with these overrides. Raises what Hydra raises."""
+        """(config, chosen options) of a run with these overrides. Raises what Hydra raises, or `check_option_names`."""
         composed = self.loader.load_configuration("run", list(overrides), RunMode.RUN, from_shell=False)
         choices = schema.as_dict(composed.hydra.runtime.choices)
+        check_option_names(choices)
         with open_dict(composed):
             del composed["hydra"]
         return composed, choices
@@ -198,6 +199,16 @@ class Registry:
                 package, _, folder = source.path.partition("/")
                 return importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
         return ""
+
+
+def check_option_names(choices: Mapping[str, object]) -> None:
+    """Raises ValueError for an option that is chosen by the name of its file, `loss=grpo.yaml`.
+
+    Hydra takes it, but checks and the names of arms would treat it as another option than `loss=grpo`.
+    """
+    for group, option in choices.items():
+        if isinstance(option, str) and option.endswith(".yaml"):
+            raise ValueError(f"{group}={option} is the name of a file. Type {group}={option.removesuffix('.yaml')}.")
 
 
 def _dotted_keys(prefix: str, node: object) -> list[str]:
