@@ -174,6 +174,12 @@ MISTAKES = {
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
+    "a search path that is not there": (
+        ["hydra.searchpath=[file:///nowhere]"],
+        "hydra.searchpath=[file:///nowhere]: there is no such directory.",
+    ),
+    "an option by the name of its file": (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
+    "an arm by the name of its file": (["-m", "loss=lad", "also=loss=grpo.yaml"], "Type loss=grpo. (in the grid point"),
 }
 
 

@@ -114,8 +114,6 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
     if scalar := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
         key, file = scalar.group(1), re.match(r"In '[^']+': ", text)
         yield f"{file.group() if file else ''}{key} is a list: under `{key}:` each line as `- LINE`."
-    if folder := re.search(r"config directory '(.*)' not found", text):
-        yield f"--config-dir={folder.group(1)}: there is no such directory."
     yield _without_internals(text)
 
 

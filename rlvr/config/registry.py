@@ -62,10 +62,18 @@ class Registry:
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
-        """The registry of a command line's search path. Errors in its overrides are left to Hydra."""
+        """The registry of a command line's search path. Errors in its overrides are left to Hydra.
+
+        Raises ValueError for a directory that does not exist, which Hydra would only warn of, or ignore.
+        """
         options = command_line(arguments)
-        config_dirs = [options.config_dir] if options.config_dir else []
-        return Registry([*config_dirs, *_search_path(options.overrides)])
+        flags = {f"--config-dir={options.config_dir}": options.config_dir} if options.config_dir else {}
+        folders = flags | {f"hydra.searchpath=[{entry}]": entry for entry in _search_path(options.overrides)}
+        for typed, folder in folders.items():
+            path = folder.removeprefix("file://")
+            if "://" not in path and not Path(path).is_dir():
+                raise ValueError(f"{typed}: there is no such directory.")
+        return Registry([*folders.values()])
 
     @property
     def directories(self) -> list[str]:

@@ -38,26 +38,35 @@ def command(
     if {"-h", "--help"} & set(typed):
         print(usage)
         return 0
+    registry = Registry()
     try:
+        _, registry = split(typed)
         main(typed)
     except BAD_INPUT as error:
-        print(f"{name}: {explain(error, typed, Registry.of(typed))}", file=sys.stderr)
+        print(f"{name}: {explain(error, typed, registry)}", file=sys.stderr)
         return 2
     return 0
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], Registry]:
-    """(the overrides among the arguments, the registry of their options). `--config-dir DIR` works as for a run."""
-    registry, words = Registry.of(arguments), list(arguments)
-    imports.add_import_paths(registry.directories)
-    for index in [index for index, word in enumerate(words) if word in CONFIG_DIR]:
+    """(the overrides among the arguments, the registry of their options). `--config-dir DIR` works as for a run.
+
+    Raises ValueError for another option, or for a directory that does not exist.
+    """
+    words = list(arguments)
+    for index in reversed([index for index, word in enumerate(words) if word in CONFIG_DIR]):
         del words[index : index + 2]
-    return [word for word in words if not word.startswith("--config-dir=")], registry
+    words = [word for word in words if not word.startswith("--config-dir=")]
+    if options := [word for word in words if word.startswith("-")]:
+        raise ValueError(f"there is no option {options[0]}: arguments are KEY=VALUE, --config-dir DIR and --help.")
+    registry = Registry.of(arguments)
+    imports.add_import_paths(registry.directories)
+    return words, registry
 
 
 def points(words: Sequence[str]) -> list[list[str]]:
     """Every combination of overrides such as `advantage=rloo,maxrl`."""
-    no_knobs = [word for word in words if "=" not in word or word.startswith("-")]
+    no_knobs = [word for word in words if "=" not in word]
     if no_knobs:
         raise ValueError(f"{no_knobs[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
     return [list(point.values()) for point in overrides.combinations(overrides.alternatives(overrides.parse(words)))]

@@ -61,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     debug, typed = "--debug" in typed, [argument for argument in typed if argument != "--debug"]
-    words, registry = measurement.split(typed)
+    registry = Registry()
     try:
+        words, registry = measurement.split(typed)
         options, overrides = split(words)
         run_dir = _run_of(options["rollouts"])
         registry = _with_directories_of(run_dir, registry)

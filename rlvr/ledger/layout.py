@@ -188,7 +188,7 @@ def home_of(directory: Path) -> Path:
 
 def run_of(path: Path) -> Path:
     """The run whose checkpoint or file of rollouts this is."""
-    return path.resolve().parents[1]
+    return path.resolve().parent.parent  # not parents[1], which a path right below / does not have
 
 
 def home_of_run(run_dir: Path) -> Path:

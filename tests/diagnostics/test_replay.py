@@ -76,6 +76,10 @@ def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
         (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
         (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
         (["lad"], "lad is not understood"),
+        (["rollouts=/nowhere.parquet"], "rollouts=/nowhere.parquet is no file"),
+        (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
+        (["--dry-run"], "there is no option --dry-run: arguments are KEY=VALUE, --config-dir DIR and --help."),
+        (["--config-dir=/nowhere"], "--config-dir=/nowhere: there is no such directory."),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

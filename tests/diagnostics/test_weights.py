@@ -182,12 +182,24 @@ def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, 
     assert (tmp_path / "reports" / "weights" / "weights.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bad_input_is_one_line_that_says_what_to_type(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("sys.argv", ["weights", "loss=gropo"])
-    assert command(weights.main, "rlvr.diagnostics.weights", weights.__doc__) == 2
+@pytest.mark.parametrize(
+    ("arguments", "beginning", "end"),
+    [
+        (["loss=gropo"], "loss=gropo does not exist.", "Did you mean grpo?"),
+        (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file.", "Type loss=grpo."),
+        (["--dry-run"], "there is no option --dry-run:", "arguments are KEY=VALUE, --config-dir DIR and --help."),
+        (["--config-dir", "/nowhere", "loss=grpo"], "--config-dir=/nowhere:", "there is no such directory."),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_type(
+    arguments: list[str], beginning: str, end: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    assert command(weights.main, "rlvr.diagnostics.weights", weights.__doc__, arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("rlvr.diagnostics.weights: loss=gropo does not exist.")
-    assert line.endswith("Did you mean grpo?")
+    assert line.startswith(f"rlvr.diagnostics.weights: {beginning}")
+    assert line.endswith(end)
+    assert not (tmp_path / "reports").exists()
 
 
 def test_a_list_in_an_override_is_one_value() -> None:
