@@ -56,11 +56,39 @@ MISTAKES = {
     "a divergence that an arm of `also` does not take": (
         ["-m", "loss=lad", "divergence=hd", "also=loss=grpo"],
         "divergence=hd has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
-        'when="divergence if loss=lad".',
+        'add when="divergence if loss=lad".',
+    ),
+    "a shorthand that an arm of `also` does not read": (
+        ["-m", "loss=lad", "eta=0.5", "also=loss=grpo"],
+        "eta=0.5 has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
+        'add when="eta if loss=lad".',
+    ),
+    "a shorthand of some of the losses": (
+        ["-m", "loss=lad,grpo", "eta=0.5,1"],
+        'eta is no knob of loss=grpo. Give it to the others alone: add when="eta if loss=lad".',
+    ),
+    "a knob of some of the losses, beside a rule": (
+        ["-m", "loss=lad,grpo", "loss.clip_high=0.3,0.4", "when=steps=9 if loss=lad"],
+        "Give it to the others alone: extend `when` to "
+        'when="steps=9 if loss=lad; loss.clip_high if loss=grpo".',
+    ),
+    "a shorthand beside its knob": (
+        ["loss=lad", "loss.eta=0.5", "eta=2"],
+        "eta=2.0 has no effect beside loss.eta=0.5, for which it is a shorthand. Drop eta, or set loss.eta=2.0.",
+    ),
+    "a loss that does not take the divergence of a study": (
+        ["study=eta", "-m", "loss=grpo"],
+        "study=eta sets divergence, which loss=grpo does not read. Losses that do: lad, lad_theoretical. "
+        "Drop loss=grpo or pass one of these.",
+    ),
+    "a loss that does not read the axis of a study": (
+        ["study=beta", "-m", "loss=grpo"],
+        "study=beta sets beta, which loss=grpo does not read. Losses that do: flowrl, pacs, pacs_actor. ",
     ),
     "a stage that the loss does not have": (
         ["-m", "loss=dph_js,grpo", "presample.problems=64"],
-        "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",
+        "presample.problems is no knob of loss=grpo. Give it to the others alone: "
+        'add when="presample.problems if loss=dph_js".',
     ),
     "a group that the loss of a recipe does not take": (
         ["paper=maxrl_maze", "divergence=js"],
@@ -152,8 +180,8 @@ MISTAKES = {
     "a sweep's word without its value": (["-m", "seed=0,1", "tune="], "tune= has no value. Give it one, or drop it."),
     "a knob of some of the options": (
         ["-m", "task=maze,bandit", "task.test_problems=64"],
-        'task.test_problems is no knob of task=bandit. Give it to the others alone: when="task.test_problems=64 if '
-        'task=maze".',
+        "task.test_problems is no knob of task=bandit. Give it to the others alone: "
+        'add when="task.test_problems if task=maze".',
     ),
     "a knob of other options, which are named": (["task.classes=3"], "task.classes is a knob of task=classes"),
     "several values of an option": (
@@ -197,6 +225,26 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, comman
     assert line.startswith("rlvr: ")
     assert message in line
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["loss=lad,grpo", "eta=0.5,1"],
+        ["loss=lad,grpo", "divergence=hd"],
+        ["loss=lad,grpo", "loss.clip_high=0.3,0.4"],
+        ["loss=lad,grpo", "loss.clip_high=0.3", "when=steps=9 if loss=lad"],
+        ["loss=lad", "eta=0.5", "also=loss=grpo"],
+        ["task=maze,bandit", "task.test_problems=64", "when=model=table if task=bandit"],
+    ],
+)
+def test_a_rule_that_a_refusal_proposes_is_accepted(arguments: list[str], command: Command, tmp_path: Path) -> None:
+    _, _, (line,) = command("-m", *arguments, home=tmp_path)
+    (rule,) = re.findall(r'when="(.+)"', line)
+    kept = [word for word in arguments if not word.startswith("when=")]
+    code, out, _ = command("-m", *kept, f"when={rule}", "cluster=local", "--dry-run", home=tmp_path)
+    assert code == 0
+    assert "runs, 0 finished" in out
 
 
 @pytest.mark.parametrize("recipe", REGISTRY.options("paper"))

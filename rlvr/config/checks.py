@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import base_model, engine, memory, nodes, pairing, schema, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
@@ -20,6 +20,7 @@ from rlvr.config.registry import SHORTHANDS, Registry, check_option_names
 from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.config.workload import DEVICES
+from rlvr.ledger.runs import flatten
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
@@ -138,14 +139,30 @@ class Checker:
             if knobs[name] in (None, of_recipe) or name in written.shorthands:
                 continue
             readers = self.registry.losses_reading(name)
+            if (loss := str(choices.get("loss"))) in readers:
+                raise ValueError(_set_below(name, knobs, self.registry.node("loss", loss)))
             advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."
             raise ValueError(
-                f"{name}={knobs[name]} has no effect with loss={choices.get('loss')}. "
+                f"{name}={knobs[name]} has no effect with loss={loss}. "
                 f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
             )
         usual = {self.registry.as_written(choices, key) for key in ("lr", "paper.lr", "study.lr")}
         if not written.reads_lr and knobs.lr not in usual:
             raise ValueError(f"lr={knobs.lr} has no effect with trainer.lr={knobs.trainer.lr}. Drop one of them.")
+
+
+def _set_below(name: str, knobs: Section, node: DictConfig) -> str:
+    """The message for a shorthand beside a value of the very knob that it is a shorthand for.
+
+    node: the option of the loss as its file has it, in which that knob is an interpolation of the shorthand.
+    """
+    written = flatten(OmegaConf.to_container(node, resolve=False))
+    key = next(key for key, value in written.items() if f"${{{name}}}" in str(value))
+    value = values.value_at(knobs.loss, key)
+    return (
+        f"{name}={knobs[name]} has no effect beside loss.{key}={value}, for which it is a shorthand. Drop {name}, or "
+        f"set loss.{key}={knobs[name]}."
+    )
 
 
 def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], object]) -> None:

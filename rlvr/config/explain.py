@@ -14,7 +14,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from rlvr.config import schema, values
 from rlvr.config.binding import close_match
-from rlvr.config.registry import Registry
+from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
 from rlvr.ledger.layout import home
 from rlvr.ledger.terminal import one_line
@@ -80,19 +80,31 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
     keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
         typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
-        yield _without_effect(typed, "divergence", losses, registry) or _without_effect_in_arm(typed, losses)
+        yield (
+            _missing_in_some("divergence", keys, registry)
+            or _without_effect(typed, "divergence", losses, registry)
+            or _without_effect_in_arm(typed, losses, keys)
+        )
+    if unread := re.match(rf"({'|'.join(SHORTHANDS)})=\S+ has no effect with loss=(\w+)\. Losses that read", text):
+        key, loss = unread.groups()
+        if explanation := _missing_in_some(key, keys, registry) or _set_by_study(key, loss, keys, registry):
+            yield explanation
+        if key in keys and loss not in (losses := _losses(arguments, registry)).split(","):
+            yield _without_effect_in_arm(f"{key}={keys[key]}", losses, keys)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
         group = key.split(".")[0]
-        # Finding the losses composes a config: only for groups that a loss may have.
-        if registry.losses_with(group) and (
-            explanation := _without_effect(key, group, _losses(arguments, registry), registry)
-        ):
-            yield explanation
         if explanation := _missing_in_some(key, keys, registry):
             yield explanation
+        # Finding the losses composes a config: only for groups that a loss may have.
+        if registry.losses_with(group):
+            losses = _losses(arguments, registry)
+            if explanation := (
+                _set_by_study(key, losses, keys, registry) or _without_effect(key, group, losses, registry)
+            ):
+                yield explanation
         if _is_entry(key):
             typed = f"{key}={keys.get(key, '...')}"
             yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
@@ -215,16 +227,43 @@ def _type_error(key: str, text: str, registry: Registry) -> str:
 
 
 def _missing_in_some(key: str, keys: Mapping[str, str], registry: Registry) -> str:
-    """Explanation for a knob that only some of the swept options of its group have; else ""."""
-    group = key.partition(".")[0]
+    """Explanation for a typed knob that only some of the swept options have, of its group or of `loss`; else ""."""
+    group, readers = _readers(key, registry)
     options = [option for option in keys.get(group, "").split(",") if option in registry.options(group)]
-    having = [option for option in options if option in _options_with(key, registry)]
-    if not having or having == options:
+    having = [option for option in options if option in readers]
+    if key not in keys or not having or having == options:
         return ""
     lacking = ",".join(option for option in options if option not in having)
+    others = f"{group}={','.join(having)}"
+    return f"{key} is no knob of {group}={lacking}. {_to_others_alone(key, others, keys)}"
+
+
+def _to_others_alone(key: str, condition: str, keys: Mapping[str, str]) -> str:
+    """What to type for a knob, given on the command line, that only points with this condition can have."""
+    rule, typed = f"{key} if {condition}", keys.get("when", "")
+    if typed and not typed.startswith("["):
+        return f'Give it to the others alone: extend `when` to when="{typed}; {rule}".'
+    return f'Give it to the others alone: add when="{rule}".'
+
+
+def _readers(key: str, registry: Registry) -> tuple[str, list[str]]:
+    """(a group, those of its options that have a knob, or read it)."""
+    group = key.partition(".")[0]
+    if key in SHORTHANDS:
+        return "loss", registry.losses_reading(key)
+    if takers := registry.losses_with(group):
+        return "loss", takers
+    return group, _options_with(key, registry)
+
+
+def _set_by_study(key: str, losses: str, keys: Mapping[str, str], registry: Registry) -> str:
+    """Explanation for a knob that the study sets, not the user, and that the typed losses do not read; else ""."""
+    readers = _readers(key, registry)[1]
+    if key in keys or not {"study", "loss"} <= keys.keys() or set(losses.split(",")) <= set(readers):
+        return ""
     return (
-        f"{key} is no knob of {group}={lacking}. Give it to the others alone: "
-        f'when="{key}={keys.get(key, "...")} if {group}={",".join(having)}".'
+        f"study={keys['study']} sets {key}, which loss={losses} does not read. Losses that do: {', '.join(readers)}. "
+        f"Drop loss={keys['loss']} or pass one of these."
     )
 
 
@@ -234,11 +273,11 @@ def _is_entry(key: str) -> bool:
     return any(get_origin(types.get(mapping)) is dict for mapping in (key, key.rpartition(".")[0]))
 
 
-def _without_effect_in_arm(typed: str, losses: str) -> str:
-    """The losses of the command take a divergence, but the loss of an arm of `also`, or of a study, does not."""
+def _without_effect_in_arm(typed: str, losses: str, keys: Mapping[str, str]) -> str:
+    """The losses of the command read the key that was typed, but the loss of an arm of `also`, or of a study, not."""
     return (
-        f"{typed} has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
-        f'when="divergence if loss={losses}".'
+        f"{typed} has no effect with the loss of some arm, of `also` for example. "
+        f"{_to_others_alone(typed.partition('=')[0], f'loss={losses}', keys)}"
     )
 
 
