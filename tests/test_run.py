@@ -199,6 +199,24 @@ MISTAKES = {
         "~task.test.minervaa: there is no such entry to drop. task.test has: math500, olympiadbench, minerva, aime24, "
         "aime25, amc. Did you mean minerva?",
     ),
+    "a knob to drop": (["~lr"], "~lr: only entries of a mapping can be dropped. Leave ~lr out, or set lr=VALUE."),
+    "a knob to drop that is null": (["~eta"], "~eta: only entries of a mapping can be dropped."),
+    "a knob of a section to drop": (["~rollout.prompts"], "Leave ~rollout.prompts out, or set rollout.prompts=VALUE."),
+    "a group to drop": (["~task"], "Leave ~task out, or set task=VALUE."),
+    "no knob to drop": (["~sede"], "~sede: there is no such knob or group. Did you mean seed?"),
+    "a knob of a search, in a grid": (
+        ["-m", "seed=0,1", "hydra.sweeper.n_trials=3"],
+        "hydra.sweeper.n_trials has an effect on searches only. Search with -m hydra/sweeper=optuna, or drop it.",
+    ),
+    "a sampler of a search, in a grid": (
+        ["-m", "seed=0,1", "hydra/sweeper/sampler=tpe"],
+        "hydra/sweeper/sampler has an effect on searches only. Search with -m hydra/sweeper=optuna, or drop it.",
+    ),
+    "a misspelt knob of a search": (
+        ["-m", "hydra/sweeper=optuna", "hydra.sweeper.ntrials=3"],
+        "hydra.sweeper.ntrials is not a knob. Those of hydra.sweeper in a search: metrics, directions, "
+        "n_trials, n_jobs, retries, params, sampler, pruner. Did you mean n_trials?",
+    ),
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),

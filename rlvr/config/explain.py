@@ -14,6 +14,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from rlvr.config import schema, values
 from rlvr.config.binding import close_match
+from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
 from rlvr.ledger.layout import home
@@ -78,6 +79,7 @@ def unreadable_option_lines(registry: Registry) -> list[str]:
 def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
     """Explanations of a message, the most precise first; the last one is the message itself."""
     keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
+    yield from _dropped_knobs(text, arguments, registry)
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
         typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
         yield (
@@ -96,6 +98,8 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
         group = key.split(".")[0]
+        if key.startswith(("hydra.sweeper.", "hydra/sweeper/")):
+            yield _not_of_sweeper(key, keys, registry)
         if explanation := _missing_in_some(key, keys, registry):
             yield explanation
         # Finding the losses composes a config: only for groups that a loss may have.
@@ -119,6 +123,8 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
         yield f"{repeated.group(1)} is chosen already: type {repeated.group(1)}=OPTION without +."
     if absent := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
         section, _, name = absent.group(1).rpartition(".")
+        if not section:
+            yield f"~{name}: there is no such knob or group.{close_match(name, registry.names())}"
         if entries := _entries(section, arguments, registry):
             near = close_match(name, entries)
             yield f"~{absent.group(1)}: there is no such entry to drop. {section} has: {', '.join(entries)}.{near}"
@@ -138,6 +144,25 @@ def _several_values(text: str, registry: Registry, sweep: str) -> str:
     key, _, value = several.group(1).partition("=")
     as_list = "" if key in registry.groups() or "(" in value else f" One list is {key}=[{value}]."
     return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
+
+
+def _dropped_knobs(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
+    """Explanations of a message about a typed `~KEY` where KEY is a knob or a group, which runs cannot lack."""
+    for key in (key_of(word) for word in arguments if word.startswith("~")):
+        about = rf"Interpolation key '{key}|override ~{key}\b|pass {key}\b|from config\. .*'{key}'"
+        if re.search(about, text) and any(name == key or name.startswith(f"{key}.") for name in registry.names()):
+            yield f"~{key}: only entries of a mapping can be dropped. Leave ~{key} out, or set {key}=VALUE."
+
+
+def _not_of_sweeper(key: str, keys: Mapping[str, str], registry: Registry) -> str:
+    """Explanation for a knob that the sweeper of the command does not have."""
+    name = re.split(r"[./]", key, maxsplit=2)[2]
+    knobs = [str(knob) for knob in registry.node("hydra/sweeper", "optuna") if not str(knob).startswith("_")]
+    knobs += ["sampler", "pruner"]
+    if keys.get("hydra/sweeper") != "optuna" and name.split(".")[0] in knobs:
+        return f"{key} has an effect on searches only. Search with -m hydra/sweeper=optuna, or drop it."
+    near = "" if "." in name else close_match(name, knobs)
+    return f"{key} is not a knob. Those of hydra.sweeper in a search: {', '.join(knobs)}.{near}"
 
 
 def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str]:
