@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sweeps_to_show(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
     """The sweeps to show, newest last."""
     if options.sweep:
-        chosen = ledger.resolve_sweep(options.sweep)
+        chosen = _sweep_alone(options.sweep, ledger)
         _print_other_sweeps(ledger, options.sweep, chosen)
         return [chosen]
     sweeps = ledger.sweeps()
@@ -119,6 +119,22 @@ def _sweeps_to_show(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
     in_sweeps = {run_id for sweep in sweeps for run_id in sweep.run_ids}
     single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in in_sweeps)
     return [*([Sweep("-", {"study": "runs of no sweep"}, single)] if single else []), *reversed(sweeps)]
+
+
+def _sweep_alone(text: str, ledger: Ledger) -> Sweep:
+    """The sweep that `text` names. Raises ValueError, for a run with what to type instead."""
+    try:
+        return ledger.resolve_sweep(text)
+    except NoSweep as no_sweep:
+        try:
+            run_id = ledger.resolve_run(text)
+        except ValueError:  # none, or several
+            raise no_sweep from None
+    sweeps = [sweep.sweep_id for sweep in ledger.sweeps() if run_id in sweep.run_ids]
+    raise ValueError(
+        f"{text} is a run of {f'sweep {sweeps[0]}' if sweeps else 'no sweep'}. `python -m sweeps status "
+        f"{sweeps[0] if sweeps else '--all'}` shows it, `python -m sweeps logs {run_id}` prints its log."
+    )
 
 
 def _print_other_sweeps(ledger: Ledger, text: str, chosen: Sweep) -> None:
@@ -273,12 +289,18 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
             print(f"Process {pid} of this machine was signalled to stop: runs finish their step and save.")
         if stopped:
             return 0
+    signalled = cancel(ledger, run_ids, sweep.sweep_id if sweep is not None else None) if is_configured() else []
+    states = ledger.states(run_ids)
+    if not signalled and all(state.ended for state in states):
+        print(f"Nothing of {kind} {options.name} is running ({count(states)}): nothing to cancel.")
+        return 0
     if not is_configured():
+        alone = f"{kind} {options.name}{' alone' if kind == 'run' else ''}"
+        of_all = [f"`python -m sweeps cancel {s.sweep_id}` ends all runs of its launch." for s in candidates[:1]]
         raise ValueError(
-            f"no launch on this machine works on {kind} {options.name} alone, and there is no SLURM here: nothing is "
-            "cancelled. `python -m sweeps cancel SWEEP` ends a launch with all of its runs."
+            f"no launch on this machine works on {alone}, and there is no SLURM here: nothing is cancelled. "
+            f"{''.join(of_all) if kind == 'run' else 'Cancel it on the machine of its launch.'}"
         )
-    signalled = cancel(ledger, run_ids, sweep.sweep_id if sweep is not None else None)
     wanted = [run_id for run_id in signalled if run_id in run_ids]
     num_packed = len(signalled) - len(wanted)
     packed = f", with {num_packed} runs that are packed into the same jobs" if signalled != wanted else ""

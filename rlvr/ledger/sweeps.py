@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rlvr.ledger import layout, state
+from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, read_json_lines, remove, write_atomically, write_json, write_text
@@ -308,7 +308,10 @@ def find_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
         raise ValueError(f"{text} begins {len(matches)} sweeps: {ids}. Type more.")
     if not matches:
         known = ", ".join(sweep.name or sweep.sweep_id for sweep in sweeps[:8]) or "none yet"
-        raise NoSweep(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
+        studies = [*dict.fromkeys(sweep.study for sweep in sweeps if sweep.study)]
+        near = terminal.near(text, [word for sweep in sweeps for word in (sweep.name, sweep.study, sweep.sweep_id)])
+        of_studies = f" Of studies: {', '.join(studies)}." if studies else ""
+        raise NoSweep(f"There is no sweep {text} here.{near} Sweeps, newest first: {known}.{of_studies}")
     return matches[0]
 
 

@@ -186,7 +186,12 @@ def test_status_of_nothing_says_how_to_start(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["status", "nope"], "There is no sweep nope"),
+        (["status", "othr"], "There is no sweep othr here. Did you mean other? Sweeps, newest first: d2, d1, s. "),
+        (["status", "othr"], "Of studies: other"),
         (["watch", "nope"], "There is no sweep nope"),
+        (["status", "done"], "done is a run of sweep s. `python -m sweeps status s` shows it, `python -m sweeps logs "),
+        (["watch", "alone"], "alone is a run of no sweep. `python -m sweeps status --all` shows it"),
+        (["status", "name"], "There is no sweep name"),  # but five runs, of which nobody asked for one
         (["logs", "nope"], "There is no run nope"),
         (["logs", "name"], "stands for 5 runs"),
         (["logs", "new"], "has not begun"),
@@ -206,6 +211,20 @@ def test_what_does_not_exist_is_one_line_and_exit_code_2(tmp_path: Path, argumen
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_there_is_nothing_to_cancel_of_what_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
+    for name, ended in (
+        ("s", "sweep s is running (1 finished, 1 planned, 1 diverged, 1 preempted)"),
+        ("done", "run done is running (1 finished)"),
+    ):
+        assert main(["cancel", name, "--home", str(tmp_path)]) == 0
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == (f"Nothing of {ended}: nothing to cancel.\n", "")
 
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -341,12 +341,15 @@ def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
     with launching(ledger, workers=2) as parent:
         wait_for(lambda: running(ledger, "a", "b"))
         assert commands.main([*cancel, "a"]) == 2  # it is one of two
-        assert "no launch on this machine works on run a alone" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "no launch on this machine works on run a alone" in error
+        assert "`python -m sweeps cancel s` ends all runs of its launch." in error
         assert commands.main([*cancel, "s"]) == 0
         assert f"Process {parent.pid} of this machine was signalled to stop" in capsys.readouterr().out
         parent.communicate(timeout=20)
     assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
-    assert commands.main([*cancel, "s"]) == 2  # the lock that it signed is free
+    assert commands.main([*cancel, "s"]) == 0  # the lock that it signed is free
+    assert capsys.readouterr().out.endswith("Nothing of sweep s is running (2 preempted): nothing to cancel.\n")
 
 
 @pytest.mark.real
