@@ -103,6 +103,15 @@ MISTAKES = {
         ["tracker=wandb"],
         "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.wandb (--help).",
     ),
+    "a model of the hub as an option": (
+        ["model=Qwen/Qwen2.5-0.5B"],
+        "model=Qwen/Qwen2.5-0.5B is no option. For a model of the hub or in a directory: model=hf "
+        "model.path=Qwen/Qwen2.5-0.5B.",
+    ),
+    "a directory as an option": (["model=/data/qwen"], "or in a directory: model=hf model.path=/data/qwen."),
+    "a directory here as an option": (["model=./conf"], "in a directory: model=hf model.path=./conf."),
+    "an unknown recipe of a folder": (["paper=small/coin"], "paper/small=coin does not exist. paper/small takes: coins, "),
+    "an unknown folder of recipes": (["paper=smal/coins"], "paper=smal/coins does not exist. paper takes: dph_math_"),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
     "two studies": (
         ["-m", "study=eta,exact_likelihood"],

@@ -229,9 +229,14 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _no_option(group: str, option: str, registry: Registry) -> str:
+    while "/" in group and (group.endswith((".", "/")) or not registry.options(group)):  # `model=Qwen/Qwen3-4B`, `model=./my`
+        group, _, below = group.rpartition("/")
+        option = f"{below}/{option}"
     options = registry.options(group)
     if group == "tracker" and option in COPIES:
         return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.{option} (--help)."
+    if group == "model" and "/" in option:
+        return f"model={option} is no option. For a model of the hub or in a directory: model=hf model.path={option}."
     return f"{group}={option} does not exist. {group} takes: {', '.join(options)}.{close_match(option, options)}"
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlvr.ledger import terminal
 from rlvr.metrics import EVALUATION, VALIDATION
 
 # Placeholders in names, written <like this>, and the pattern of the text that takes their place.
@@ -305,15 +307,22 @@ def _row(entry: Entry) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _explanation(name: str) -> str:
-    described = entry(name)
-    return (
-        f"{name}: {described.meaning} ({described.unit})" if described else f"{name}: no metric of this name is logged."
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0, or 2 if a name is not that of a metric."""
+    parser = terminal.Parser("python -m rlvr.ledger.glossary", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a metric, as in metrics.jsonl (default: the page)")
+    names: list[str] = parser.parse_args(arguments).names
+    if not names:
+        print(page(), end="")
+    code = 0
+    for name in names:
+        if described := entry(name):
+            print(f"{name}: {described.meaning} ({described.unit})")
+            continue
+        code, known = 2, [entry.name for chapter in GLOSSARY for entry in chapter.entries if "<" not in entry.name]
+        print(f"{name}: no metric of this name is logged.{terminal.near(name, known)}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print("\n".join(map(_explanation, sys.argv[1:])))
-    else:
-        print(page(), end="")
+    sys.exit(main())

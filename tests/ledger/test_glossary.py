@@ -104,6 +104,21 @@ def test_the_page_is_generated_from_the_glossary() -> None:
     assert PAGE.read_text(encoding="utf-8") == glossary.page(), "python -m tests.ledger.test_glossary --write"
 
 
+def test_the_command_explains_metrics_and_refuses_what_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert glossary.main(["policy/entropy", "evaluation/maze_7x7/avg_at_8"]) == 0
+    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "policy/entropy",
+        "evaluation/maze_7x7/avg_at_8",
+    ]
+    assert glossary.main(["policy/entropi"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "policy/entropi: no metric of this name is logged. Did you mean policy/entropy?\n"
+    with pytest.raises(SystemExit, match="0"):
+        glossary.main(["--help"])
+    assert "usage: python -m rlvr.ledger.glossary" in capsys.readouterr().out
+
+
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python -m tests.ledger.test_glossary --write")
