@@ -69,8 +69,7 @@ MISTAKES = {
     ),
     "a knob of some of the losses, beside a rule": (
         ["-m", "loss=lad,grpo", "loss.clip_high=0.3,0.4", "when=steps=9 if loss=lad"],
-        "Give it to the others alone: extend `when` to "
-        'when="steps=9 if loss=lad; loss.clip_high if loss=grpo".',
+        'Give it to the others alone: extend `when` to when="steps=9 if loss=lad; loss.clip_high if loss=grpo".',
     ),
     "a shorthand beside its knob": (
         ["loss=lad", "loss.eta=0.5", "eta=2"],
@@ -110,7 +109,10 @@ MISTAKES = {
     ),
     "a directory as an option": (["model=/data/qwen"], "or in a directory: model=hf model.path=/data/qwen."),
     "a directory here as an option": (["model=./conf"], "in a directory: model=hf model.path=./conf."),
-    "an unknown recipe of a folder": (["paper=small/coin"], "paper/small=coin does not exist. paper/small takes: coins, "),
+    "an unknown recipe of a folder": (
+        ["paper=small/coin"],
+        "paper/small=coin does not exist. paper/small takes: coins, ",
+    ),
     "an unknown folder of recipes": (["paper=smal/coins"], "paper=smal/coins does not exist. paper takes: dph_math_"),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
     "two studies": (

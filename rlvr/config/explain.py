@@ -229,7 +229,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _no_option(group: str, option: str, registry: Registry) -> str:
-    while "/" in group and (group.endswith((".", "/")) or not registry.options(group)):  # `model=Qwen/Qwen3-4B`, `model=./my`
+    # Hydra takes what stands before the last slash for a group: `Could not find 'model/Qwen/Qwen3-4B'`.
+    while "/" in group and (group.endswith((".", "/")) or not registry.options(group)):
         group, _, below = group.rpartition("/")
         option = f"{below}/{option}"
     options = registry.options(group)
