@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlvr.config import base_model, engine, memory, nodes, pairing, schema, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
@@ -156,7 +156,7 @@ def _set_below(name: str, knobs: Section, node: DictConfig) -> str:
 
     node: the option of the loss as its file has it, in which that knob is an interpolation of the shorthand.
     """
-    written = flatten(OmegaConf.to_container(node, resolve=False))
+    written = flatten(schema.as_dict(node))
     key = next(key for key, value in written.items() if f"${{{name}}}" in str(value))
     value = values.value_at(knobs.loss, key)
     return (
