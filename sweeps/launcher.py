@@ -313,6 +313,17 @@ def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless
     )
 
 
+def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Runs in the order in which they start: every arm with the first seed, then with the next.
+
+    So a sweep that is stopped, or still under way, has all arms over the same seeds, and what a machine does meanwhile
+    meets all arms alike (the blocks of an experimental design). configs: runs that cannot be read have none.
+    """
+    seed_of = {run_id: configs.get(run_id, {}).get("seed") for run_id in run_ids}
+    seeds = list(dict.fromkeys(seed_of.values()))
+    return sorted(seed_of, key=lambda run_id: seeds.index(seed_of[run_id]))
+
+
 def _start(
     ledger: Ledger,
     sweep_id: str,
@@ -328,6 +339,7 @@ def _start(
     configs: the frozen config of each run; cluster: the config group `cluster` of the launch; run_ids: runs of the
     sweep to start; None: all.
     """
+    run_ids = seed_by_seed(configs if run_ids is None else run_ids, configs)
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
     _warn_of_timing(configs)
     _warn_of_changed_inputs(ledger, configs)

@@ -8,7 +8,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def run_local(
     ledger: Ledger,
     sweep_id: str,
     *,
-    run_ids: Collection[str] | None = None,
+    run_ids: Sequence[str] | None = None,
     workers: int | None = None,
     threads: int = 1,
     ranks: int = 1,
@@ -120,9 +120,9 @@ def run_local(
     show: bool = True,
     command: Sequence[str] | None = None,
 ) -> Outcome:
-    """Run the unfinished runs of a sweep, in its order. Returns when all have ended or the user has stopped the launch.
+    """Run the unfinished runs of a sweep. Returns when all have ended or the user has stopped the launch.
 
-    run_ids: run only these of its runs (None: all).
+    run_ids: run only these of its runs, in this order (None: all, in the order of the sweep).
     workers: runs at a time (None: as many as the cores allow). ranks: processes per run.
     engine_gpus: GPUs of a run in addition to those of its ranks.
     retries: new attempts of a run whose process was killed or preempted; a run's own errors are never retried.
@@ -132,7 +132,8 @@ def run_local(
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
     Call it from the main thread, which alone receives signals.
     """
-    run_ids = [run_id for run_id in ledger.sweep(sweep_id).run_ids if run_ids is None or run_id in run_ids]
+    of_sweep = ledger.sweep(sweep_id).run_ids
+    run_ids = of_sweep if run_ids is None else [run_id for run_id in run_ids if run_id in of_sweep]
     gpus_each = ranks + engine_gpus
     size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]

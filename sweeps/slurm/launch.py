@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,19 +68,20 @@ def run_slurm(
     sweep_id: str,
     configs: Mapping[str, Mapping[str, Any]],
     *,
-    run_ids: Collection[str] | None,
+    run_ids: Sequence[str],
     shipper: Sequence[str] | None,
     wait: bool,
     unless_cancelled: bool,
 ) -> Outcome:
     """Submit the runs that have neither finished nor a job.
 
-    configs: the frozen configs by run id; runs without one are left out. run_ids: only these of the sweep's runs (None:
-    all). shipper: command that ships metrics while the command waits (`wait`); otherwise the report's job ships.
+    configs: the frozen configs by run id; runs without one are left out. run_ids: only these of the sweep's runs, in
+    this order. shipper: command that ships metrics while the command waits (`wait`); otherwise the report's job ships.
     unless_cancelled: as for `submit`.
     Raises ValueError, with advice, if SLURM does not answer or refuses; jobs submitted before that stay in the queue.
     """
-    run_ids = [run_id for run_id in ledger.sweep(sweep_id).run_ids if run_ids is None or run_id in run_ids]
+    of_sweep = ledger.sweep(sweep_id).run_ids
+    run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
     began = time.monotonic()
     runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
     submitted = submit(ledger, sweep_id, runs, ship=shipper is not None, unless_cancelled=unless_cancelled)

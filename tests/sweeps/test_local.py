@@ -96,9 +96,26 @@ def test_two_warm_workers_share_six_runs(tmp_path: Path) -> None:
     assert outcome.seconds >= max(outcome.busy_s)
 
 
-def test_runs_begin_in_the_order_of_the_sweep(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, **dict.fromkeys("cab", ""))
+def test_runs_begin_in_the_order_of_the_sweep_or_as_they_are_given(tmp_path: Path) -> None:
+    ledger = plan(tmp_path / "whole", **dict.fromkeys("cab", ""))
     assert launch(ledger, workers=1).finished == ["c", "a", "b"]
+    ledger = plan(tmp_path / "part", **dict.fromkeys("cab", ""))
+    assert launch(ledger, workers=1, run_ids=["b", "elsewhere", "c"]).finished == ["b", "c"]
+
+
+def test_a_launch_starts_every_arm_with_one_seed_before_any_with_the_next(tmp_path: Path) -> None:
+    """Two arms of seeds 3 and 1, as typed, really launched; runs that cannot be read come last here."""
+    configs = {f"{arm}{seed}": {"seed": seed} for arm in "ab" for seed in (3, 1)}
+    assert launcher.seed_by_seed([*configs, "unreadable"], configs) == ["a3", "b3", "a1", "b1", "unreadable"]
+    tiny = "task=bandit model=table rollout.prompts=1 rollout.dynamic_sampling=none trainer.updates=1 steps=1"
+    words = [*tiny.split(), "loss=grpo,rloo", "seed=3,1", "cluster.workers=1", "tracker=none", "cluster.report=false"]
+    command = [sys.executable, "-m", "rlvr.run", "-m", *words]
+    subprocess.run(command, env={**os.environ, "RLVR_HOME": str(tmp_path)}, check=True, capture_output=True)
+    ledger = Ledger(tmp_path)
+    (sweep,) = ledger.sweeps()
+    assert [run["name"][:4] + run["name"][-2:] for run in sweep.runs] == ["grpos3", "grpos1", "rloos3", "rloos1"]
+    begun = sorted(ledger.states(sweep.run_ids), key=lambda state: state.started or 0)
+    assert [state.name[:4] + state.name[-2:] for state in begun] == ["grpos3", "rloos3", "grpos1", "rloos1"]
 
 
 def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
