@@ -12,9 +12,10 @@ from typing import Any
 
 from analysis.frames.load import catalogue, frames
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.metric import check_ahead
+from analysis.scores.metric import TIMES, check_ahead
 from analysis.scores.question import Question, questions
 from analysis.scores.sequential import levels, schedule
+from analysis.scores.trajectory import SHARED_TIME
 from analysis.scores.tuning import run_scores
 from rlvr.ledger.sweeps import Sweep
 
@@ -32,9 +33,16 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     return {**shared, "seeds": seeds, "levels": levels(seeds, alpha / parts)}
 
 
-def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """Raises LookupError for a metric that runs with these evaluations will not measure. samples: per problem."""
+def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpus: bool) -> None:
+    """Raises LookupError for a metric that runs with these evaluations will not measure, and for one of time that no
+    number of seeds would decide. samples: per problem. own_gpus: whether SLURM allocates each run GPUs of its own.
+    """
     check_ahead(name, evaluations, samples)
+    if name.startswith(TIMES) and not own_gpus:
+        raise LookupError(
+            f"--metrics {name} would never be decided: {SHARED_TIME}. Name another metric, or set cluster=slurm "
+            "cluster.gpus=1 cluster.pack=1."
+        )
 
 
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from analysis.frames.frames import Frames
     from analysis.scores.crossed import Interval
 
+TIMES = ("hours", "time/", "throughput/")  # what names of times and of rates begin with
 AVERAGE = "Average"  # stands for the mean of the benchmarks where a benchmark's name is expected
 
 
@@ -63,7 +64,7 @@ class Metric:
     @property
     def is_of_time(self) -> bool:
         """Whether the values are times of a clock, or rates by it."""
-        return self.kind == Kind.HOURS or self.key.startswith(("time/", "throughput/"))
+        return self.kind == Kind.HOURS or self.key.startswith(TIMES)
 
     @property
     def per_problem(self) -> bool:

@@ -27,10 +27,13 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     return _analysis().rule(first, last, parts)
 
 
-def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """ValueError for a metric that runs with these evaluations will not measure. samples: per problem."""
+def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpus: bool) -> None:
+    """ValueError for a metric that runs with these evaluations will not measure, or that no seeds would decide.
+
+    samples: per problem. own_gpus: whether SLURM allocates each run GPUs of its own.
+    """
     with _lookup_errors_as_value_errors():
-        _analysis().check_metric(name, evaluations, samples)
+        _analysis().check_metric(name, evaluations, samples, own_gpus=own_gpus)
 
 
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from analysis.decide import check_metric
 from analysis.figures import frontier as frontier_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
@@ -207,6 +208,14 @@ def test_claims_about_time_are_tested_only_between_runs_with_gpus_of_their_own(t
     (verdict,) = verdicts(timed(tmp_path, own_gpus=own_gpus, claim=claim))
     assert verdict.outcome == outcome
     assert ("time also depends on what else" in verdict.note) == (outcome == Outcome.NOT_TESTED)
+
+
+def test_seeds_are_not_added_for_a_time_that_none_would_decide():
+    for name in ("hours", "time/step_s", "throughput/tokens_per_s"):
+        check_metric(name, ["evaluation/maze7/avg_at_8"], 8, own_gpus=True)
+        with pytest.raises(LookupError, match=f"{name} would never be decided"):
+            check_metric(name, ["evaluation/maze7/avg_at_8"], 8, own_gpus=False)
+    check_metric("avg", ["evaluation/maze7/avg_at_8"], 8, own_gpus=False)
 
 
 def test_an_arm_without_a_common_level_is_named(tmp_path):

@@ -51,6 +51,11 @@ def info(home: Path) -> dict[str, object]:
         ),
         (["-m", "loss=grpo,rloo", "until=decided:foo", "budget=9"], "until=decided:foo: no run measured it."),
         (
+            ["-m", "loss=grpo,rloo", "until=decided:hours", "budget=9"],
+            "hours would never be decided: without GPUs that",
+        ),
+        (["-m", "loss=grpo,rloo", "until=decided:time/step_s", "budget=9"], "step_s would never be decided: without"),
+        (
             ["-m", "loss=grpo,rloo", "seed=0,1,2", "exclude=loss=grpo seed=1", "until=decided", "budget=12"],
             "exclude='loss=grpo seed=1': until and tune give every arm every seed. Drop seed from exclude.",
         ),
