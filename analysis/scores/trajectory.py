@@ -83,7 +83,7 @@ SHARED_TIME = (
 
 def have_own_gpus(arms: Iterable[Arm]) -> bool:
     """Whether SLURM allocated every run of these arms GPUs that no other run used. Elsewhere a difference of time may
-    be one of the load, and seeds do not show it: those of one arm often run together.
+    be one of the load: it changes between the runs of one seed, and may be the same for all seeds of an arm.
     """
     return all(run.own_gpus for arm in arms for run in arm.runs)
 

@@ -183,7 +183,7 @@ def timed(home: Path, *, own_gpus: bool, claim: dict[str, Any] | None = None) ->
 @pytest.mark.parametrize(("own_gpus", "mark"), [(True, "▼"), (False, "")])
 def test_times_decide_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpus, mark):
     """At 40 steps of GRPO PACS has done 20, so that it is two of eight behind; per run it takes longer. On a machine
-    that the runs shared both may be the load, with which every seed of an arm may have met."""
+    that the runs shared both may be the load, which every seed of an arm may have met."""
     frames = timed(tmp_path, own_gpus=own_gpus)
     at_level, at_end = frontier.table(frames), comparison.table(frames)
     assert at_level is not None
