@@ -320,8 +320,8 @@ def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]
     meets all arms alike (the blocks of an experimental design). configs: runs that cannot be read have none.
     """
     seed_of = {run_id: configs.get(run_id, {}).get("seed") for run_id in run_ids}
-    seeds = list(dict.fromkeys(seed_of.values()))
-    return sorted(seed_of, key=lambda run_id: seeds.index(seed_of[run_id]))
+    place = {seed: i for i, seed in enumerate(dict.fromkeys(seed_of.values()))}
+    return sorted(seed_of, key=lambda run_id: place[seed_of[run_id]])
 
 
 def _start(

@@ -132,8 +132,8 @@ def run_local(
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
     Call it from the main thread, which alone receives signals.
     """
-    of_sweep = ledger.sweep(sweep_id).run_ids
-    run_ids = of_sweep if run_ids is None else [run_id for run_id in run_ids if run_id in of_sweep]
+    of_sweep = dict.fromkeys(ledger.sweep(sweep_id).run_ids)
+    run_ids = [run_id for run_id in (of_sweep if run_ids is None else run_ids) if run_id in of_sweep]
     gpus_each = ranks + engine_gpus
     size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]

@@ -80,7 +80,7 @@ def run_slurm(
     unless_cancelled: as for `submit`.
     Raises ValueError, with advice, if SLURM does not answer or refuses; jobs submitted before that stay in the queue.
     """
-    of_sweep = ledger.sweep(sweep_id).run_ids
+    of_sweep = {*ledger.sweep(sweep_id).run_ids}
     run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
     began = time.monotonic()
     runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
