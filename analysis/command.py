@@ -131,7 +131,11 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _reject_unread(options: argparse.Namespace) -> None:
-    """Raises LookupError for an option that the others leave without effect."""
+    """Raises LookupError for an option that the others leave without effect, and for a list without a name."""
+    for name in ("metrics", "tables"):
+        value = getattr(options, name)
+        if value and not value.replace(",", " ").split():
+            raise LookupError(f"--{name} {value}: there is no name in it. Type names with commas between, or drop it.")
     of_report = ("metrics", "against", "across", "tables", "out")
     typed = [f"--{name}" for name in of_report if getattr(options, name)]
     if options.claims and typed:

@@ -107,6 +107,8 @@ def test_an_unknown_name_gives_one_line_and_exit_code_2(tmp_path, capsys, argume
         (["--uri", "sqlite:///x.db"], "--uri has no effect without --source mlflow. Type both for MLflow"),
         (["x.rlvr", "--uri", "sqlite:///x.db"], "--source and --uri have no effect with bundles"),
         (["x.rlvr", "--source", "mlflow"], "--source and --uri have no effect with bundles"),
+        (["--metrics", ","], "--metrics ,: there is no name in it."),
+        (["--tables", " ,"], "--tables  ,: there is no name in it."),
     ],
 )
 def test_an_option_without_effect_is_refused(tmp_path, capsys, arguments, message):
