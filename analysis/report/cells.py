@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -20,7 +20,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
 from analysis.scores.comparison import Compared, cheapest, compare
 from analysis.scores.metric import AVERAGE, Kind, Metric
-from analysis.scores.trajectory import SHARED_TIME, have_own_gpus
+from analysis.scores.trajectory import caveat_of_time
 
 BASE = "base policy (step 0)"
 
@@ -130,12 +130,11 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Co
     arm_cells = {key: cells[key] for key in against}
     reference_cells = {key: cells[reference] for key, reference in against.items()}
     samples, level = samples_of(frames, [row for _, row in placed_rows], column), study.level(frames)
-    compared = compare(arm_cells, reference_cells, samples, level)
-    arms = [arm for _, row in placed_rows for arm in row.arms]
-    unfair = SHARED_TIME if column.metric.is_of_time and not have_own_gpus(arms) else ""
+    unfair = caveat_of_time(column.metric, [arm for _, row in placed_rows for arm in row.arms])
+    compared = compare(arm_cells, reference_cells, samples, level, unfair=unfair)
     records: list[dict[str, Any]] = []
     for key, (_, row) in zip(labels, placed_rows, strict=True):
-        difference = replace(compared[key], unfair=unfair) if key in compared else None
+        difference = compared.get(key)
         values = record(*key, column.key, cells[key], difference, row.against)
         if difference is not None:
             values["cheapest"] = cheapest(difference, *costs(frames, row.arms))

@@ -106,12 +106,12 @@ def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> s
 
 
 def compare(
-    cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int, level: float = LEVEL
+    cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int, level: float = LEVEL, *, unfair: str = ""
 ) -> dict[K, Compared]:
     """Each arm against its reference, one for all or one for each arm. Arms without common results are left out.
 
     Differences over one seed, which hold for single runs, and over several are separate families. samples: per problem.
-    level: of the intervals of each difference alone, and of the family.
+    level: of the intervals of each difference alone, and of the family. unfair: of every difference.
     """
     pairs = {key: (cell.scores, references[key].scores) for key, cell in cells.items() if key in references}
     differences = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
@@ -124,5 +124,5 @@ def compare(
             of_family = family(list(part.values()), level, one_reference=one_reference)
             for (key, d), judged in zip(part.items(), of_family.judged, strict=True):
                 num_samples = samples if d.benchmark is not None else 0
-                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples)
+                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, unfair)
     return {key: compared[key] for key in cells if key in compared}

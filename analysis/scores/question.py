@@ -18,6 +18,7 @@ from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.metric import Kind, Metric, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import chances
+from analysis.scores.trajectory import caveat_of_time
 from analysis.scores.verdict import name_of, verdicts
 
 NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
@@ -104,7 +105,8 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
     has_samples = metric.kind in (Kind.AVG, Kind.PASS) and not frames.judgements.empty
-    compared = compare(cells, references, frames.judgements.most_samples if has_samples else 0, level)
+    samples, unfair = frames.judgements.most_samples if has_samples else 0, caveat_of_time(metric, of_study)
+    compared = compare(cells, references, samples, level, unfair=unfair)
     return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
 
 

@@ -81,6 +81,11 @@ SHARED_TIME = (
 )
 
 
+def caveat_of_time(metric: Metric, arms: Iterable[Arm]) -> str:
+    """Why differences of these arms in a metric are not decided, if it is one of time; else ""."""
+    return SHARED_TIME if metric.is_of_time and not have_own_gpus(arms) else ""
+
+
 def have_own_gpus(arms: Iterable[Arm]) -> bool:
     """Whether SLURM allocated every run of these arms GPUs that no other run used. Elsewhere a difference of time may
     be one of the load: it changes between the runs of one seed, and may be the same for all seeds of an arm.

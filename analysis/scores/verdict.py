@@ -23,7 +23,7 @@ from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import references, select
 from analysis.scores.sides import NotTested, reference_of, sides, trend
-from analysis.scores.trajectory import SHARED_TIME, Level, cell_of, have_own_gpus
+from analysis.scores.trajectory import Level, caveat_of_time, cell_of
 from analysis.scores.trajectory import level as level_of
 
 SATURATED = 0.03  # shares closer than this to 0 or 1 leave no room for a difference
@@ -182,8 +182,8 @@ class _Test:
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
         """The scores of arms at the point of training that the claim names."""
-        if self.metric.is_of_time and not have_own_gpus(arms):
-            raise NotTested(f"{self.metric} does not decide: {SHARED_TIME}")
+        if caveat := caveat_of_time(self.metric, arms):
+            raise NotTested(f"{self.metric} does not decide: {caveat}")
         level = self._level(arms)
         if level.why or level.caveat:
             raise NotTested(f"the arms are not at {self.claim.at}: {level.why or level.caveat}")

@@ -16,6 +16,7 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.claim import Outcome
 from analysis.scores.measured import Point
 from analysis.scores.metric import _evaluation, avg, check_ahead, pass_at
+from analysis.scores.question import questions
 from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
 from analysis.scores.verdict import verdicts
 from analysis.tables import comparison, frontier
@@ -198,6 +199,12 @@ def test_times_decide_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpu
     assert hours["verdict"] == mark.replace("▼", "▲")
     for table in (at_level, at_end):
         assert any("time also depends on what else" in note for note in table.notes) == (mark == "")
+
+
+@pytest.mark.parametrize(("own_gpus", "outcome"), [(True, "above"), (False, Outcome.UNDECIDED)])
+def test_a_look_decides_hours_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpus, outcome):
+    (question,) = questions(timed(tmp_path, own_gpus=own_gpus), "hours", 0.95, ())
+    assert question.outcome == outcome
 
 
 @pytest.mark.parametrize("what", [{"metric": "hours"}, {"metric": "avg", "at": "equal GPU-seconds"}])
