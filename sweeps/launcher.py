@@ -34,7 +34,7 @@ from sweeps.growing.record import Record
 from sweeps.local import Outcome, available_gpus, check_here, computes_bfloat16, gpus_of, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
-from sweeps.planned import PlannedRun
+from sweeps.planned import PlannedRun, seed_by_seed
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
@@ -311,17 +311,6 @@ def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless
     return _start(
         ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=wanted, unless_cancelled=unless_cancelled
     )
-
-
-def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Runs in the order in which they start: every arm with the first seed, then with the next.
-
-    So a sweep that is stopped, or still under way, has all arms over the same seeds, and what a machine does meanwhile
-    meets all arms alike (the blocks of an experimental design). configs: runs that cannot be read have none.
-    """
-    seed_of = {run_id: configs.get(run_id, {}).get("seed") for run_id in run_ids}
-    place = {seed: i for i, seed in enumerate(dict.fromkeys(seed_of.values()))}
-    return sorted(seed_of, key=lambda run_id: place[seed_of[run_id]])
 
 
 def _start(

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,17 @@ class PlannedRun:
         about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
         about |= {"control": self.control} if self.control else {}
         return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
+
+
+def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Runs in the order in which they start: every arm with the first seed, then with the next.
+
+    So a sweep that is stopped, or still under way, has all arms over the same seeds, and what a machine does meanwhile
+    meets all arms alike (the blocks of an experimental design). configs: runs that cannot be read have none.
+    """
+    seed_of = {run_id: configs.get(run_id, {}).get("seed") for run_id in run_ids}
+    place = {seed: i for i, seed in enumerate(dict.fromkeys(seed_of.values()))}
+    return sorted(seed_of, key=lambda run_id: place[seed_of[run_id]])
 
 
 def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]:

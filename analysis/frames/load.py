@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import TUNING, NoSweep, Sweep, find_sweep
 from rlvr.ledger.tags import as_value, redact
+from rlvr.ledger.terminal import near
 
 Source = Literal["ledger", "mlflow"]
 OTHERS = 3  # at most so many sweeps are named in a line
@@ -203,8 +203,7 @@ def _suggestion(name: str, names: Sequence[str]) -> str:
     """How a study of this name, of which nothing ran, is launched; else what may have been meant; "" without either."""
     if (study_files.FOLDER / f"{name}.yaml").is_file():
         return f" The study {name} has no runs yet: python -m rlvr.run -m study={name}"
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    return near(name, names)
 
 
 def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Sequence[Sweep], pd.DataFrame, list[str]]:

@@ -78,9 +78,10 @@ def build(
         if name not in known:
             raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
     tables = _tables(frames, chosen or known, ask)
-    absent = tuple(f"{name} needs {_needs(name)}" for name in chosen if name not in map(_name, tables))
+    shown = {table.name for table in tables}
+    absent = tuple(f"{name} needs {_needs(name)}" for name in chosen if name not in shown)
     if chosen and not tables:
-        applicable = ", ".join(map(_name, _tables(frames, known, ask))) or "none yet"
+        applicable = ", ".join(table.name for table in _tables(frames, known, ask)) or "none yet"
         raise LookupError(f"--tables: {'; '.join(absent)}. Tables of these runs: {applicable}.")
     claims, others = tuple(verdicts(frames)), tuple(findings(frames))
     data = interactive(frames)  # while another process may still be drawing
@@ -103,10 +104,6 @@ def _tables(frames: Frames, names: Sequence[str], ask: ComparisonOptions | None)
         table = known[name].table(frames, ask) if name in TAKE_ASK and ask else known[name].table(frames)
         tables += [table] if table is not None else []
     return [*tables, *(table for name, table in of_runs(frames).items() if name in names)]
-
-
-def _name(table: Table) -> str:
-    return table.name
 
 
 def _needs(name: str) -> str:

@@ -80,19 +80,7 @@ def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> It
     """Explanations of a message, the most precise first; the last one is the message itself."""
     keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
     yield from _dropped_knobs(text, arguments, registry)
-    if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
-        yield (
-            _missing_in_some("divergence", keys, registry)
-            or _without_effect(typed, "divergence", losses, registry)
-            or _without_effect_in_arm(typed, losses, keys)
-        )
-    if unread := re.match(rf"({'|'.join(SHORTHANDS)})=\S+ has no effect with loss=(\w+)\. Losses that read", text):
-        key, loss = unread.groups()
-        if explanation := _missing_in_some(key, keys, registry) or _set_by_study(key, loss, keys, registry):
-            yield explanation
-        if key in keys and loss not in (losses := _losses(arguments, registry)).split(","):
-            yield _without_effect_in_arm(f"{key}={keys[key]}", losses, keys)
+    yield from _not_read(text, keys, arguments, registry)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
@@ -144,6 +132,23 @@ def _several_values(text: str, registry: Registry, sweep: str) -> str:
     key, _, value = several.group(1).partition("=")
     as_list = "" if key in registry.groups() or "(" in value else f" One list is {key}=[{value}]."
     return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
+
+
+def _not_read(text: str, keys: Mapping[str, str], arguments: Sequence[str], registry: Registry) -> Iterator[str]:
+    """Explanations of a message about a divergence, or a shorthand, that some loss of the command does not read."""
+    if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
+        typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
+        yield (
+            _missing_in_some("divergence", keys, registry)
+            or _without_effect(typed, "divergence", losses, registry)
+            or _without_effect_in_arm(typed, losses, keys)
+        )
+    if unread := re.match(rf"({'|'.join(SHORTHANDS)})=\S+ has no effect with loss=(\w+)\. Losses that read", text):
+        key, loss = unread.groups()
+        if explanation := _missing_in_some(key, keys, registry) or _set_by_study(key, loss, keys, registry):
+            yield explanation
+        if key in keys and loss not in (losses := _losses(arguments, registry)).split(","):
+            yield _without_effect_in_arm(f"{key}={keys[key]}", losses, keys)
 
 
 def _dropped_knobs(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:

@@ -25,6 +25,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps import commands, launcher, local
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
+from sweeps.planned import seed_by_seed
 from sweeps.progress import Progress
 from sweeps.slurm.submissions import waiting_here
 from sweeps.verdict import Outcome
@@ -106,7 +107,7 @@ def test_runs_begin_in_the_order_of_the_sweep_or_as_they_are_given(tmp_path: Pat
 def test_a_launch_starts_every_arm_with_one_seed_before_any_with_the_next(tmp_path: Path) -> None:
     """Two arms of seeds 3 and 1, as typed, really launched; runs that cannot be read come last here."""
     configs = {f"{arm}{seed}": {"seed": seed} for arm in "ab" for seed in (3, 1)}
-    assert launcher.seed_by_seed([*configs, "unreadable"], configs) == ["a3", "b3", "a1", "b1", "unreadable"]
+    assert seed_by_seed([*configs, "unreadable"], configs) == ["a3", "b3", "a1", "b1", "unreadable"]
     tiny = "task=bandit model=table rollout.prompts=1 rollout.dynamic_sampling=none trainer.updates=1 steps=1"
     words = [*tiny.split(), "loss=grpo,rloo", "seed=3,1", "cluster.workers=1", "tracker=none", "cluster.report=false"]
     command = [sys.executable, "-m", "rlvr.run", "-m", *words]
