@@ -279,10 +279,13 @@ def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
 
 
 def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
-    """The labels of the rows that print the best value, never of the base policy; [] where all values print alike, or
-    where neither a larger nor a smaller value is better.
+    """The labels of the rows that print the best value, never of the base policy; [] where all values print alike, where
+    neither a larger nor a smaller value is better, or where a comparison of the values would not be fair.
     """
-    values = {row: at[row, key]["mean"] for row in labels if (row, key) in at and not at[row, key]["base"]}
+    cells = {row: at[row, key] for row in labels if (row, key) in at and not at[row, key]["base"]}
+    if any(cell["unfair"] for cell in cells.values()):
+        return []
+    values = {row: cell["mean"] for row, cell in cells.items()}
     printed = {label: round(v * form.scale, form.decimals or 0) for label, v in values.items() if math.isfinite(v)}
     if not form.better or len(set(printed.values())) < 2:
         return []
