@@ -14,7 +14,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlvr.config import schema
+from rlvr.config import schema, sources
 from rlvr.config.overrides import parse
 
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
@@ -25,6 +25,7 @@ SAMPLE = 3  # points that are also composed in full, as a check
 def composing() -> Generator[None, None, None]:
     """Inside this context Hydra's own `compose("run", [...])` finds conf/, our schema and our resolvers."""
     schema.register()
+    sources.register()
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         yield
 

@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rlvr.config import schema
+from rlvr.config import schema, sources
 from rlvr.config.overrides import command_line, parse
 
 SHORTHANDS = ("eta", "beta", "clip_high")  # top-level knobs for the losses that read them
@@ -48,6 +48,7 @@ class Registry:
         such as pkg://ours.conf. Options of conf/ take precedence over theirs.
         """
         schema.register()
+        sources.register()
         plain = [folder.removeprefix("file://") for folder in folders]
         self.folders = tuple(folder if "://" in folder else str(Path(folder).resolve()) for folder in plain)
         path = create_config_search_path(str(schema.CONF))
