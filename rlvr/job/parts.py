@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,8 @@ from rlvr.trainer.sharded_load import load_for_shards
 log = logging.getLogger("rlvr")
 A = TypeVar("A")
 B = TypeVar("B")
+USUALLY_FREE = 0.85  # share of a GPU's memory, before a run uses it
+ENDING_S = 30.0  # within which a killed process gives its memory back
 
 
 def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
@@ -58,13 +61,31 @@ def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float
     """`max_cache_gb`, if the config leaves it open for the engine: computed from the memory of this rank's GPU."""
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
-    on_gpu = device.type == "cuda"
-    # The run has nothing on the GPU yet: memory in use belongs to other processes, or is cached by torch.
-    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) if on_gpu else 0
-    gpu_gb = free / memory.GB if on_gpu else None
+    gpu_gb = _free_on_gpus(device) / memory.GB if device.type == "cuda" else None
     cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)
     log.info("rollout.engine.max_cache_gb=%.3g, from the memory that is free while responses are sampled", cache_gb)
     return {"max_cache_gb": cache_gb}
+
+
+def _free_on_gpus(device: torch.device) -> int:
+    """Bytes that are free on this rank's GPU, or on another rank's if there are fewer: vLLM may lie on several.
+
+    The run has nothing on its GPUs yet. Where much is in use, processes of an earlier attempt may still be ending:
+    these are waited for.
+    """
+    deadline = time.monotonic() + ENDING_S
+    while True:
+        free, total = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device)  # cached by torch
+        if free >= USUALLY_FREE * total or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    if free < USUALLY_FREE * total:
+        used, all_gb = (total - free) / memory.GB, total / memory.GB
+        log.warning("other processes use %.3g of this GPU's %.3g GB: vLLM's cache is smaller by it", used, all_gb)
+    least = torch.tensor(free)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least)
 
 
 class Parts:

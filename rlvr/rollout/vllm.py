@@ -187,10 +187,20 @@ class VllmEngine:
         """Give the GPU's memory back. The engine cannot sample until the next `sync`."""
         if self.device.type != "cuda":
             return
-        if self._is_leader:
-            self._with_process(lambda connection: self._exchange_checked(connection, {"do": "sleep"}))
+        if self._is_leader and self._child is not None:
+            self._put_to_sleep(self._child)
         if self._shares_vllm:
             dist.barrier()  # the memory of the other ranks' GPUs is free, too
+
+    def _put_to_sleep(self, child: Process) -> None:
+        """A process that is lost has no memory to give back: the next `sync` replaces it. A new one would start,
+        perhaps for minutes, while other ranks wait in the training step.
+        """
+        try:
+            self._exchange_checked(self._connect(child), {"do": "sleep"})
+        except ProcessLost as lost:
+            log.warning("vLLM was lost before it slept; the next step starts it again: %s", lost)
+            self._end_lost_process(child)
 
     def __del__(self) -> None:
         self.close()  # a run that could not be set up is never closed
@@ -432,6 +442,10 @@ class VllmEngine:
 
 def advice(message: str) -> str:
     """Advice on the error message of a vLLM; "" if there is none."""
+    if "Free memory on device" in message:
+        return " Another process uses this GPU (nvidia-smi shows which): end it, or pass another GPU."
+    if "gpu_memory_utilization" in message:  # vLLM's own advice, but here the size of the cache is a knob
+        return " This means the memory for keys and values: raise rollout.engine.max_cache_gb."
     if "out of memory" in message:
         return " Lower rollout.engine.max_cache_gb."
     if "busy or unavailable" in message:

@@ -365,6 +365,14 @@ def end_with_parent(_: Any = None) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def end_forks_with_us() -> None:
+    """Have processes that this one forks end with it: vLLM's others, which have GPU memory from the start on, answer no
+    call before they have loaded the model.
+    """
+    ours = os.getpid()
+    os.register_at_fork(after_in_child=lambda: end_with_parent() if os.getppid() == ours else None)
+
+
 @functools.cache
 def cuda_ipc() -> Any:
     return load_module(str(Path(__file__).with_name("cuda_ipc.py")))
@@ -395,6 +403,7 @@ def main() -> None:
     end_with_parent()
     if os.getppid() != parent:
         return  # the parent ended before `end_with_parent` took effect
+    end_forks_with_us()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # vLLM's own output goes to standard error, which the trainer logs
     server = Server(answers, **options)
@@ -415,6 +424,9 @@ def _exactly(count: int) -> bytes:
         data += chunk
     return bytes(data)
 
+
+if __name__ == "__mp_main__":  # one of vLLM's other processes, where these are not forked
+    end_with_parent()
 
 if __name__ == "__main__":
     main()

@@ -87,7 +87,7 @@ def start(directory: str) -> VllmEngine:
 
 
 def within_the_gpu(directory: str) -> dict[str, Any]:
-    """A sync of an engine that is awake and of one that sleeps, then two syncs that lose the process."""
+    """A sync of an engine that is awake and of one that sleeps, one killed before it sleeps, one killed amid a sync."""
     engine = start(directory)
     first, second, third = (make_model(seed, **WIDE) for seed in (1, 2, 3))
     engine.sync(weights(first))
@@ -98,6 +98,8 @@ def within_the_gpu(directory: str) -> dict[str, Any]:
     expected = tokens_of(engine.generate(make_requests(1), make_sampling(4)))
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
+    engine.sleep()
+    results["left"] = engine.pid
     results["replaced"] = tokens_of(engine.generate(make_requests(1), make_sampling(4))) == expected
     LOGGED.clear()
     engine._child = KilledAtSecondPiece(engine._child)  # type: ignore[assignment]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from rlvr.rollout import vllm_server
@@ -31,6 +33,7 @@ while True:
     if header["do"] == "hang":
         time.sleep(60)
     answer = {{"parent": options["parent"], "name": options["name"], "blocked": signal.SIGUSR2 in blocked}}
+    answer["path"] = os.environ["PATH"]
     sys.stdout.buffer.write(pack(answer, {{"doubled": 2 * arrays["numbers"]}}))
     sys.stdout.buffer.flush()
 """
@@ -39,7 +42,7 @@ while True:
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[Child]:
     (tmp_path / "script.py").write_text(SCRIPT)
-    started = Child(sys.executable, tmp_path / "script.py", {"name": "x"}, dict(os.environ))
+    started = Child(sys.executable, tmp_path / "script.py", {"name": "x"}, {**os.environ, "PATH": "/usr/bin"})
     yield started
     started.kill()
 
@@ -48,7 +51,9 @@ def test_arrays_arrive_unchanged_and_signals_to_stop_are_blocked_in_the_child(ch
     numbers = np.arange(400_000, dtype=np.float32).reshape(2, -1)  # more than a pipe holds
     child.send({"do": "double"}, {"numbers": numbers}, 30)
     header, arrays = child.receive(30)
-    assert header == {"parent": os.getpid(), "name": "x", "blocked": True}
+    # programs of its environment (ninja) are found although that is not activated
+    path = f"{Path(sys.executable).parent}:/usr/bin"
+    assert header == {"parent": os.getpid(), "name": "x", "blocked": True, "path": path}
     np.testing.assert_array_equal(arrays["doubled"], 2 * numbers, strict=True)
 
 
@@ -101,3 +106,30 @@ def test_a_temporary_environment_is_restored_whatever_has_changed_it(monkeypatch
         del os.environ["PATH"]
         raise KeyError
     assert dict(os.environ) == before
+
+
+FORKS = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(vllm_server.__file__).parent)!r})
+from vllm_server import end_forks_with_us
+
+end_forks_with_us()
+if os.fork() == 0:
+    if os.fork() == 0:
+        time.sleep(60)  # the fork of a fork: a pool of compilers, which has its own parent
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_has_forked_ends_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        fork = psutil.Process(int(started.stdout.readline()))
+        (of_fork,) = fork.children()
+        started.kill()
+        gone, _ = psutil.wait_procs([fork], timeout=20)
+        assert gone == [fork]
+        assert of_fork.is_running()
+        of_fork.kill()

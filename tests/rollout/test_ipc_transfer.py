@@ -38,6 +38,11 @@ def test_a_process_that_replaces_another_samples_the_same_from_main_memory(resul
     assert results["within"]["replaced"]
 
 
+def test_a_process_that_was_lost_is_not_started_again_to_sleep(results: dict[str, Any]) -> None:
+    """It would start for minutes while other ranks wait in the training step."""
+    assert results["within"]["left"] is None
+
+
 def test_a_process_killed_during_a_transfer_is_replaced_by_one_with_all_weights(results: dict[str, Any]) -> None:
     assert results["within"]["then"].startswith("weights go to vLLM through main memory, not within the GPU: it ended")
     assert results["within"]["struck"] < CLOSE

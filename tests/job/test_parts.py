@@ -1,0 +1,52 @@
+"""How much of a GPU's memory is taken to be free. There is no GPU here: what a driver reports is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rlvr.job import parts
+from rlvr.trainer import distributed
+
+GB = 2**30
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """GB that the driver of a GPU of 80 reports as free, the last one again and again; a second passes between two."""
+    free, now = list[int](), [0.0]
+
+    def report(_: torch.device) -> tuple[int, int]:
+        return (free.pop(0) if len(free) > 1 else free[0]) * GB, 80 * GB
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", report)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * GB)  # by torch, for this process
+    monkeypatch.setattr(parts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(parts.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return free
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    distributed.join_group()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_memory_of_processes_that_are_ending_is_waited_for(reports, caplog):
+    reports += [20, 45, 77, 78]
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        assert parts._free_on_gpus(torch.device("cuda")) == 79 * GB
+    assert not caplog.records
+
+
+def test_memory_that_others_keep_is_told(reports, caplog):
+    reports += [50]
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        assert parts._free_on_gpus(torch.device("cuda")) == 52 * GB
+    assert [r.getMessage() for r in caplog.records] == [
+        "other processes use 28 of this GPU's 80 GB: vLLM's cache is smaller by it"
+    ]

@@ -1,0 +1,32 @@
+"""What is said beside messages of vLLM 0.32 that name a setting which is no knob here."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlvr.rollout.vllm import advice
+
+TAKEN = (
+    "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization "
+    "(0.01, 0.79 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+SMALL = (
+    "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try "
+    "increasing `gpu_memory_utilization`."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "advised"),
+    [
+        (TAKEN, "Another process uses this GPU"),
+        (SMALL, "raise rollout.engine.max_cache_gb"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "Lower rollout.engine.max_cache_gb"),
+    ],
+)
+def test_advice_names_what_a_user_can_change(message: str, advised: str) -> None:
+    assert advised in advice(message)
+
+
+def test_other_messages_get_none() -> None:
+    assert advice("KeyError: 'x'") == ""
