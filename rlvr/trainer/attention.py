@@ -15,21 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward, use_gqa_in_sdpa
+from transformers.masking_utils import sdpa_mask
 
-from rlvr.model.grouped_queries import for_kernels
+from rlvr.model.grouped_queries import for_kernels, takes_groups
 from rlvr.trainer.layout import Packed, Segment, Varlen
 from rlvr.trainer.rows import rows
 
-NAME = "rlvr_packed"
+NAME, PADDED = "rlvr_packed", "rlvr_padded"
 # Arguments of attention variants that change the scores in a way that is not implemented here.
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 def register() -> None:
-    """Register `attend` with transformers under `NAME`. May be called more than once."""
+    """Register `attend` and `attend_padded` with transformers under their names. May be called more than once."""
     AttentionInterface.register(NAME, attend)
+    AttentionInterface.register(PADDED, attend_padded)
+    AttentionMaskInterface.register(PADDED, sdpa_mask)
 
 
 @torch.compiler.disable  # shapes differ from one micro-batch to the next: it would be compiled again and again
@@ -44,10 +47,10 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention function of `transformers`: query [1, H, N, D], key and value [1, K, N, D] → [1, N, H, D].
 
-    Without `packed` it is PyTorch's causal attention. Raises ValueError for variants of attention in UNSUPPORTED.
+    Without `packed` it is `attend_padded`. Raises ValueError for variants of attention in UNSUPPORTED.
     """
     if packed is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return attend_padded(module, query, key, value, attention_mask, **kwargs)
     unsupported = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
     if unsupported:
         raise ValueError(f"packed attention cannot do {', '.join(unsupported)}: pass trainer.packing=false")
@@ -58,6 +61,15 @@ def attend(
     query, key, value = to_float32_on_cpu(query, key, value)
     results = [_attend_segment(query, key, value, segment, scale) for segment in packed.segments]
     return torch.cat(results).to(dtype).index_select(0, packed.order)[None], None
+
+
+def attend_padded(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """The function "sdpa" of `transformers`, except that no attention on a GPU keeps all scores for grouped queries."""
+    if use_gqa_in_sdpa(attention_mask, key, value):  # otherwise keys and values are repeated there
+        key, value, _ = for_kernels(query, key, value, masked=False)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
 def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
@@ -123,6 +135,14 @@ def to_float32_on_cpu(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _gather(tokens: Tensor, index: Tensor) -> Tensor:
     """tokens [N, H, D], index [b, t] → [b, H, t, D]"""
     return rows(tokens, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
+
+
+def pad_for_kernels(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+    """Let a model that reads padded rows compute attention by `attend_padded`, where "sdpa" would keep all scores."""
+    replaceable = getattr(model, "_supports_attention_backend", False) and model.config._attn_implementation == "sdpa"
+    if replaceable and device.type == "cuda" and not takes_groups(device, dtype):
+        register()
+        model.set_attn_implementation(PADDED)
 
 
 def can_pack(model: PreTrainedModel) -> bool:

@@ -108,6 +108,7 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
         log.warning("sequences are padded, not packed: %s", why)
     if knobs.shared_prompt == "always":
         raise ValueError(f"trainer.shared_prompt=always is impossible: {why}. Pass trainer.shared_prompt=auto.")
+    attention.pad_for_kernels(actor.model, device, knobs.precision)
     return Packer(False, knobs.shared_prompt, pad_token_id)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -35,6 +37,25 @@ def test_half_precision_attention_rounds_once_on_a_cpu() -> None:
     for half, exact_input in zip(inputs, exact, strict=True):
         assert half.grad is not None
         torch.testing.assert_close(half.grad.double(), exact_input.grad, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize(("queries", "masked"), [(5, False), (1, False), (5, True)])
+def test_attention_of_padded_rows_by_a_loop(queries: int, masked: bool) -> None:
+    """Four heads of queries, two of keys, 5 keys: causal without a mask, where a lone query is the last token."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, h, n, 8, generator=generator) for h, n in ((4, queries), (2, 5), (2, 5)))
+    visible = torch.ones(queries, 5, dtype=torch.bool).tril(5 - queries)
+    if masked:
+        visible = torch.rand(queries, 5, generator=generator) < 0.5
+        visible[:, 0] = True
+    layer = torch.nn.Module()
+    layer.num_key_value_groups = 2  # type: ignore[assignment]
+    actual, _ = attend(layer, q, k, v, visible[None, None] if masked else None, scaling=0.3)
+    for row, head, n in itertools.product(range(3), range(4), range(queries)):
+        seen = visible[n].nonzero()[:, 0]
+        keys, values = k[row, head // 2, seen].double(), v[row, head // 2, seen].double()
+        expected = (0.3 * keys @ q[row, head, n].double()).softmax(0) @ values
+        torch.testing.assert_close(actual[row, n, head].double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def layouts(data: Batch) -> dict[str, Layout]:

@@ -52,6 +52,10 @@ def test_grouped_queries_in_float32_keep_no_scores_in_packed_sequences(alone: di
     assert alone["twins"]["clipped, to the base policy"]["kernels"] == ["efficient torch.float32"]
 
 
+def test_grouped_queries_in_float32_keep_no_scores_in_padded_rows(alone: dict[str, Any]) -> None:
+    assert alone["twins"]["padded"]["kernels"] == ["efficient torch.float32"]
+
+
 def test_rewards_that_a_loss_does_not_take_are_refused(alone: dict[str, Any]) -> None:
     assert alone["refuses graded rewards"]
 
