@@ -33,6 +33,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -392,7 +393,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     # Each in a process of its own, so that none inherits another's memory.
     commands = [[sys.executable, "-m", *words(kind, [model], options)] for kind, model in jobs]
-    return max(subprocess.run(command).returncode for command in commands)
+    return run_each(commands)
+
+
+def run_each(commands: Sequence[Sequence[str]]) -> int:
+    """Run the commands one after another. Returns the exit status: of the first that failed, as a shell gives it."""
+    failed = list[int]()
+    for command in commands:
+        status = subprocess.run(command).returncode
+        if status:
+            status = status if status > 0 else 128 - status  # ended by a signal, whose number is negative
+            print(f"failed with exit status {status}: {shlex.join(command)}", file=sys.stderr)
+            failed.append(status)
+    return failed[0] if failed else 0
 
 
 def on_fake_gpu(options: argparse.Namespace) -> int:

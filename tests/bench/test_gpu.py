@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,21 @@ def test_each_measurement_is_one_line_with_its_command(kind: str, capsys: pytest
     else:
         assert row["value"] > 0
         assert 0 < row["share"] < math.inf
+
+
+def test_a_measurement_that_a_signal_ends_fails_the_benchmark(capfd: pytest.CaptureFixture[str]) -> None:
+    """SIGTERM is 15, so that a shell's status is 128 + 15. The others are still measured."""
+    scripts = ["pass", "import os; os.kill(os.getpid(), 15)", "exit(3)", "print('measured')"]
+    commands = [[sys.executable, "-c", script] for script in scripts]
+    assert gpu.run_each(commands) == 143
+    output, errors = capfd.readouterr()
+    assert output == "measured\n"
+    assert [line.split(":")[0] for line in errors.splitlines()] == [
+        "failed with exit status 143",
+        "failed with exit status 3",
+    ]
+    assert "os.kill" in errors.splitlines()[0]
+    assert gpu.run_each(commands[:1]) == 0
 
 
 def test_layers_count_in_the_work_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
