@@ -14,7 +14,7 @@ estimate of rlvr/config/memory.py. `packed`, `varlen`, `compiled`: how it was co
 `first_s`: seconds of the first update, compilation included.
 train_compiled: the same with `trainer.compile=auto`. Compilation pays if its `share` is larger than that of `train`.
 logp: peak memory of log-probabilities and entropies of four times --tokens and of their gradient, with logits in
-chunks and all at once (`peer_value`), the head's weights included; `share` is the ratio of the two.
+chunks and all at once (`peer_value`; null: out of memory), the head's weights included; `share`: ratio of the two.
 decode: new tokens per second of the native engine, 64 samples at once; `share`: of what reading the weights once per
 step for all of them allows, at the rate of a copy within the GPU's memory measured just before. An embedding that is
 not the head, too, does not count: only its rows of the sampled tokens are read.
@@ -216,7 +216,10 @@ def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Ro
 
     work(CHUNK)
     chunked = peak_gb(lambda: work(CHUNK), device)
-    whole = peak_gb(lambda: work(tokens * shape["vocab_size"]), device)
+    try:
+        whole = peak_gb(lambda: work(tokens * shape["vocab_size"]), device)
+    except torch.OutOfMemoryError:
+        whole = None
     return {
         "name": "peak memory of log-probabilities",
         "layers": 0,

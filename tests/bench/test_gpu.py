@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlvr.config.memory import Architecture
+from rlvr.trainer.logprob import token_logp
 from rlvr.trainer.packer import Packer
 from tests.bench import gpu, lad_step
 from tests.support import fake_cuda
@@ -48,6 +50,23 @@ def test_a_measurement_that_a_signal_ends_fails_the_benchmark(capfd: pytest.Capt
     ]
     assert "os.kill" in errors.splitlines()[0]
     assert gpu.run_each(commands[:1]) == 0
+
+
+def test_logits_that_do_not_fit_at_once_leave_the_chunked_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fits(work: Callable[[], object], device: torch.device) -> float:
+        """Peak memory of a small GPU, which has no room for all logits at once."""
+        work()
+        return 2.0
+
+    def small(head: torch.nn.Linear, hidden: torch.Tensor, *inputs: Any, chunk: int, **options: Any) -> Any:
+        if chunk == len(hidden) * head.out_features:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return token_logp(head, hidden, *inputs, chunk=chunk, **options)
+
+    monkeypatch.setattr(gpu, "peak_gb", fits)
+    monkeypatch.setattr(gpu, "token_logp", small)
+    row = gpu.logp("tiny", 64, None, torch.device("cpu"))
+    assert (row["value"], row["peer_value"], row["share"]) == (2.0, None, None)
 
 
 def test_layers_count_in_the_work_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
