@@ -13,7 +13,7 @@ from rlvr.trainer import distributed, lora
 from rlvr.trainer.actor import Actor, ActorOutput
 from rlvr.trainer.knobs import Knobs
 from rlvr.trainer.layout import Layout
-from rlvr.trainer.shard import Sharding, release, shard
+from rlvr.trainer.shard import Sharding, forget_passes, release, shard
 from rlvr.trainer.sharded_load import fill, is_empty
 
 
@@ -64,10 +64,13 @@ class FrozenPolicies:
         return of_base, self.reference(layout, with_entropy=False).logp
 
     def release(self) -> None:
-        """Free the full weights and keep the shards. No backward pass does it here, and the engine needs the memory."""
+        """Free the full weights, keep the shards, and empty FSDP's record of forward passes. No backward pass does it
+        here, and the engine needs the memory.
+        """
         for frozen in (self.base, self.resettable):
             if isinstance(frozen, Actor):  # else a function: the policy with its adapters off
                 release(frozen)
+                forget_passes(frozen)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint needs: those of a reference with resets, which cannot be rebuilt like the base

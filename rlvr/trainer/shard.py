@@ -92,5 +92,14 @@ def release(actor: nn.Module) -> None:
         module.reshard()
 
 
+def forget_passes(actor: nn.Module) -> None:
+    """Empty FSDP's record of forward passes, which grows until a backward pass empties it.
+
+    Only for an actor without gradients: sums of gradients over ranks that are under way would be lost.
+    """
+    if isinstance(actor, FSDPModule) and actor._get_fsdp_state()._is_root:  # set by the first forward pass
+        actor.reset_iter_state()
+
+
 def _sharded(actor: nn.Module) -> Iterator[FSDPModule]:
     return (m for m in actor.modules() if isinstance(m, FSDPModule))

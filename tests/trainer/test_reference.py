@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needs
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, frozen_gathered, gradients, make_trainer, surrogate, weights
+from tests.trainer.tiny import batch, frozen_gathered, frozen_passes, gradients, make_trainer, surrogate, weights
 
 SEEN = list[Tensor]()
 
@@ -109,6 +109,23 @@ def test_full_weights_of_frozen_copies_are_freed_after_use(dtype: str, knobs: di
     assert frozen_gathered(trainer) == 0
     trainer.policy_of(batch())
     assert frozen_gathered(trainer) == 0
+
+
+def test_records_of_forward_passes_of_frozen_copies_do_not_grow_from_step_to_step() -> None:
+    """FSDP has an entry in two lists for each pass of the two layers and of the root. Nine rows, two copies."""
+    recorded = list[int]()
+
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        recorded.append(frozen_passes(trainer))
+        return surrogate(policy, batch)
+
+    trainer = make_trainer(loss=looks, token_budget=1, kl=0.1, base_kl=True, reference_every=2)
+    for _ in range(3):
+        trainer.learn(batch(logp_ref=None))
+        assert recorded[-1] == 2 * 3 * 9 * 2
+        assert frozen_passes(trainer) == 0
+        trainer.policy_of(batch())
+        assert frozen_passes(trainer) == 0
 
 
 def test_a_reference_that_only_the_first_pass_read_is_not_held_in_full_while_the_policy_learns() -> None:

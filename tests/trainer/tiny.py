@@ -127,6 +127,15 @@ def frozen_gathered(trainer: Trainer) -> int:
     return sum(gathered(policy) for policy in frozen if isinstance(policy, nn.Module))
 
 
+def frozen_passes(trainer: Trainer) -> int:
+    """Entries of FSDP's records of forward passes of the trainer's frozen copies."""
+    frozen = [policy for policy in (trainer.frozen.base, trainer.frozen.resettable) if isinstance(policy, FSDPModule)]
+    order = [entry for policy in frozen for entry in policy._get_fsdp_state()._comm_ctx.post_forward_order]
+    states = [m._get_fsdp_state() for policy in frozen for m in policy.modules() if isinstance(m, FSDPModule)]
+    groups = [group for state in states for group in state._fsdp_param_groups]
+    return len(order) + sum(len(group._post_forward_indices) for group in groups)
+
+
 def weights(trainer: Trainer) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in trainer.weights()}
 
