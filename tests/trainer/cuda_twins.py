@@ -70,12 +70,14 @@ class Outcome:
     """Largest differences between a configuration on the GPU and on the CPU, and how its attention was computed there.
 
     metrics: as a fraction of the metric where that is more than 1. gradient: of the last update, as a fraction of its
-    largest number. kernels: of attention; [] on a real GPU, which does not record them.
+    largest number. skipped: updates whose gradient overflowed on the GPU or on the CPU. kernels: of attention; [] on a
+    real GPU, which does not record them.
     """
 
     metrics: float
     logp: float
     gradient: float
+    skipped: float
     kernels: list[str] = field(default_factory=list[str])
     packed: bool = False
     varlen: bool = False
@@ -106,6 +108,7 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
         max(abs(on_gpu[0][name] - value) / max(1.0, abs(value)) for name, value in on_cpu[0].items()),
         float((on_gpu[1] - on_cpu[1]).abs().max()),
         worst(on_gpu[2], on_cpu[2]),
+        max(metrics.get("optim/skipped", 0.0) for metrics in (on_gpu[0], on_cpu[0])),
         kernels,
         on_gpu[3].packing,
         on_gpu[3].varlen,

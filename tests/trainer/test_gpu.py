@@ -54,6 +54,7 @@ def test_a_gpu_learns_as_a_cpu(layout: str, dtype: str) -> None:
     assert outcome.varlen == (outcome.packed and dtype != "float32")
     assert max(outcome.logp, outcome.metrics) < CLOSE[dtype], outcome
     assert outcome.gradient < CLOSE[dtype] / 2, outcome
+    assert outcome.skipped == 0, outcome
     if "compile" in knobs and torch.version.cuda:  # the fake's dispatch mode keeps the compiler away
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs
 
