@@ -279,8 +279,8 @@ def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
 
 
 def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
-    """The labels of the rows that print the best value, never of the base policy; [] where all values print alike, where
-    neither a larger nor a smaller value is better, or where a comparison of the values would not be fair.
+    """The labels of the rows that print the best value, never of the base policy; [] where all values print alike,
+    where neither a larger nor a smaller value is better, or where a comparison of the values would not be fair.
     """
     cells = {row: at[row, key] for row in labels if (row, key) in at and not at[row, key]["base"]}
     if any(cell["unfair"] for cell in cells.values()):
