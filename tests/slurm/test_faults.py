@@ -83,7 +83,9 @@ def struck(
     runs = by_seed(place)
     freeze([runs[seed] for seed in (SUPERVISOR, SLURMD, LIMIT)])
     jobs = {int(name.rpartition("-s")[2]): run for name, run in place.status().items()}
-    place.client("scontrol", "update", f"JobId={jobs[LIMIT]['job']}", "TimeLimit=1")
+    # 60 to 120 s from now on: its warning, 120 s before the end, is due, and SLURM sends it before it ends the job.
+    minutes = int(place.client("squeue", "-h", "-j", jobs[LIMIT]["job"], "-o", "%M").split(":")[-2])
+    place.client("scontrol", "update", f"JobId={jobs[LIMIT]['job']}", f"TimeLimit={minutes + 2}")
     os.kill(slurmd_of(cluster, jobs[SLURMD]["node"]), signal.SIGKILL)
     supervisor_of(runs[SUPERVISOR]).kill()
     with ThreadPoolExecutor(1) as meanwhile:
