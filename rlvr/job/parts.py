@@ -58,7 +58,7 @@ def one_thread_at_a_time(work: Callable[[A], B], lock: threading.Lock) -> Callab
 
 
 def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float]:
-    """`max_cache_gb`, if the config leaves it open for the engine: computed from the memory of this rank's GPU."""
+    """`max_cache_gb`, if the config leaves it open for the engine: computed from the memory of the ranks' GPUs."""
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
     gpu_gb = _free_on_gpus(device) / memory.GB if device.type == "cuda" else None

@@ -63,13 +63,13 @@ class Child:
 
     def __init__(self, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         command = [python, "-P", str(script), json.dumps({**options, "parent": os.getpid()})]
-        # As in an activated environment: vLLM runs compilers (ninja) that are installed there.
-        path = f"{Path(python).parent}:{environment.get('PATH', os.defpath)}" if Path(python).is_absolute() else None
+        if Path(python).is_absolute():  # as in an activated environment: vLLM runs compilers (ninja) of its own
+            environment = {**environment, "PATH": f"{Path(python).parent}:{environment.get('PATH', os.defpath)}"}
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # a child inherits blocked signals
         try:
             self.process = subprocess.Popen(
                 command,
-                env={**environment, "PATH": path} if path else environment,
+                env=environment,
                 bufsize=0,
                 start_new_session=True,
                 stdin=subprocess.PIPE,

@@ -126,8 +126,6 @@ class Server:
         self.topic = 0  # of the message that is being handled
         self.running: dict[str, Running] = {}
         self.last_sent = time.monotonic()
-        if self.processes > 1:
-            self.llm.collective_rpc(end_with_parent)
 
     def _on_gpu(self, dtype: str, *, sleeps: bool) -> dict[str, Any]:
         """Options for a GPU: in sleep CUDA graphs give their memory back, too; logits are float32, as the trainer's
@@ -359,7 +357,7 @@ def take_on_worker(worker: Any, tensors: list[Any]) -> None:
     worker.reload_weights(weights_iterator=received())
 
 
-def end_with_parent(_: Any = None) -> None:
+def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, even if it hangs (vLLM itself only asks it to end)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward, use_gqa_in_sdpa
 from transformers.masking_utils import sdpa_mask
 
-from rlvr.model.grouped_queries import for_kernels, takes_groups
+from rlvr.model.grouped_queries import AMPERE, for_kernels, takes_groups
 from rlvr.trainer.layout import Packed, Segment, Varlen
 from rlvr.trainer.rows import rows
 
@@ -113,7 +113,7 @@ def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtyp
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not heads:
         return False
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return head_dim % 8 == 0 and head_dim <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
+    return head_dim % 8 == 0 and head_dim <= 256 and torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def _attend_segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
