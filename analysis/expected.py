@@ -13,10 +13,11 @@ from analysis.frames.run import rows
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms_of, settings
-from analysis.scores.claim import Claim, read
-from analysis.scores.metric import check_ahead
+from analysis.scores.claim import Claim, Where, read
+from analysis.scores.metric import TIMES, check_ahead
 from analysis.scores.selection import select
 from analysis.scores.sides import NotTested, reference_of, sides, trend
+from analysis.scores.trajectory import SHARED_TIME
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,18 @@ def _arms(planned: Sequence[PlannedArm]) -> list[Arm]:
     firsts = {arm.group_id: arm for arm in planned}
     records = [RunRecord(i, i, overrides=arm.typed, config=flat_config(dict(arm.config))) for i, arm in firsts.items()]
     return arms_of(rows(runs_frame(records, {i: arm.sweep_id for i, arm in firsts.items()})))
+
+
+def untestable_times(claims: Sequence[Mapping[str, Any]]) -> str:
+    """A message on the claims about time, for runs without GPUs of their own; "" if there are none."""
+    timed = [n for n, c in enumerate(map(read, claims), start=1) if c.at == Where.SECONDS or c.metric.startswith(TIMES)]
+    if not timed:
+        return ""
+    numbers = f"claim {timed[0]}" if len(timed) == 1 else f"claims {', '.join(map(str, timed))}"
+    return (
+        f"These runs cannot test {numbers}: {SHARED_TIME}. To test such claims, set cluster=slurm cluster.gpus=1 "
+        "cluster.pack=1."
+    )
 
 
 def unmeasured(claims: Sequence[Mapping[str, Any]], evaluations: Sequence[tuple[Sequence[str], int]]) -> str:

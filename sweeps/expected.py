@@ -4,6 +4,7 @@ no run can test is refused before the runs, and not reported after them.
 Refused are: a metric that none of the runs measures; an option that its group does not have; a claim that compares arms
 with themselves; and, where a study is launched as its file defines it, an arm that neither this launch nor another
 sweep of the study has. A study may grow over several launches: an arm that is missing from a part of it is a warning.
+So is a claim about time where runs share machines: its runs may be there for other claims.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ WHOLE = {"study", "seed", *NOT_IDENTITY} - {*GRID_KEYS, *EXPECTED}  # keys that 
 BY_ITSELF = "loss=grpo"  # never missing: reports also use the GRPO runs of other studies
 
 
-def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str]) -> str:
-    """A warning about expectations that these runs cannot test but other runs might; "" if there are none.
+def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str]) -> list[str]:
+    """Warnings, one line each, about expectations that these runs cannot test but other runs might.
 
     typed: the words of the command. Raises ValueError for expectations that no run can test.
     """
     config = planned.runs[0].config
     baseline, claims = str(config.get("baseline") or ""), list(config.get("claims") or ())
     if not baseline and not claims:
-        return ""
+        return []
     analysis = _analysis()
     _check_options(analysis.selectors(baseline, claims), registry)
     if claims and (problem := analysis.unmeasured(claims, _evaluations(planned))):
         raise ValueError(f"{problem} Correct it, or drop the claims: claims=[].")
+    timed = "" if planned.own_gpus else analysis.untestable_times(claims)
+    absent = _absent(planned, ledger, typed, baseline, claims)
+    return [line for line in (timed, absent) if line]
+
+
+def _absent(planned: Plan, ledger: Ledger, typed: Sequence[str], baseline: str, claims: Sequence[Any]) -> str:
+    """A warning about expectations of arms that these runs lack; "" if there are none. Raises as `check` does."""
+    analysis, config = _analysis(), planned.runs[0].config
     arms = [analysis.PlannedArm(planned.sweep_id, run.group_id, run.overrides, run.config) for run in planned.runs]
     untestable = _certain(analysis.untestable(arms, baseline, claims), config)
     if not untestable:

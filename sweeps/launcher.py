@@ -62,9 +62,9 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
 
 
 def _check_expected(planned: Plan) -> None:
-    """ValueError for an expectation that no run can test; a printed warning for those that only these runs cannot."""
+    """ValueError for an expectation that no run can test; printed warnings for those that only these runs cannot."""
     current = session.current()
-    if line := expected.check(planned, Ledger(home()), current.registry, current.typed):
+    for line in expected.check(planned, Ledger(home()), current.registry, current.typed):
         print(line, file=sys.stderr)
 
 

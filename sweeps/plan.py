@@ -42,6 +42,12 @@ class Plan:
         return str(self.runs[0].config.get("name") or "")
 
     @property
+    def own_gpus(self) -> bool:
+        """Whether SLURM, if there is one, allocates every run GPUs that no other run uses: only then times compare."""
+        clusters = [run.config["cluster"] for run in self.runs]
+        return all(c["backend"] != "local" and c["gpus"] > 0 and c["pack"] == 1 for c in clusters)
+
+    @property
     def about(self) -> dict[str, Any]:
         """The content of sweep.json, but for the time."""
         return {

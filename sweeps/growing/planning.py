@@ -137,12 +137,10 @@ def _rule(master: DictConfig, points: PairedPoints, ledger: Ledger, spent: int, 
 def _check_metric(name: str, first: Plan) -> None:
     """ValueError for a metric that the evaluations of some arm do not measure, or that is decided only on GPUs."""
     settings = {repr((run.config["task"], run.config["evaluation"])): run.config for run in first.runs}
-    clusters = [run.config["cluster"] for run in first.runs]
-    own_gpus = all(c["backend"] != "local" and c["gpus"] > 0 and c["pack"] == 1 for c in clusters)
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, reported elsewhere
             names, samples = evaluation_metric_names(config), config["evaluation"]["samples"]
-            results.check_metric(name, names, samples, own_gpus=own_gpus)
+            results.check_metric(name, names, samples, own_gpus=first.own_gpus)
 
 
 def _candidates(

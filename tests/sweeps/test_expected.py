@@ -21,7 +21,7 @@ steps: 4
 evaluation: {{every: 4, samples: {samples}, k: [1, 4]}}
 {baseline}
 claims:
-  - {{says: it wins, metric: "{metric}", arm: "{arm}", relation: "{relation}", of: {of}, {against}}}
+  - {{says: it wins, metric: "{metric}", arm: "{arm}", relation: "{relation}", of: {of}, {against}{at}}}
 hydra:
   mode: MULTIRUN
   sweeper: {{params: {{loss: "grpo,pacs"}}}}
@@ -40,7 +40,7 @@ def launched(
 
     def launch(*words: str, **about: object) -> tuple[int, str]:
         usual = {"samples": 8, "metric": "avg", "arm": "loss=pacs", "relation": ">", "of": "each"}
-        fields = {**usual, "baseline": "", "against": "", **about}
+        fields = {**usual, "baseline": "", "against": "", "at": "", **about}
         (tmp_path / "mine" / "study" / "mine.yaml").write_text(STUDY.format(**fields))
         code = main(["--config-dir", str(tmp_path / "mine"), "study=mine", "cluster=local", *words, "--dry-run"])
         return code, capsys.readouterr().err
@@ -107,10 +107,38 @@ def test_what_other_sweeps_of_the_study_may_test_is_warned_of(launched, words, a
 def test_an_arm_of_another_sweep_of_the_study_counts(tmp_path: Path) -> None:
     ledger, words = Ledger(tmp_path), ["name=grown", "steps=4"]
     grpo, pacs = ([*words, "loss=grpo"],), ([*words, "loss=pacs", f"claims=[{WINS}]"],)
-    assert "no arm has loss=grpo" in check(planned(*pacs), ledger, REGISTRY, [])
+    (warning,) = check(planned(*pacs), ledger, REGISTRY, [])
+    assert "no arm has loss=grpo" in warning
     write(planned(*grpo), ledger)
-    assert check(planned(*pacs), ledger, REGISTRY, []) == ""
-    assert "no arm has loss=grpo" in check(planned([*pacs[0], "name=other"][1:]), ledger, REGISTRY, [])
+    assert check(planned(*pacs), ledger, REGISTRY, []) == []
+    (warning,) = check(planned([*pacs[0], "name=other"][1:]), ledger, REGISTRY, [])
+    assert "no arm has loss=grpo" in warning
+
+
+@pytest.mark.parametrize("about", [{"at": "at: equal GPU-seconds"}, {"metric": "time/step_s"}])
+def test_a_claim_about_time_is_warned_of_where_runs_share_a_machine(launched, about: dict[str, object]) -> None:
+    code, errors = launched(**about)
+    assert code == 0
+    (line,) = errors.splitlines()
+    assert line.startswith("These runs cannot test claim 1: without GPUs that SLURM allocated to each run alone, time")
+    assert line.endswith("set cluster=slurm cluster.gpus=1 cluster.pack=1.")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "warned"),
+    [
+        ("backend=slurm gpus=1", False),
+        ("backend=slurm gpus=1 pack=2", True),
+        ("backend=slurm gpus=0", True),
+        ("backend=local gpus=1", True),
+    ],
+)
+def test_a_claim_about_time_needs_gpus_of_each_run(tmp_path: Path, cluster: str, warned: bool) -> None:
+    claims = f"claims=[{WINS.replace('metric: avg', 'metric: hours')}]"
+    words = ["steps=4", claims, *(f"cluster.{word}" for word in cluster.split())]
+    lines = check(planned([*words, "loss=grpo"], [*words, "loss=pacs"]), Ledger(tmp_path), REGISTRY, [])
+    assert bool(lines) == warned
+    assert all("time also depends on what else a machine did" in line for line in lines)
 
 
 def test_with_tuning_arms_are_not_held_to_agree(launched) -> None:
