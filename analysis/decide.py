@@ -5,7 +5,7 @@ Plain data in and out: a launch imports this module by name, once it needs one o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,10 @@ def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpu
         )
 
 
-def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:
-    """The outcome of each question of a sweep at this nominal level. closed: names of questions decided before."""
+def look(
+    home: Path, sweep_id: str, about: str, level: float, closed: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The outcome of each question of a sweep at this nominal level. closed: those of questions decided before."""
     open_questions = questions(frames(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
     return [
         {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)} for q in open_questions

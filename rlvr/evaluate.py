@@ -48,6 +48,7 @@ from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import base_policy
 from rlvr.ledger.sweeps import EVALUATION, TUNING, Ledger
 
+NEWEST = "newest"  # --checkpoint by default
 BASE = "base"  # name, in tables, of the policy that runs started from
 
 
@@ -116,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("words", nargs="+", metavar="SOURCE | KEY=VALUE", help="as above; commas in a VALUE sweep")
     parser.add_argument(
         "--checkpoint",
-        default="newest",
+        default=NEWEST,
         metavar="WHICH",
         help="of a run: newest (default), best (checkpoint.keep_best), all, base (its base policy), or a step",
     )
@@ -154,28 +155,30 @@ def policies_of(
     if not sources:
         raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint, or a model by directory or hub name.")
     policies: list[EvaluatedPolicy] = []
+    chosen = based = False  # whether some source has checkpoints to choose from; has a base policy
     for source in sources:
         path = Path(source).expanduser()
-        if not _exists(str(path)):
-            policies += _of_word(source, ledger, which, with_base=with_base)
-        elif is_checkpoint(path):
-            policies.append(_of_checkpoint(path.resolve()))
-        elif (path / "config.json").is_file():
+        exists = _exists(str(path))
+        if exists and is_checkpoint(path):
+            run_dir, based = layout.run_of(path.resolve()), True
+            base = [_base(run_dir, read_config(run_dir))] if with_base else []
+            policies += [_of_checkpoint(path.resolve()), *base]
+        elif exists and (path / "config.json").is_file():
             policies.append(EvaluatedPolicy(path.resolve(), path.resolve().name, digest_of(path), 0))
-        elif layout.info(path).is_file():
-            policies += _of_named_run(path.resolve(), which, with_base=with_base)
+        elif not exists and _is_hub_name(path):
+            snapshot = downloaded(source)
+            policies.append(EvaluatedPolicy(snapshot, path.name, digest_of(snapshot), 0))
         else:
-            policies += _of_name(source, ledger, which, with_base=with_base)
+            chosen = based = True
+            if exists and layout.info(path).is_file():
+                policies += _of_named_run(path.resolve(), which, with_base=with_base)
+            else:
+                policies += _of_name(source, ledger, which, with_base=with_base)
+    if which != NEWEST and not chosen:
+        raise ValueError(f"--checkpoint {which} chooses among the checkpoints of a run, and no run is named. Drop it.")
+    if with_base and not based:
+        raise ValueError("--with-base adds the base policies of runs, and no run is named. Name the base as a source.")
     return policies
-
-
-def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
-    """Policies of a word that is no path on this machine: a model on the hub, or a name on the ledger."""
-    path = Path(source).expanduser()
-    if not _is_hub_name(path):
-        return _of_name(source, ledger, which, with_base=with_base)
-    snapshot = downloaded(source)
-    return [EvaluatedPolicy(snapshot, path.name, digest_of(snapshot), 0)]
 
 
 def _is_hub_name(path: Path) -> bool:
@@ -220,7 +223,7 @@ def _of_named_run(run_dir: Path, which: str, *, with_base: bool) -> list[Evaluat
 def _unfinished(run_dir: Path, which: str) -> str:
     """A sentence if the newest checkpoint is to be evaluated and is not that of the last step; else ""."""
     kept = checkpoints(layout.checkpoints(run_dir))
-    if which != "newest" or not kept:
+    if which != NEWEST or not kept:
         return ""
     run = state.read(run_dir)
     if run.state is State.FINISHED:
@@ -235,12 +238,7 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPoli
         raise ValueError(f"{read_info(run_dir).name} is an evaluation itself. Name the run that it evaluated.")
     kept = {str(layout.step_of(path)): path for path in checkpoints(layout.checkpoints(run_dir))}
     best = best_checkpoint(layout.checkpoints(run_dir))
-    choices = {
-        "newest": list(kept.values())[-1:],
-        "all": list(kept.values()),
-        "best": [best] if best else [],
-        "base": [],
-    }
+    choices = {NEWEST: list(kept.values())[-1:], "all": list(kept.values()), "best": [best] if best else [], "base": []}
     if which not in choices and not which.isdigit():
         raise ValueError(f"--checkpoint {which}: pass newest, best, all, base or the number of a step.")
     chosen = choices.get(which, [kept[which]] if which in kept else [])

@@ -26,6 +26,10 @@ def checkpoint_of(source: str, *, best: bool) -> Path:
         ledger = Ledger(layout.home())
         path = ledger.run_dir(ledger.resolve_run(source))
     if layout.trainer_state(path).is_file():
+        if best:
+            raise ValueError(
+                f"--best chooses among a run's checkpoints, and {path} is one. Drop --best, or name its run."
+            )
         return path
     directory = layout.checkpoints(path)
     checkpoint = best_checkpoint(directory) if best else (checkpoints(directory) or [None])[-1]

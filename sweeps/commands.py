@@ -14,12 +14,13 @@ from typing import Any
 
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
+from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import Unreadable, lines_by_reason, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
-from sweeps.slurm.submissions import read_queue, with_queue_states
+from sweeps.slurm.submissions import Queue, read_queue, with_queue_states
 
 EPILOG = """examples:
   python -m sweeps status               all sweeps of the study that was launched last
@@ -261,13 +262,22 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     sweep = sweeps[-1]
     with Live(auto_refresh=False) as live:
         while True:
-            states = with_queue_states(ledger, ledger.states(sweep.run_ids), read_queue(ledger, PATIENCE_S))
+            sweep = ledger.sweep(sweep.sweep_id)  # a search, or a growing sweep, adds runs
+            queue = read_queue(ledger, PATIENCE_S)
+            states = with_queue_states(ledger, ledger.states(sweep.run_ids), queue)
             width = live.console.width
             rows = arm_table(arms(states), width=width) if len(states) > ROWS else table(states, width=width)
             live.update(Group(_title(sweep, states), rows), refresh=True)
-            if all(state.ended for state in states):
+            if all(state.ended for state in states) and not _may_grow(ledger, sweep, queue):
                 return 0
             time.sleep(1)
+
+
+def _may_grow(ledger: Ledger, sweep: Sweep, queue: Queue) -> bool:
+    """Whether a process of this machine, or a job in the queue, may start further runs of a sweep."""
+    directory = ledger.sweep_dir(sweep.sweep_id)
+    locks = [*layout.launch_locks(directory), layout.deciding_lock(directory)]
+    return any(map(lock_is_held, locks)) or (grows(sweep.info) and sweep.sweep_id in queue.reports)
 
 
 # --- cancel

@@ -1,7 +1,8 @@
 """Finds files that nothing reads any more, and removes them on request. Files of a run whose lock is held are skipped.
 
-A finished run keeps its newest checkpoint and, with `checkpoint.keep_best`, its best one. Half-written files
-(rlvr/ledger/files.py) are those whose process was killed while writing. A stage is removed when no run starts from it.
+A finished run keeps its newest checkpoint, with `checkpoint.keep_best` its best one, and those that unfinished
+evaluations read. Half-written files (rlvr/ledger/files.py) are those whose process was killed while writing. A stage is
+removed when no run starts from it.
 Metrics, samples and logs are never removed, nor anything of a run that another version has written.
 """
 
@@ -18,7 +19,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import superseded
 from rlvr.ledger.digests import DAMAGED
 from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
-from rlvr.ledger.runs import Unreadable, lines_by_reason
+from rlvr.ledger.runs import Unreadable, lines_by_reason, read_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 
@@ -37,7 +38,8 @@ class Removable:
 
 def find(ledger: Ledger) -> list[Removable]:
     """Everything that may be removed, in order of path. Skips a run whose lock is held, or may be held."""
-    removable = [item for run_id in ledger.runs() for item in _checkpoints_of_run(ledger, run_id)]
+    awaited = _awaited_policies(ledger)
+    removable = [item for run_id in ledger.runs() for item in _checkpoints_of_run(ledger, run_id, awaited)]
     removable += _half_built_stages(layout.stages(ledger.home))
     removable += _unused_stages(ledger)
     removable += [_removable(path, "half-written", None) for path in _half_written(ledger)]
@@ -50,7 +52,23 @@ def unreadable(ledger: Ledger) -> list[str]:
     return lines_by_reason(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
 
 
-def _checkpoints_of_run(ledger: Ledger, run_id: str) -> Iterator[Removable]:
+def _awaited_policies(ledger: Ledger) -> set[Path] | None:
+    """The checkpoints that evaluations read which have not finished; None if some config cannot be read."""
+    awaited: set[Path] = set()
+    for state in ledger.states(ledger.runs()):
+        if state.state is State.FINISHED:
+            continue
+        try:
+            policy = read_config(ledger.run_dir(state.run_id)).get("policy")
+        except Unreadable:
+            return None
+        if policy and policy.get("path"):
+            awaited.add(Path(policy["path"]).resolve())
+    return awaited
+
+
+def _checkpoints_of_run(ledger: Ledger, run_id: str, awaited: set[Path] | None) -> Iterator[Removable]:
+    """awaited: checkpoints to keep; None: all of them."""
     run_dir = ledger.run_dir(run_id)
     run_lock, directory = layout.lock(run_dir), layout.checkpoints(run_dir)
     state = ledger.state(run_id).state
@@ -60,8 +78,10 @@ def _checkpoints_of_run(ledger: Ledger, run_id: str) -> Iterator[Removable]:
         yield _removable(path, "half-written checkpoint", run_lock)
     for path in directory.glob(f"{DAMAGED}*"):
         yield _removable(path, "damaged checkpoint", run_lock)
-    if state is State.FINISHED:
+    if state is State.FINISHED and awaited is not None:
         for path in superseded(directory, 1):
+            if path.resolve() in awaited:
+                continue
             yield _removable(path, "older checkpoint of a finished run", run_lock)
 
 

@@ -183,10 +183,13 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
         raise
 
 
-def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool) -> None:
-    """The checks of every launch, before anything is written. Raises ValueError."""
+def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool, n_jobs: int | None = None) -> None:
+    """The checks of every launch, before anything is written. Raises ValueError.
+
+    n_jobs: of a search, in place of `cluster.workers`.
+    """
     _check_shared(planned, on_slurm=on_slurm)
-    _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
+    _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run, n_jobs=n_jobs)
     _check_store(tracker)
     _check_name(planned, ledger)
     for line in unreadable_option_lines(session.current().registry):
@@ -219,7 +222,7 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
 
 
-def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
+def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:
     """ValueError if this machine lacks the SLURM, or the nodes and GPUs, that the launch needs. A dry run may show a
     recipe for other machines: there only what was typed is checked, not what the recipe has.
     """
@@ -240,25 +243,26 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
         for key in ("nodes", "gpus")
     }
     check_here(**largest)
-    _check_turns([run.config for run in planned.runs])
+    _check_turns([run.config for run in planned.runs], n_jobs)
 
 
-def _check_turns(configs: Iterable[Mapping[str, Any]]) -> None:
+def _check_turns(configs: Iterable[Mapping[str, Any]], n_jobs: int | None) -> None:
     """ValueError for a vLLM that would share its GPU with other runs here, or not take turns with training."""
     num_gpus = len(available_gpus())
     if not num_gpus:
         return
     for config in configs:
-        rollout, workers = config["rollout"], config["cluster"]["workers"]
+        rollout, workers = config["rollout"], n_jobs or config["cluster"]["workers"]
         if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
             continue
         if rollout.get("ahead"):
             raise samples_beside_training(rollout["ahead"], "vllm")
         most = max(1, num_gpus // gpus_of(config))
         if (workers or 0) > most:
+            knob = "hydra.sweeper.n_jobs" if n_jobs else "cluster.workers"
             raise ValueError(
-                f"cluster.workers={workers} runs would share this machine's {num_gpus} GPUs, and each vLLM sizes its "
-                f"cache for a GPU of its own. Pass cluster.workers={most} or less, or rollout=native."
+                f"{knob}={workers} runs would share this machine's {num_gpus} GPUs, and each vLLM sizes its cache for "
+                f"a GPU of its own. Pass {knob}={most} or less, or rollout=native."
             )
 
 
@@ -281,13 +285,16 @@ def _is_typed(run: PlannedRun, key: str) -> bool:
 def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool) -> Outcome:
     """Launch the unfinished runs of a sweep from their configs on the ledger: the command need not be known.
 
+    Pruned runs are left out, unless one is named: their search has judged them, and no pruner would stop them again.
     run_id: launch this run of the sweep alone.
     unless_cancelled: raise ValueError for a sweep whose SLURM jobs its user has cancelled.
     """
     check_owner(ledger.sweep_dir(sweep_id))
     if run_id is None and grows(ledger.sweep(sweep_id).info):
         return _continue_growing(ledger, sweep_id, unless_cancelled=unless_cancelled)
-    wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
+    wanted = _all_but_pruned(ledger, sweep_id) if run_id is None else [run_id]
+    if not wanted:
+        return Outcome()
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
     for wanted_id in wanted:
@@ -311,6 +318,17 @@ def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless
     return _start(
         ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=wanted, unless_cancelled=unless_cancelled
     )
+
+
+def _all_but_pruned(ledger: Ledger, sweep_id: str) -> list[str]:
+    """The runs of a sweep that no pruner has ended; a message counts the others."""
+    states = ledger.states(ledger.sweep(sweep_id).run_ids)
+    kept = [state.run_id for state in states if state.state is not State.PRUNED]
+    if pruned := len(states) - len(kept):
+        print(
+            f"{pruned} pruned run{'s stay' if pruned > 1 else ' stays'} so: `retry RUN` trains one on.", file=sys.stderr
+        )
+    return kept
 
 
 def _start(

@@ -264,6 +264,23 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
             policies_of([source], ledger, which)
 
 
+def test_what_chooses_a_policy_is_never_ignored(home: Path) -> None:
+    """A checkpoint and a model are policies already; a run beside them still has several."""
+    ledger = Ledger(home)
+    (run,) = [run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy")]
+    checkpoint = str(layout.checkpoint(layout.checkpoints(layout.run(home, run)), 2))
+    model = str(policies_of([run], ledger, "base")[0].path)
+    assert [policy.step for policy in policies_of([checkpoint], ledger, "newest", with_base=True)] == [2, 0]
+    assert [policy.step for policy in policies_of([checkpoint, run], ledger, "all")] == [2, 2, 4]
+    for sources, which, with_base, message in (
+        ([checkpoint], "best", False, "--checkpoint best chooses among the checkpoints of a run, and no run is named"),
+        ([checkpoint, model], "all", False, "--checkpoint all chooses among"),
+        ([model], "newest", True, "--with-base adds the base policies of runs, and no run is named"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policies_of(sources, ledger, which, with_base=with_base)
+
+
 def test_of_a_study_only_finished_runs_without_tuning_are_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,8 @@ def test_the_newest_or_best_or_named_checkpoint_is_exported(tmp_path: Path) -> N
     assert checkpoint_of(tmp_path, best=False) == third
     assert checkpoint_of(tmp_path, best=True) == second
     assert checkpoint_of(first, best=False) == first
+    with pytest.raises(ValueError, match="--best chooses among a run's checkpoints, and .*step-00000002 is one"):
+        checkpoint_of(first, best=True)
 
 
 @pytest.mark.parametrize(

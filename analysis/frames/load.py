@@ -125,6 +125,8 @@ def frames(
     notes: list[str] = []
     if study == NO_STUDY and sweep is None and not chosen:
         plans, table, notes = _like_the_newest(plans, table)
+        shown = {plan.sweep_id for plan in plans}
+        tuning = {i: (plan, line) for i, (plan, line) in tuning.items() if plan.sweep_id in shown}
     of_others = [record for i, record in listing.records.items() if i not in {*records, *tuning}]
     grpo = [record for record in of_others if record.config.get("choices.loss") == "grpo"]
     table = table if chosen else _with_references(table, runs_frame(grpo, {}))

@@ -138,6 +138,11 @@ def read(content: Any) -> Claim:
         raise ValueError(
             f"relation: {claim.relation}: a relation is >, <, ~ MARGIN, rises with KNOB or falls with KNOB."
         )
+    if claim.relation.startswith("~") and claim.margin == 0:
+        raise ValueError(
+            f"relation: {claim.relation}: no number of seeds shows that two arms are the same within 0. Name a margin "
+            "above 0, in the units of the table."
+        )
     if "," in claim.metric:
         raise ValueError(f"metric: {claim.metric}: a claim is of one metric.")
     if claim.of not in ("each", "mean"):

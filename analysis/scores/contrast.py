@@ -55,13 +55,14 @@ class Scores:
         )
 
     def complete(self) -> Scores:
-        """The scores on the problems for which every seed has a value."""
-        return self.of_problems(np.flatnonzero(np.isfinite(self.values).all(0)))
+        """The scores on the problems for which every seed has a value, of the seeds with values in every benchmark."""
+        rows, columns = _whole(np.isfinite(self.values), self.benchmark)
+        return self.of_seeds([self.seeds[i] for i in rows]).of_problems(columns)
 
     def by_seed(self) -> Scores:
         """One number per run: the mean over the complete problems, benchmarks with equal weights."""
         complete = self.complete()
-        return Scores(self.seeds, ("",), weighted(complete.values, complete.benchmark)[:, None])
+        return Scores(complete.seeds, ("",), weighted(complete.values, complete.benchmark)[:, None])
 
     def summary(self) -> Crossed:
         """Mean and variance over the complete problems."""
@@ -69,9 +70,35 @@ class Scores:
         return crossed(complete.values, complete.benchmark)
 
 
+def _whole(
+    known: NDArray[np.bool_], benchmark: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(seeds with a value in every benchmark, problems for which each of these has one). known: [S, P].
+
+    No problems, and all seeds, if some benchmark would have none: a mean over fewer benchmarks is another quantity.
+    """
+    parts = [np.arange(known.shape[1])] if benchmark is None else _columns(benchmark)
+    rows = np.flatnonzero(np.all([known[:, part].any(1) for part in parts], axis=0))
+    complete = known[rows].all(0)
+    if not len(rows) or not all(complete[part].any() for part in parts):
+        return np.arange(len(known)), np.array([], np.int64)
+    return rows, np.flatnonzero(complete)
+
+
+def _benchmarks(scores: Scores) -> set[int]:
+    return set() if scores.benchmark is None else {*scores.benchmark.tolist()}
+
+
+def _columns(benchmark: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The indices of each benchmark's problems."""
+    return [np.flatnonzero(benchmark == number) for number in np.unique(benchmark)]
+
+
 @dataclass(frozen=True)
 class LeftOut:
-    """What cannot be paired: seeds that one side lacks, number of problems that a common seed of either side lacks."""
+    """What cannot be paired: seeds that one side lacks, or that lack all of a benchmark; number of problems that a
+    common seed of either side lacks.
+    """
 
     arm_seeds: tuple[int, ...] = ()
     reference_seeds: tuple[int, ...] = ()
@@ -113,8 +140,9 @@ class Difference:
 def difference(arm: Scores, reference: Scores) -> Difference | None:
     """The paired difference over common seeds and problems; None if there are none.
 
-    A problem counts if every common seed of both has a value for it. If only one side has its scores by problem (the
-    samples of the other are lost), numbers per run are compared.
+    A problem counts if every common seed of both has a value for it. A seed that lacks all of a benchmark on either
+    side does not count, and there is no difference where a benchmark would be left without problems. If only one side
+    has its scores by problem (the samples of the other are lost), numbers per run are compared.
     """
     if (arm.benchmark is None) != (reference.benchmark is None):
         arm, reference = arm.by_seed(), reference.by_seed()
@@ -123,10 +151,13 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
     if not seeds or not len(in_arm):
         return None
     a, b = arm.of_seeds(seeds).of_problems(in_arm), reference.of_seeds(seeds).of_problems(in_reference)
-    complete = np.flatnonzero(np.isfinite(a.values).all(0) & np.isfinite(b.values).all(0))
+    if _benchmarks(arm) | _benchmarks(reference) != _benchmarks(a):
+        return None
+    rows, complete = _whole(np.isfinite(a.values) & np.isfinite(b.values), a.benchmark)
     if not len(complete):
         return None
-    a, b = a.of_problems(complete), b.of_problems(complete)
+    seeds = tuple(seeds[i] for i in rows)
+    a, b = a.of_seeds(seeds).of_problems(complete), b.of_seeds(seeds).of_problems(complete)
     values = a.values - b.values
     return Difference(
         seeds=seeds,

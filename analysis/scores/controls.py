@@ -99,6 +99,6 @@ def _difference(
 
 
 def _same_but_for_rewards(arm: Arm, control: Arm) -> bool:
-    keys = {*arm.knobs, *control.knobs} - {"rollout.reward"}
+    keys = {*arm.knobs, *control.knobs} - {"rollout.reward"} - arm.tuned  # a control is tuned as an arm of its own
     pairs = [(value_of(arm, key), value_of(control, key)) for key in keys]
     return all(a == b or (a is not None and b is not None and words.equal(a, b)) for a, b in pairs)

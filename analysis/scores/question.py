@@ -4,8 +4,9 @@ reference."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.frames.frames import Frames
 from analysis.scores import study
@@ -53,15 +54,21 @@ class Question:
         return [min(of_look) for of_look in zip(*by_difference, strict=True)]
 
 
-def questions(frames: Frames, about: str, level: float, closed: Collection[str] = ()) -> list[Question]:
+def questions(frames: Frames, about: str, level: float, closed: Sequence[Mapping[str, Any]] = ()) -> list[Question]:
     """The questions of a sweep at this level of confidence. about: CLAIMS, a metric's name, or "" for the first default
     column of tables.
 
-    closed: names of questions decided before, which keep their outcome and are left out. Raises LookupError for a
-    metric that no run measured, or that cannot compare any two arms.
+    closed: questions decided before (`name`, `groups`), which keep their outcome and are left out. Raises LookupError
+    for a metric that no run measured, or that cannot compare any two arms.
     """
     of_sweep = _of_claims(frames, level) if about == CLAIMS else _of_differences(frames, about, level)
-    return [question for question in of_sweep if question.name not in closed]
+
+    def identity(name: str, groups: Sequence[str]) -> object:
+        # The arms of a difference: labels name what the arms in the study do not share, and change when some join it.
+        return name if about == CLAIMS else tuple(groups)
+
+    decided = {identity(question["name"], question["groups"]) for question in closed}
+    return [question for question in of_sweep if identity(question.name, question.groups) not in decided]
 
 
 def _of_claims(frames: Frames, level: float) -> list[Question]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,4 +39,6 @@ def noncentrality(power: float, critical: float, df: float) -> float:
 
 def power(noncentrality: float, critical: float, df: float) -> float:
     """P(T > critical) of a noncentral T(df, noncentrality): how often a mean of so many standard errors is detected."""
-    return 1 - float(_scipy.nctdtr(df, noncentrality, critical))
+    below = float(_scipy.nctdtr(df, noncentrality, critical))
+    # With many degrees of freedom and a large noncentrality SciPy gives NaN, where T is nearly normal.
+    return float(_scipy.ndtr(noncentrality - critical)) if math.isnan(below) else 1 - below

@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.frames.frames import Frames
 from analysis.scores import words
-from analysis.scores.arm import Arm, arms
+from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import last_points
 from analysis.scores.metric import Metric, avg
 from rlvr.ledger.sweeps import TUNING
@@ -94,9 +94,11 @@ def tuned(frames: Frames) -> list[Tuned]:
         return []
     scores, keys = run_scores(source), list(rule["keys"])
     by_name: dict[str, list[Arm]] = {}
+    several = len(settings(arms(source))) > 1
     for arm in arms(source):
         other_knobs = {key: value for key, value in arm.knobs.items() if key not in keys}
-        by_name.setdefault(words.text(other_knobs) or arm.method, []).append(arm)
+        name = words.text(other_knobs) or arm.method
+        by_name.setdefault(f"{name}, {arm.setting}" if several else name, []).append(arm)
     return [_of_arm(name, of_values, rule, scores) for name, of_values in by_name.items()]
 
 

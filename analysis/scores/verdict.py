@@ -310,7 +310,7 @@ class _Test:
         arms = trend(self.claim, self.setting.arms)
         cells = self._cells(arms)
         steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
-        slope = _slope([cell.scores for cell in cells if cell.scores is not None])
+        slope = _slope([cell.scores for cell in cells if cell.scores is not None]).complete()
         if len(slope.seeds) < LEAST_SEEDS:
             why = f"too few seeds that all {len(arms)} values have, {len(slope.seeds)} of at least {LEAST_SEEDS}"
             raise NotTested(why, seeds=True)

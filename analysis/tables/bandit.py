@@ -27,12 +27,12 @@ def table(frames: Frames) -> Table | None:
     for match in all_matches:
         records += row_records(f"{arms} arms, 1/η = {inverse(match.eta)}", match.method, _cells(match))
     seeds = max(len(m.learned) for m in all_matches)
-    num_modes = max(m.num_modes for m in all_matches if len(m.learned))
+    num_modes = max((m.num_modes for m in all_matches if len(m.learned)), default=0)
+    in_reward = f" ({num_modes} in the reward)" if num_modes else ""
     notes = (
         "Total variation is ½ Σ |P_π − P_A| over the arms, with P_π = (π/π_old)/Z: 0 is the target, 1 is disjoint.",
-        f"A mode ({num_modes} in the reward) is covered if P_π has at least {COVERED:.0%} of the target's mass "
-        "around it.",
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
+        f"A mode{in_reward} is covered if P_π has at least {COVERED:.0%} of the target's mass around it.",
+        f"Mean over {seeds} seed{'' if seeds == 1 else 's'}"
         + ("; ± is half the width of a 95 % t interval over them." if seeds > 1 else "."),
     )
     return Table(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,12 @@ def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpu
         _analysis().check_metric(name, evaluations, samples, own_gpus=own_gpus)
 
 
-def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:
-    """{name, outcome, measured, groups} of each question that is not closed. ValueError if no run has the metric."""
+def look(
+    home: Path, sweep_id: str, about: str, level: float, closed: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """{name, outcome, measured, groups} of each question that is not among `closed`. ValueError if no run has the
+    metric.
+    """
     with _lookup_errors_as_value_errors():
         return _analysis().look(home, sweep_id, about, level, closed)
 

@@ -73,7 +73,7 @@ def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
     """The next look: the outcome of each open question. A pure function of the runs, but for the time."""
     index = len(rule["looks"])
     earlier = [question for taken in rule["looks"] for question in taken["questions"]]
-    closed = {question["name"] for question in earlier if question["outcome"] != "undecided"}
+    closed = [question for question in earlier if question["outcome"] != "undecided"]
     level = rule["levels"][index]
     questions = results.look(home, sweep_id, rule["about"], level, closed)
     return {"seeds": rule["seeds"][index], "level": level, "time": time.time(), "questions": questions}

@@ -96,11 +96,13 @@ class LocalRuns(_Shipping):
 
 
 class SlurmRuns(_Shipping):
-    """Runs as SLURM jobs, submitted and followed one by one. After Ctrl-C the jobs continue, but are not followed."""
+    """Runs as SLURM jobs, submitted and followed one by one. After Ctrl-C the jobs continue, but are not followed.
+    After `sweeps cancel` they save and end, and the same command continues them.
+    """
 
     def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
         super().__init__(ledger, sweep_id, shipper)
-        self.sweep_id = sweep_id
+        self.sweep_id, self.cancelled = sweep_id, layout.cancelled(ledger.sweep_dir(sweep_id))
         self.waiting: list[PlannedRun] = []  # to be submitted
         self.followed: dict[str, int] = {}  # by run, the number of successive looks at which it had ended
         self.stop = StopFlag(signal.SIGINT, signal.SIGTERM)
@@ -110,6 +112,7 @@ class SlurmRuns(_Shipping):
     def __enter__(self) -> SlurmRuns:
         super().__enter__()
         self.enter_context(self.stop)
+        self.cancelled.unlink(missing_ok=True)  # by `cancel`, before this launch
         self.callback(lambda: self.say(self.finish(lambda: False)))
         self.say(
             "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs continue, "
@@ -119,7 +122,7 @@ class SlurmRuns(_Shipping):
 
     @property
     def stopping(self) -> bool:
-        return bool(self.stop)
+        return bool(self.stop) or self.cancelled.exists()
 
     @property
     def busy(self) -> bool:
@@ -130,10 +133,12 @@ class SlurmRuns(_Shipping):
         self.waiting.append(run)
 
     def turn(self) -> dict[str, str]:
-        """See `Runs.turn`. If SLURM does not answer, no run counts as ended, and the next turn asks again."""
+        """See `Runs.turn`. If SLURM does not answer, no run counts as ended, and the next turn asks again. Runs that
+        were cancelled together with the search are left out: they can be continued.
+        """
         self._submit()
         until = time.monotonic() + LOOK_S
-        while time.monotonic() < until and not self.stop:
+        while time.monotonic() < until and not self.stopping:
             time.sleep(SLICE_S)
         queue = submissions.read_queue(self.ledger)
         states = submissions.with_queue_states(self.ledger, self.ledger.states(self.followed), queue)
@@ -141,22 +146,23 @@ class SlurmRuns(_Shipping):
             has_ended = queue.answered and state.run_id not in queue.tasks and state.state is not State.RUNNING
             self.followed[state.run_id] = self.followed[state.run_id] + 1 if has_ended else 0
         # Two looks: one look may fall between the end of a job and its return to the queue.
-        ended = {state.run_id: state.message for state in states if self.followed[state.run_id] >= 2}
+        ended = {state.run_id: state for state in states if self.followed[state.run_id] >= 2}
         for run_id in ended:
             del self.followed[run_id]
-        return ended
+        stopped = (State.PREEMPTED, State.PLANNED) if self.stopping else ()
+        return {run_id: state.message for run_id, state in ended.items() if state.state not in stopped}
 
     def _submit(self) -> None:
         """Submit the waiting runs. ValueError if SLURM refuses the first submission: the command is probably wrong.
         Later ones are tried again in the next turn.
         """
-        if not self.waiting:
+        if not self.waiting or self.stopping:
             return
         runs = [
             (run.run_id, {**run.config, "cluster": {**run.config["cluster"], "report": False}}) for run in self.waiting
         ]
         try:
-            outcome = submit(self.ledger, self.sweep_id, runs, ship=False)
+            outcome = submit(self.ledger, self.sweep_id, runs, ship=False, unless_cancelled=True)
         except ValueError as error:
             if not self.accepted:
                 raise

@@ -59,6 +59,9 @@ class Queue:
     answered: bool = True
     stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that the job builds
     later: frozenset[str] = frozenset()  # runs that jobs in the queue will submit as soon as there is room
+    reports: frozenset[str] = (
+        frozenset()
+    )  # sweeps whose job at the end, which may submit the next wave, is in the queue
 
 
 def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
@@ -131,7 +134,8 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
         return Queue({}, answered=False)
     runs = by_run(ledger, tasks)
     later = frozenset(waiting_for_room(ledger)) if runs else frozenset[str]()  # without jobs nothing submits them
-    return Queue(runs, stages=by_word(ledger, tasks, "stage"), later=later)
+    reports = frozenset(by_word(ledger, tasks, "report"))
+    return Queue(runs, stages=by_word(ledger, tasks, "stage"), later=later, reports=reports)
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:

@@ -361,6 +361,16 @@ def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
     assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"diverged"}
 
 
+def test_bandit_runs_that_are_all_at_work_are_shown(tmp_path):
+    write_bandit(tmp_path, "js", "target", seeds=(0,))
+    (run_dir,) = (tmp_path / "runs").glob("*/attempts")
+    (run_dir / "1" / "exit.json").unlink()  # it has stored a policy, and has not ended
+    table = bandit.table(load(tmp_path))
+    assert set(table.cells["state"]) == {"lost"}
+    assert table.notes[1].startswith("A mode is covered")
+    assert table.notes[2] == "Mean over 0 seeds."
+
+
 def test_every_reference_is_a_line_and_a_legend_entry_of_its_own_within_the_page(tmp_path):
     write_study(tmp_path, grpo=False)
     for low, high in ((0.2, 0.2), (1.0, 1000.0)):

@@ -182,12 +182,20 @@ def test_a_type_of_the_components_own_is_not_checked() -> None:
     assert values.type_of("Callable[[Tensor], Tensor]") is None
 
 
+SEARCH = "-m hydra/sweeper=optuna lr=1e-5,1e-4 hydra.sweeper.metrics=reward/mean hydra.sweeper.directions=maximize"
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
         ("rollout=vllm rollout.ahead=1 rollout.logp_old=engine", "rollout.ahead=1 samples while the policy is trained"),
         ("rollout=vllm cluster.workers=3", "cluster.workers=3 runs would share this machine's 2 GPUs"),
         ("rollout=vllm cluster.workers=2", ""),
+        (
+            f"{SEARCH} rollout=vllm hydra.sweeper.n_jobs=3",
+            "hydra.sweeper.n_jobs=3 runs would share this machine's 2 GPUs",
+        ),
+        (f"{SEARCH} rollout=vllm hydra.sweeper.n_jobs=2", ""),
         ("cluster.workers=3", ""),  # the native engine has no memory of its own
     ],
 )

@@ -63,3 +63,27 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
     assert place.queue() == {}
     submissions = [json.loads(p.read_text())["runs"] for p in place.home.glob("runs/submissions/*/submission.json")]
     assert sorted(run for runs in submissions for run in runs) == sorted(t["run_id"] for t in trial_rows)
+
+
+def test_a_cancelled_search_stops_and_the_same_command_continues_it(cluster: Settings, tmp_path: Path) -> None:
+    place = Place(tmp_path, cluster)
+    command = ["-m", "rlvr.run", *BANDIT, *GOAL, "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "lr=3e-2,1e-2"]
+    command += ["steps=300", "evaluation.every=300", "checkpoint.every=20", "tracker=none", "hydra.sweeper.n_jobs=1"]
+    process = place.start(*command)
+    try:
+        wait_for(lambda: process.poll() is not None or any(steps_done(run) >= 20 for run in place.runs().values()))
+        (sweep,) = json.loads(place.python("-m", "sweeps", "status", "--json")[1])
+        code, out = place.python("-m", "sweeps", "cancel", sweep["sweep_id"])
+        assert code == 0, out
+        process.wait(60)
+    finally:
+        process.kill()
+    (first,) = place.runs().values()
+    wait_for(lambda: causes(first) == ["preempted"])
+    (trial,) = trials(place.home)
+    assert trial["state"] == "RUNNING"
+    assert place.queue() == {}
+    code, out = place.python(*command)
+    assert code == 0, out
+    assert [t["state"] for t in trials(place.home)] == ["COMPLETE", "COMPLETE"]
+    assert causes(first) == ["preempted", "ok"]

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
 from sweeps.progress import Progress, duration, hours, table
@@ -269,6 +270,29 @@ def test_status_of_a_launch_at_work_shows_it_running_and_watch_ends_with_it(tmp_
         assert [run["state"] for run in sweep["runs"]] == ["running", "queued"]
         assert command(tmp_path, "watch").returncode == 0
     assert ledger.state("b").state == "finished"
+
+
+@pytest.mark.real
+def test_watch_follows_a_search_to_its_end_with_the_runs_that_it_adds(tmp_path: Path) -> None:
+    """A search holds its lock between two trials, when all of its runs have ended."""
+    ledger = plan(tmp_path, a="")
+    target = ledger.sweep_dir("s")
+    held = lock(layout.lock(target))
+    with Attempt.open(ledger.run_dir("a")) as attempt:
+        attempt.close("ok")
+    arguments = [sys.executable, "-m", "sweeps", "watch", "s", "--home", str(tmp_path)]
+    with subprocess.Popen(arguments, cwd=HERE.parent.parent, stdout=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        ledger.create_run("b", "{}", {"run_id": "b", "name": "name-b"})
+        runs = [{"run_id": run_id, "name": run_id, "overrides": [], "index": i} for i, run_id in enumerate("ab")]
+        ledger.record_sweep("s", {"study": "test"}, runs)
+        with Attempt.open(ledger.run_dir("b")) as attempt:
+            attempt.close("ok")
+        unlock(held)
+        out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "name-b" in out
 
 
 def test_no_heavy_import_slows_the_command_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,24 @@ def test_the_reference_is_the_arm_that_the_report_compares_with() -> None:
         assert controls.added(grpos, "still", baseline, usual) == [(["loss=grpo", "lr=0"], "still")]
     with pytest.raises(ValueError, match="baseline='loss=pacs': no point of the sweep has it"):
         controls.added(etas, "seeds", "loss=pacs", usual)
+
+
+def test_a_control_that_was_tuned_to_another_value_is_still_that_of_its_arm(tmp_path: Path) -> None:
+    plan = []
+    for reward, lr, right in (("exact", 1e-5, 4), ("random", 3e-5, 4)):
+        for seed in range(3):
+            knobs = {"lr": lr, "rollout": {"samples": 8, **({"reward": reward} if reward == "random" else {})}}
+            of_problems = counts(*(right + (seed + i) % 2 for i in range(60)))
+            name = f"{reward}-s{seed}"
+            run_id = write_run(tmp_path, config("grpo", seed=seed, **knobs), {40: {"maze7": of_problems}}, name=name)
+            words = ["rollout.reward=random"] if reward == "random" else []
+            plan.append((run_id, name, ["loss=grpo", f"lr={lr:g}", *words, f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
+    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=3e-05"], "seeds": [1000], "picks": {}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tune": rule}))
+    (result,) = against_controls(load(tmp_path))
+    assert (result.control, result.passed) == ("random", False)
 
 
 def test_an_arm_that_is_not_above_its_control_is_flagged(tmp_path: Path) -> None:

@@ -83,6 +83,21 @@ def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:
     assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000120"}
 
 
+def test_a_checkpoint_that_an_evaluation_waits_for_stays(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", "ok", 40, 80, 120)
+    policy = {"policy": {"path": str(run_dir / "checkpoints" / "step-00000040")}}
+    evaluation = ledger.create_run("evaluation", json.dumps(policy), {"name": "evaluation"})
+    assert names(ledger) == {"run/checkpoints/step-00000080"}
+    config = layout.config(evaluation)
+    config.rename(aside := config.with_suffix(".lost"))  # what it reads is not known
+    assert names(ledger) == set()
+    aside.rename(config)
+    with Attempt.open(evaluation) as attempt:
+        attempt.close("ok")
+    assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000080"}
+
+
 def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None, 40)

@@ -256,6 +256,7 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
     [
         ("{says: wins, metric: avg, arm: 'loss=lad', relation: better}", "a relation is >, <, ~ MARGIN"),
         ("{says: wins, metric: avg, relation: '>'}", "lacks arm"),
+        ("{says: same, metric: avg, arm: 'loss=lad', relation: '~ 0'}", "that two arms are the same within 0. Name a"),
         ("wins", "got 'wins'"),
     ],
 )

@@ -52,6 +52,20 @@ def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) ->
     assert [(s.state, s.attempt) for s in ledger.states([one, other])] == [("finished", 2), ("failed", 1)]
 
 
+def test_a_pruned_run_is_trained_on_only_if_it_is_named(tmp_path: Path) -> None:
+    ledger, sweep_id, one, other = failed_twins(tmp_path)
+    with Attempt.open(ledger.run_dir(other)) as attempt:
+        attempt.close("pruned", "trial 1 of a search")
+    done = command(tmp_path, "retry", sweep_id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 pruned run stays so: `retry RUN` trains one on." in done.stderr
+    assert [s.state for s in ledger.states([one, other])] == ["finished", "pruned"]
+    assert "1 pruned run stays so" in command(tmp_path, "retry", sweep_id).stderr
+    done = command(tmp_path, "retry", other)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ledger.state(other).state == "finished"
+
+
 def test_a_run_whose_config_is_broken_is_named_and_its_neighbour_trained(tmp_path: Path) -> None:
     ledger, sweep_id, one, other = failed_twins(tmp_path)
     (file := ledger.run_dir(other) / "config.yaml").write_text("loss: {")

@@ -147,6 +147,31 @@ def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path)
     assert any("not in this bundle" in note for note in packed.notes)
 
 
+def test_what_is_tuned_in_two_settings_is_picked_in_each(tmp_path):
+    """In mazes of 7 the larger learning rate is the better one, in those of 9 the smaller."""
+    plan, tuned = [], []
+    for size, better in ((7, 1e-4), (9, 1e-5)):
+        for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, better)):
+            ends, name = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}, f"{size}-{lr}-s{seed}"
+            frozen = config("grpo", seed=seed, lr=lr, task={"size": size})
+            run_id = write_run(tmp_path, frozen, ends, validation=0.5 if lr == better else 0.25, name=name)
+            plan.append((run_id, name, [f"task.size={size}", f"lr={lr}", f"seed={seed}"]))
+            tuned += [name] if seed else []
+    write_sweep(tmp_path, "s", plan)
+    folder = tmp_path / "runs" / "sweeps" / "s"
+    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    lines = [{**line, **({"stage": "tuning"} if line["name"] in tuned else {})} for line in lines]
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
+    about = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+    table = tuning.table(load(tmp_path))
+    assert table is not None
+    picked = {(cell["block"], cell["row"]) for cell in table.records if "picked" in cell["row"]}
+    assert len(picked) == 2
+    assert {(block[-1], row.partition(" (")[0]) for block, row in picked} == {("7", "lr = 0.0001"), ("9", "lr = 1e-05")}
+
+
 def rebuilt(file: Path, out: Path, **changed: bytes | None) -> Path:
     """A copy of a bundle with other members; None: without it."""
     with zipfile.ZipFile(file) as archive:

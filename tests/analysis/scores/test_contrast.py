@@ -56,6 +56,27 @@ def test_a_seed_or_a_problem_without_a_partner_is_left_out_and_named():
     assert not difference(scores([[1, 0]]), scores([[0, 1]])).left_out
 
 
+def test_a_seed_that_lacks_a_whole_benchmark_leaves_and_the_benchmark_stays():
+    """+0.1 on one benchmark and −0.3 on the other, weighed equally: −0.1. Seed 2 of the arm has no judgements of the
+    other; over its problems alone the difference would be +0.1, of another quantity."""
+    two = np.array([0, 0, 0, 1, 1])
+    reference = replace(scores([[0.5] * 5] * 3), benchmark=two)
+    values = np.array([[0.6, 0.6, 0.6, 0.2, 0.2]] * 3)
+    values[2, 3:] = math.nan
+    arm = replace(scores(values), benchmark=two)
+    paired = difference(arm, reference)
+    assert paired.seeds == (0, 1)
+    assert paired.effect == pytest.approx(-0.1)
+    assert paired.left_out == LeftOut((2,), (2,), 0)
+    assert arm.by_seed().seeds == (0, 1)
+    assert arm.by_seed().values[:, 0] == pytest.approx([0.4, 0.4])
+    assert arm.summary().mean == pytest.approx(0.4)
+    values[0, 3], values[1, 4] = math.nan, math.nan  # no problem of the other benchmark that all seeds have
+    arm = replace(scores(values), benchmark=two)
+    assert difference(arm, reference) is None
+    assert difference(arm.of_problems(np.arange(3)), reference) is None
+
+
 def test_without_anything_in_common_there_is_no_difference():
     assert difference(scores([[1, 0]], seeds=(0,)), scores([[1, 0]], seeds=(1,))) is None
     assert difference(scores([[1, 0]]), scores([[1, 0]], first=7)) is None

@@ -131,3 +131,9 @@ def test_the_forecast_of_an_equivalence_is_how_often_two_one_sided_tests_or_a_la
     forecast = chances(pilot, math.nan, seeds, nominal, margin)
     assert forecast[2:] == pytest.approx(shares[2:], abs=0.05)
     assert all(chance <= share + 0.05 for chance, share in zip(forecast, shares, strict=True))
+
+
+def test_power_is_known_where_scipys_function_is_not():
+    """T(300, 40) exceeds 2.5 all but certainly; at 2.6 of 2.5 standard errors it does so in about 54 % of cases."""
+    assert student.power(40, 2.5, 300) == pytest.approx(1)
+    assert student.power(2.6, 2.5, 300) == pytest.approx(0.5398, abs=0.003)

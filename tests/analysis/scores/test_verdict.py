@@ -342,7 +342,7 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     write_sweep(tmp_path, "s", plan, claims=[CLAIM])
     small, large = questions(load(tmp_path), CLAIMS, 0.95)
     assert (small.outcome, large.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
-    (still,) = questions(load(tmp_path), CLAIMS, 0.95, closed={small.name})
+    (still,) = questions(load(tmp_path), CLAIMS, 0.95, closed=[{"name": small.name, "groups": small.groups}])
     assert still.name == large.name
     file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     decided = [{"name": q.name, "outcome": q.outcome, "measured": q.measured} for q in (small, large)]
@@ -350,6 +350,25 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]}
     file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
     assert [verdict.outcome for verdict in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]
+
+
+def test_a_question_stays_decided_when_a_run_of_another_study_changes_its_name(tmp_path):
+    """Labels name what arms do not share. Reports of any study also use the GRPO runs of others."""
+    plan = []
+    for divergence, of_seeds in (("js", (3, 4, 3)), ("hd", (5, 6, 5))):
+        for seed, right in enumerate(of_seeds):
+            name = f"{divergence}-s{seed}"
+            ends = {0: evaluation(1), 40: evaluation(right)}
+            run_id = write_run(tmp_path, config("lad", divergence, eta=1, seed=seed), ends, name=name, study="mine")
+            plan.append((run_id, name, ["loss=lad", f"divergence={divergence}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan, study="mine", baseline="divergence=js")
+    (before,) = questions(load(tmp_path, study="mine"), "avg", 0.95)
+    assert before.outcome == "above"
+    write_run(tmp_path, config("grpo"), {0: evaluation(1), 40: evaluation(3)}, name="elsewhere", study="other")
+    (after,) = questions(load(tmp_path, study="mine"), "avg", 0.95)
+    assert after.name != before.name
+    closed = [{"name": before.name, "groups": before.groups}]
+    assert questions(load(tmp_path, study="mine"), "avg", 0.95, closed=closed) == []
 
 
 def test_what_a_look_has_decided_asks_for_no_more_seeds(tmp_path):
