@@ -29,7 +29,7 @@ EPILOG = """examples:
   python -m sweeps watch                the same table, redrawn until all runs have ended
   python -m sweeps logs lad-js-eta0.5-s0 --follow
   python -m sweeps cancel 3f2a          end its launch or SLURM jobs; repeat the launch to go on
-  python -m sweeps retry 3f2a           start failed and lost runs again; finished runs are kept
+  python -m sweeps retry 3f2a           start failed and lost runs again; finished and pruned runs are kept
   python -m sweeps gc                   list what can be removed, and its size; --yes removes it
   python -m sweeps sync                 ship to MLflow the metrics that a launch could not ship
 """

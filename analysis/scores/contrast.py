@@ -79,7 +79,7 @@ def _whole(
     """
     parts = [np.arange(known.shape[1])] if benchmark is None else _columns(benchmark)
     rows = np.flatnonzero(np.all([known[:, part].any(1) for part in parts], axis=0))
-    complete = known[rows].all(0)
+    complete: NDArray[np.bool_] = np.all(known[rows], axis=0)
     if not len(rows) or not all(complete[part].any() for part in parts):
         return np.arange(len(known)), np.array([], np.int64)
     return rows, np.flatnonzero(complete)

@@ -82,7 +82,7 @@ def test_a_cancelled_search_stops_and_the_same_command_continues_it(cluster: Set
     wait_for(lambda: causes(first) == ["preempted"])
     (trial,) = trials(place.home)
     assert trial["state"] == "RUNNING"
-    assert place.queue() == {}
+    wait_for(lambda: place.queue() == {})
     code, out = place.python(*command)
     assert code == 0, out
     assert [t["state"] for t in trials(place.home)] == ["COMPLETE", "COMPLETE"]
