@@ -73,25 +73,24 @@ class Scores:
 def _whole(
     known: NDArray[np.bool_], benchmark: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(seeds with a value in every benchmark, problems for which each of these has one). known: [S, P].
+    """(seeds with a value in every benchmark, problems for which each of these has one). known: [S, P]. Without
+    benchmarks all seeds count.
 
     No problems, and all seeds, if some benchmark would have none: a mean over fewer benchmarks is another quantity.
     """
-    parts = [np.arange(known.shape[1])] if benchmark is None else _columns(benchmark)
+    everyone = np.arange(len(known))
+    if benchmark is None:
+        return everyone, np.flatnonzero(known.all(0))
+    parts = [np.flatnonzero(benchmark == number) for number in np.unique(benchmark)]
     rows = np.flatnonzero(np.all([known[:, part].any(1) for part in parts], axis=0))
     complete: NDArray[np.bool_] = np.all(known[rows], axis=0)
     if not len(rows) or not all(complete[part].any() for part in parts):
-        return np.arange(len(known)), np.array([], np.int64)
+        return everyone, np.array([], np.int64)
     return rows, np.flatnonzero(complete)
 
 
 def _benchmarks(scores: Scores) -> set[int]:
     return set() if scores.benchmark is None else {*scores.benchmark.tolist()}
-
-
-def _columns(benchmark: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The indices of each benchmark's problems."""
-    return [np.flatnonzero(benchmark == number) for number in np.unique(benchmark)]
 
 
 @dataclass(frozen=True)

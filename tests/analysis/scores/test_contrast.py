@@ -75,6 +75,8 @@ def test_a_seed_that_lacks_a_whole_benchmark_leaves_and_the_benchmark_stays():
     arm = replace(scores(values), benchmark=two)
     assert difference(arm, reference) is None
     assert difference(arm.of_problems(np.arange(3)), reference) is None
+    per_run = Scores((0, 1), ("",), np.array([[0.4], [math.nan]]))  # it may be missing because of how the run went
+    assert difference(per_run, replace(per_run, values=np.array([[0.5], [0.6]]))) is None
 
 
 def test_without_anything_in_common_there_is_no_difference():
