@@ -15,7 +15,7 @@ from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, check_ahead
 from analysis.scores.question import Question, questions
 from analysis.scores.sequential import levels, schedule
-from analysis.scores.trajectory import SHARED_TIME
+from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME
 from analysis.scores.tuning import run_scores
 from rlvr.ledger.sweeps import Sweep
 
@@ -40,8 +40,7 @@ def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpu
     check_ahead(name, evaluations, samples)
     if name.startswith(TIMES) and not own_gpus:
         raise LookupError(
-            f"--metrics {name} would never be decided: {SHARED_TIME}. Name another metric, or set cluster=slurm "
-            "cluster.gpus=1 cluster.pack=1."
+            f"--metrics {name} would never be decided: {SHARED_TIME}. Name another metric, or set {OWN_GPUS}."
         )
 
 

@@ -17,7 +17,7 @@ from analysis.scores.claim import Claim, Where, read
 from analysis.scores.metric import TIMES, check_ahead
 from analysis.scores.selection import select
 from analysis.scores.sides import NotTested, reference_of, sides, trend
-from analysis.scores.trajectory import SHARED_TIME
+from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,7 @@ def untestable_times(claims: Sequence[Mapping[str, Any]]) -> str:
     if not timed:
         return ""
     numbers = f"claim {timed[0]}" if len(timed) == 1 else f"claims {', '.join(map(str, timed))}"
-    return (
-        f"These runs cannot test {numbers}: {SHARED_TIME}. To test such claims, set cluster=slurm cluster.gpus=1 "
-        "cluster.pack=1."
-    )
+    return f"These runs cannot test {numbers}: {SHARED_TIME}. To test such claims, set {OWN_GPUS}."
 
 
 def unmeasured(claims: Sequence[Mapping[str, Any]], evaluations: Sequence[tuple[Sequence[str], int]]) -> str:

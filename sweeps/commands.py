@@ -20,7 +20,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
-from sweeps.slurm.submissions import Queue, read_queue, with_queue_states
+from sweeps.slurm.submissions import Queue, is_launched_here, read_queue, with_queue_states
 
 EPILOG = """examples:
   python -m sweeps status               all sweeps of the study that was launched last
@@ -275,9 +275,10 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
 
 def _may_grow(ledger: Ledger, sweep: Sweep, queue: Queue) -> bool:
     """Whether a process of this machine, or a job in the queue, may start further runs of a sweep."""
-    directory = ledger.sweep_dir(sweep.sweep_id)
-    locks = [*layout.launch_locks(directory), layout.deciding_lock(directory)]
-    return any(map(lock_is_held, locks)) or (grows(sweep.info) and sweep.sweep_id in queue.reports)
+    if is_launched_here(ledger, sweep.sweep_id):
+        return True
+    is_deciding = bool(lock_is_held(layout.deciding_lock(ledger.sweep_dir(sweep.sweep_id))))
+    return grows(sweep.info) and (is_deciding or sweep.sweep_id in queue.reports)
 
 
 # --- cancel

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rlvr.ledger.digests import DAMAGED
 from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
 from rlvr.ledger.runs import Unreadable, lines_by_reason, read_config
 from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 
 STALE_S = 3600.0  # a half-written file may belong to a process on another machine: no write takes an hour
@@ -38,10 +39,11 @@ class Removable:
 
 def find(ledger: Ledger) -> list[Removable]:
     """Everything that may be removed, in order of path. Skips a run whose lock is held, or may be held."""
-    awaited = _awaited_policies(ledger)
-    removable = [item for run_id in ledger.runs() for item in _checkpoints_of_run(ledger, run_id, awaited)]
+    states = ledger.states(ledger.runs())
+    awaited = _awaited_policies(ledger, states)
+    removable = [item for state in states for item in _checkpoints_of_run(ledger, state, awaited)]
     removable += _half_built_stages(layout.stages(ledger.home))
-    removable += _unused_stages(ledger)
+    removable += _unused_stages(ledger, states)
     removable += [_removable(path, "half-written", None) for path in _half_written(ledger)]
     return sorted(removable, key=lambda item: item.path)
 
@@ -52,10 +54,10 @@ def unreadable(ledger: Ledger) -> list[str]:
     return lines_by_reason(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
 
 
-def _awaited_policies(ledger: Ledger) -> set[Path] | None:
+def _awaited_policies(ledger: Ledger, states: Sequence[RunState]) -> set[Path] | None:
     """The checkpoints that evaluations read which have not finished; None if some config cannot be read."""
     awaited: set[Path] = set()
-    for state in ledger.states(ledger.runs()):
+    for state in states:
         if state.state is State.FINISHED:
             continue
         try:
@@ -67,18 +69,17 @@ def _awaited_policies(ledger: Ledger) -> set[Path] | None:
     return awaited
 
 
-def _checkpoints_of_run(ledger: Ledger, run_id: str, awaited: set[Path] | None) -> Iterator[Removable]:
+def _checkpoints_of_run(ledger: Ledger, run: RunState, awaited: set[Path] | None) -> Iterator[Removable]:
     """awaited: checkpoints to keep; None: all of them."""
-    run_dir = ledger.run_dir(run_id)
+    run_dir = ledger.run_dir(run.run_id)
     run_lock, directory = layout.lock(run_dir), layout.checkpoints(run_dir)
-    state = ledger.state(run_id).state
-    if lock_is_held(run_lock) is not False or state in (State.RUNNING, State.UNREADABLE):
+    if lock_is_held(run_lock) is not False or run.state in (State.RUNNING, State.UNREADABLE):
         return
     for path in directory.glob(f".*{files.SUFFIX}"):  # only the holder of the run's lock writes them
         yield _removable(path, "half-written checkpoint", run_lock)
     for path in directory.glob(f"{DAMAGED}*"):
         yield _removable(path, "damaged checkpoint", run_lock)
-    if state is State.FINISHED and awaited is not None:
+    if run.state is State.FINISHED and awaited is not None:
         for path in superseded(directory, 1):
             if path.resolve() in awaited:
                 continue
@@ -92,13 +93,12 @@ def _half_built_stages(store: Path) -> Iterator[Removable]:
             yield _removable(path, "half-built stage", stage_lock)
 
 
-def _unused_stages(ledger: Ledger) -> Iterator[Removable]:
+def _unused_stages(ledger: Ledger, states: Sequence[RunState]) -> Iterator[Removable]:
     """Stages that no run starts from; none while some run has not recorded its stages. A stage younger than STALE_S is
     kept, as its run may be about to record it.
     """
-    run_ids = ledger.runs()
-    recorded = [recorded_stages(ledger.run_dir(run_id)) for run_id in run_ids]
-    if None in recorded or any(state.state is State.UNREADABLE for state in ledger.states(run_ids)):
+    recorded = [recorded_stages(ledger.run_dir(state.run_id)) for state in states]
+    if None in recorded or any(state.state is State.UNREADABLE for state in states):
         return
     used = {stage for stages in recorded for stage in stages or []}
     store = layout.stages(ledger.home)

@@ -186,7 +186,7 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
 def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool, n_jobs: int | None = None) -> None:
     """The checks of every launch, before anything is written. Raises ValueError.
 
-    n_jobs: of a search, in place of `cluster.workers`.
+    n_jobs: of a search; on this machine it stands for `cluster.workers`.
     """
     _check_shared(planned, on_slurm=on_slurm)
     _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run, n_jobs=n_jobs)

@@ -79,6 +79,7 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
 SHARED_TIME = (
     "without GPUs that SLURM allocated to each run alone, time also depends on what else a machine did meanwhile"
 )
+OWN_GPUS = "cluster=slurm cluster.gpus=1 cluster.pack=1"  # what gives each run such GPUs
 
 
 def caveat_of_time(metric: Metric, arms: Iterable[Arm]) -> str:

@@ -95,9 +95,7 @@ class SearchSweep:
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
-        launcher.check_launch(
-            planned, Ledger(home()), self.base.tracker, on_slurm=on_slurm, n_jobs=None if on_slurm else self.n_jobs
-        )
+        launcher.check_launch(planned, Ledger(home()), self.base.tracker, on_slurm=on_slurm, n_jobs=self.n_jobs)
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")

@@ -59,9 +59,7 @@ class Queue:
     answered: bool = True
     stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that the job builds
     later: frozenset[str] = frozenset()  # runs that jobs in the queue will submit as soon as there is room
-    reports: frozenset[str] = (
-        frozenset()
-    )  # sweeps whose job at the end, which may submit the next wave, is in the queue
+    reports: frozenset[str] = frozenset()  # sweeps whose job at the end is in the queue: it may submit a next wave
 
 
 def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
@@ -214,10 +212,14 @@ def waiting_here(ledger: Ledger) -> set[str]:
     """The runs of all sweeps with a running launch on this machine."""
     run_ids: set[str] = set()
     for sweep in ledger.sweeps():
-        locks = layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))
-        if any(map(lock_is_held, locks)):
+        if is_launched_here(ledger, sweep.sweep_id):
             run_ids.update(sweep.run_ids)
     return run_ids
+
+
+def is_launched_here(ledger: Ledger, sweep_id: str) -> bool:
+    """Whether a launch of the sweep is at work on this machine."""
+    return any(map(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep_id))))
 
 
 # --- sweeps that are larger than the queue may be

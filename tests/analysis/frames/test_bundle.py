@@ -124,6 +124,17 @@ def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
         assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
 
 
+def make_tuned(home: Path) -> None:
+    """Runs with seed 1000 of the sweep `s` tuned its learning rate."""
+    folder = home / "runs" / "sweeps" / "s"
+    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    lines = [{**line, **({"stage": "tuning"} if line["name"].endswith("s1000") else {})} for line in lines]
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
+    about = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+
+
 def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path):
     plan = []
     for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, 1e-4)):
@@ -131,13 +142,7 @@ def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path)
         run_id = write_run(tmp_path, config("grpo", seed=seed, lr=lr), ends, validation=lr * 1e3, name=f"{lr}-s{seed}")
         plan.append((run_id, f"{lr}-s{seed}", [f"lr={lr}", f"seed={seed}"]))
     write_sweep(tmp_path, "s", plan)
-    folder = tmp_path / "runs" / "sweeps" / "s"
-    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
-    lines = [{**line, **({"stage": "tuning"} if line["name"].endswith("s1000") else {})} for line in lines]
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
-    about = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+    make_tuned(tmp_path)
     tuning_table = tuning.table(load(tmp_path))
     assert tuning_table is not None
     assert list(tuning_table.cells["mean"]) == pytest.approx([0.01, 0.1])
@@ -149,22 +154,15 @@ def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path)
 
 def test_what_is_tuned_in_two_settings_is_picked_in_each(tmp_path):
     """In mazes of 7 the larger learning rate is the better one, in those of 9 the smaller."""
-    plan, tuned = [], []
+    plan = []
     for size, better in ((7, 1e-4), (9, 1e-5)):
         for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, better)):
             ends, name = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}, f"{size}-{lr}-s{seed}"
             frozen = config("grpo", seed=seed, lr=lr, task={"size": size})
             run_id = write_run(tmp_path, frozen, ends, validation=0.5 if lr == better else 0.25, name=name)
             plan.append((run_id, name, [f"task.size={size}", f"lr={lr}", f"seed={seed}"]))
-            tuned += [name] if seed else []
     write_sweep(tmp_path, "s", plan)
-    folder = tmp_path / "runs" / "sweeps" / "s"
-    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
-    lines = [{**line, **({"stage": "tuning"} if line["name"] in tuned else {})} for line in lines]
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
-    about = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+    make_tuned(tmp_path)
     table = tuning.table(load(tmp_path))
     assert table is not None
     picked = {(cell["block"], cell["row"]) for cell in table.records if "picked" in cell["row"]}
