@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rlvr.job.loop import Run
 from rlvr.objective.batch import EXPLORE, Batch, Loss, Policy, Terms, whole_groups
+from rlvr.trainer import distributed
 from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.fsdp import Trainer
 
@@ -130,8 +130,7 @@ def _gradient(trainer: Trainer) -> Tensor:
     parts: list[Tensor] = []
     for parameter in trainer.actor.model.parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        full = cast(DTensor, gradient.detach()).full_tensor()
-        parts.append(full.flatten().to("cpu", torch.float32))
+        parts.append(distributed.full(gradient.detach()).flatten().to("cpu", torch.float32))
     return torch.cat(parts)
 
 

@@ -260,6 +260,11 @@ def local(parameter: Tensor) -> Tensor:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
+def full(tensor: Tensor) -> Tensor:
+    """All ranks' shards together. Called by all ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def barrier(group: dist.ProcessGroup | None = None) -> None:
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier(group)

@@ -1,4 +1,4 @@
-"""The optimiser step: FSDP2 at every world size, 1 included, so that a laptop runs the same code as a cluster."""
+"""The optimiser step, the same code for a laptop and a cluster: FSDP2, except where it would only copy weights."""
 
 from __future__ import annotations
 

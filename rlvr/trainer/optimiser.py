@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
-from rlvr.trainer.distributed import local
+from rlvr.trainer.distributed import full, local
 from rlvr.trainer.knobs import Knobs
 
 DECAY = 0.1  # share of the schedule in which warmup–stable–decay ("wsd") falls, if trainer.decay_steps is not set
@@ -87,10 +86,7 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float, *, scale: float = 
     they are.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    value = float(norm) / scale
+    value = float(full(torch.nn.utils.get_total_norm(gradients))) / scale
     factor = (max_norm / value if 0 < max_norm < value else 1.0) / scale
     if math.isfinite(value) and factor != 1:
         torch._foreach_mul_([local(gradient) for gradient in gradients], factor)  # pyright: ignore[reportPrivateImportUsage]

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rlvr.model.structure import decoder_layers, layers_of
 from rlvr.trainer.actor import Actor
+from rlvr.trainer.sharded_load import is_empty
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     """Shard the layers of decoders and the heads one by one, and all else (embeddings, which may be tied) as the root.
 
     Gradients are summed over ranks, not averaged, in float32: the loss is already divided by counts of the whole
-    mini-batch.
+    mini-batch. A single rank that computes in float32 on a CPU has nothing to shard, to sum, to cast or to move: FSDP
+    would only copy its weights, and take a tenth of a small model's step. Its model stays as it is.
     """
     single = sharding.mesh.size() == 1
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
@@ -50,11 +52,16 @@ def shard(actor: Actor, sharding: Sharding) -> None:
         "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
     }
     critic = [] if actor.critic is None else layers_of(actor.critic.decoder)
-    for layer in (*decoder_layers(actor.model), *critic):
+    layers = (*decoder_layers(actor.model), *critic)
+    for layer in layers:
         if sharding.compiled:  # shapes differ from micro-batch to micro-batch
             layer.forward = torch.compile(layer.forward, dynamic=True)
         if sharding.checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    on_cpu = sharding.mesh.device_type == "cpu"
+    if single and on_cpu and sharding.dtype == torch.float32 and not is_empty(actor):
+        return
+    for layer in layers:
         fully_shard(layer, **options)
     exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
     for head in actor.heads.values():

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlvr.loss import dph
@@ -108,9 +107,7 @@ def fresh_memory_is_nan() -> Iterator[None]:
 
 def learn_three_times(trainer: Trainer) -> dict[str, Any]:
     metrics = [trainer.learn(data()) for _ in range(3)]
-    named = {
-        f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in trainer.actor.heads.named_parameters()
-    }
+    named = {f"heads.{name}": distributed.full(p.detach()) for name, p in trainer.actor.heads.named_parameters()}
     return {"metrics": metrics, "weights": weights(trainer) | named}
 
 
@@ -230,7 +227,7 @@ def main(directory: Path, ranks_of_node: str | None = None) -> None:
         results["loaded"] = {"weights": weights(trainer), "averages": gradients(trainer)}
     if (directory / "base").exists():
         empty = make_trainer(load_for_shards(directory / "base"), kl=0.1, base_kl=True, lr=0.01)
-        local = {name: cast(DTensor, p).to_local().shape[0] for name, p in empty.actor.model.named_parameters()}
+        local = {name: distributed.local(p).shape[0] for name, p in empty.actor.model.named_parameters()}
         results["sharded load"] = {"weights": weights(empty), "metrics": empty.learn(data()), "rows": local}
         results["sharded load"]["after"] = weights(empty)
         adapted = make_trainer(load_for_shards(directory / "base"), lora_rank=2, kl=0.1, base_kl=True)

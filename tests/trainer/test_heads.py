@@ -31,7 +31,7 @@ def fill(trainer: Any, seed: int = 0) -> dict[str, Tensor]:
             if "decoder" in name:  # of a critic: it has weights
                 continue
             values[name] = 0.3 * torch.randn(p.shape, generator=generator)
-            p.to_local().copy_(values[name])
+            p.copy_(values[name])
     return values
 
 
@@ -106,7 +106,7 @@ def test_a_critic_starts_as_the_policys_decoder_and_its_gradient_is_clipped_apar
     critics = dict(trainer.actor.critic.decoder.named_parameters())
     policys = dict(trainer.actor.model.get_decoder().named_parameters())
     assert critics.keys() == policys.keys()
-    assert all(torch.equal(p.full_tensor(), policys[name].full_tensor()) for name, p in critics.items())  # type: ignore[attr-defined]
+    assert all(torch.equal(p, policys[name]) for name, p in critics.items())
     fill(trainer)
     metrics = trainer.learn(batch())
     actual = gradients(trainer)
@@ -164,7 +164,7 @@ def test_heads_have_a_learning_rate_of_their_own() -> None:
     trainer = make_trainer(loss=with_value, lr=1e-3, head_lr=0.05, eps=1e-12, schedule="linear", steps=2)
     before = weights(trainer)["model.norm.weight"]
     metrics = [trainer.learn(batch()) for _ in range(2)]
-    bias = dict(trainer.actor.heads.named_parameters())["value.out.bias"].detach().full_tensor()
+    bias = dict(trainer.actor.heads.named_parameters())["value.out.bias"].detach()
     assert [m["optim/lr"] for m in metrics] == [1e-3, 5e-4]
     # Towards reward + 1, by 0.05, then by half of it: AdamW without momentum, bias-corrected.
     assert 0.05 < float(bias) < 0.08
@@ -197,7 +197,7 @@ def test_continued_training_is_bitwise_uninterrupted_training(
     actual += [second.learn(rollouts) for rollouts in data[2:]]
     assert actual == expected
     for name, p in second.actor.named_parameters():
-        assert torch.equal(p.full_tensor(), dict(uninterrupted.actor.named_parameters())[name].full_tensor()), name
+        assert torch.equal(p, dict(uninterrupted.actor.named_parameters())[name]), name
 
 
 def test_heads_are_not_among_the_weights_for_the_engine() -> None:
@@ -208,7 +208,7 @@ def test_a_table_policy_has_heads_too() -> None:
     for loss in (with_value, with_log_z):
         trainer = make_trainer(TablePolicy(TableConfig(vocab_size=16)), loss=loss, lr=0.05)
         with torch.no_grad():  # words that can never follow, as tasks have them
-            dict(trainer.actor.named_parameters())["model.model.table.weight"].to_local()[:, 11:] = -1e4
+            dict(trainer.actor.named_parameters())["model.model.table.weight"][:, 11:] = -1e4
         losses = [trainer.learn(batch())["loss/total"] for _ in range(20)]
         assert losses[-1] < 0.7 * losses[0]
 

@@ -95,7 +95,9 @@ def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dt
 @pytest.mark.parametrize("knobs", [{"base_kl": True}, {"kl": 0.1}, {"kl": 0.1, "reference_every": 1, "base_kl": True}])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_full_weights_of_frozen_copies_are_freed_after_use(dtype: str, knobs: dict[str, Any]) -> None:
-    """On one rank a full copy of 5008 weights exists beside its shard during all micro-batches, and not afterwards."""
+    """On one rank a full copy of 5008 weights exists beside its shard during all micro-batches, and not afterwards; in
+    float32, where one rank has nothing to shard or to cast, never.
+    """
     held = list[int]()
 
     def looks(policy: Policy, batch: Batch) -> Terms:
@@ -105,7 +107,7 @@ def test_full_weights_of_frozen_copies_are_freed_after_use(dtype: str, knobs: di
     trainer = make_trainer(loss=looks, dtype=dtype, token_budget=1, **knobs)
     trainer.learn(batch(logp_ref=None))
     num_copies = 2 if "reference_every" in knobs else 1
-    assert held == [num_copies * 5008 * (4 if dtype == "float32" else 2)] * 8  # rows with tokens
+    assert held == [0 if dtype == "float32" else num_copies * 5008 * 2] * 8  # rows with tokens
     assert frozen_gathered(trainer) == 0
     trainer.policy_of(batch())
     assert frozen_gathered(trainer) == 0
@@ -119,7 +121,7 @@ def test_records_of_forward_passes_of_frozen_copies_do_not_grow_from_step_to_ste
         recorded.append(frozen_passes(trainer))
         return surrogate(policy, batch)
 
-    trainer = make_trainer(loss=looks, token_budget=1, kl=0.1, base_kl=True, reference_every=2)
+    trainer = make_trainer(loss=looks, token_budget=1, dtype="bfloat16", kl=0.1, base_kl=True, reference_every=2)
     for _ in range(3):
         trainer.learn(batch(logp_ref=None))
         assert recorded[-1] == 2 * 3 * 9 * 2

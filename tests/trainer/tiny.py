@@ -110,7 +110,7 @@ def gradients(trainer: Trainer) -> dict[str, Tensor]:
     named = dict(trainer.actor.model.named_parameters())
     named |= {f"heads.{name}": p for name, p in trainer.actor.heads.named_parameters()}
     trained = {name: p for name, p in named.items() if p.requires_grad}
-    return {name: trainer.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in trained.items()}
+    return {name: distributed.full(trainer.optimiser.state[p]["exp_avg"]).clone() for name, p in trained.items()}
 
 
 def gathered(module: nn.Module) -> int:
