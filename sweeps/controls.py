@@ -87,7 +87,7 @@ def _with(point: Point, override: str) -> list[str]:
 
 
 def _seed(point: Point, usual: Usual) -> int:
-    return int(next((w.partition("=")[2] for w in reversed(point) if key_of(w) == "seed"), str(usual("seed"))))
+    return int(next((w.partition("=")[2] for w in reversed(point) if key_of(w) == "seed"), str(usual("seed", {}))))
 
 
 def _fresh_seed(points: Sequence[Point], point: Point, usual: Usual) -> int:

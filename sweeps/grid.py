@@ -21,7 +21,7 @@ from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GRID_KEYS, GROWTH, NAMING
 # Keys of a sweep, never of single points.
 OF_ALL = (*GRID_KEYS, *GROWTH, *ADDED_ARMS, *NAMING, *EXPECTED, "tracker", "hydra")
 T = TypeVar("T")
-Usual = Callable[[str], object]  # by key, its value in the points that do not set it
+Usual = Callable[[str, Point], object]  # (key, point) -> the value of a key in a point that does not set it
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _without_repeats(points: Sequence[Point], added: Sequence[Point], usual: Usu
     """
 
     def effective_overrides(point: Point) -> frozenset[str]:
-        return frozenset(v for k, v in point.items() if k not in SHORTHANDS or value_of(v) != usual(k))
+        return frozenset(v for k, v in point.items() if k not in SHORTHANDS or value_of(v) != usual(k, point))
 
     plain = [point for point in (*points, *added) if effective_overrides(point) == frozenset(point.values())]
     known = set(map(effective_overrides, plain))
@@ -164,7 +164,8 @@ class Rule:
 
     def holds(self, point: Point, usual: Usual) -> bool:
         fulfilled = all(
-            (value_of(point[key]) if key in point else usual(key)) in values for key, values in self.wanted.items()
+            (value_of(point[key]) if key in point else usual(key, point)) in values
+            for key, values in self.wanted.items()
         )
         self.matched |= fulfilled
         return fulfilled

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig
 
-from rlvr.config.overrides import default_of, parse
+from rlvr.config.overrides import parse
 from rlvr.ledger.identity import GRID_KEYS
-from sweeps import grid
+from sweeps import grid, session
 from sweeps.launcher import launch_points
 
 
@@ -27,4 +26,4 @@ class GridSweep:
     def points(self, arguments: Sequence[str]) -> list[list[str]]:
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         rules = grid.Rules(**{name: list(self.config[name]) for name in GRID_KEYS})
-        return grid.expand(overrides, self.params, rules, functools.partial(default_of, self.config))
+        return grid.expand(overrides, self.params, rules, session.current().usual(self.config))

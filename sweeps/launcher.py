@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr.config import own_code, targets
 from rlvr.config.engine import gpus_of_workers, samples_beside_training
 from rlvr.config.explain import unreadable_option_lines
-from rlvr.config.overrides import default_of, key_of
+from rlvr.config.overrides import key_of
 from rlvr.ledger import inputs
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
@@ -72,9 +72,8 @@ def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[
     """(overrides, control) of the points that `controls=` adds."""
     if not master.controls:
         return []
-    return controls.added(
-        overrides, str(master.controls), str(master.baseline or ""), functools.partial(default_of, master)
-    )
+    usual = session.current().usual(master)
+    return controls.added(overrides, str(master.controls), str(master.baseline or ""), usual)
 
 
 def _with_controls(planned: Plan, added: Sequence[str]) -> Plan:

@@ -9,15 +9,17 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import base_model, imports, signature
 from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
+from rlvr.config.overrides import Point, value_of
 from rlvr.config.registry import Registry
 from rlvr.ledger.tags import redact
 from sweeps.plan import Plan
@@ -62,6 +64,23 @@ class Session:
         if self.one_run:
             raise ValueError(f"{' '.join(self.typed)} is a sweep, not one run. Pass it to rlvr.sweep([...]).")
         return Points(self.registry.loader, master, overrides)
+
+    def usual(self, master: DictConfig) -> Callable[[str, Point], object]:
+        """(key, point) → the value or option of a key in a point that does not set it. A loss, a recipe or another
+        option of the point may bring a value of its own. master: see `points`.
+        """
+        of_all, composed = master.hydra.runtime.choices, dict[tuple[str, ...], tuple[DictConfig, Mapping[str, Any]]]()
+
+        def usual(key: str, point: Point) -> object:
+            own = tuple(word for k, word in point.items() if k in of_all and value_of(word) != of_all[k])
+            if own and own not in composed:
+                of_command = [word for k, word in point.items() if k in of_all and word not in own]
+                composed[own] = self.registry.compose([*of_command, *own])
+            config, choices = composed[own] if own else (master, of_all)
+            value = choices[key] if key in choices else OmegaConf.select(config, key)
+            return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+        return usual
 
     def adapted(self, points: Sequence[Composed]) -> Sequence[Composed]:
         """The points to launch: the composed ones or, with `adapt`, those that it makes of them."""

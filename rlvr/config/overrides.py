@@ -15,7 +15,6 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
 HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
@@ -186,10 +185,3 @@ def combinations(axes: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str
 def value_of(override: str) -> object:
     """The value of an override as Hydra reads it: 1e-3 and 0.001 are equal."""
     return parse([override])[0].value()
-
-
-def default_of(config: DictConfig, key: str) -> object:
-    """The value or option of points that do not set this key."""
-    choices = config.hydra.runtime.choices
-    value = choices[key] if key in choices else OmegaConf.select(config, key)
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -183,16 +183,18 @@ def _reads(loss: str, key: str, registry: Registry) -> bool:
     if key in SHORTHANDS:
         return reads(registry.node("loss", loss), key)
     if key == "divergence":
-        return _brings(loss, key, registry)
+        return bool(_brought(loss, key, registry))
+    if key.partition(".")[0] == "advantage":
+        return "none" not in _brought(loss, "advantage", registry)
     if key.startswith("loss."):
         target = str(registry.node("loss", loss)["_target_"])
         return key.split(".")[1] in {p.name for p in signature(target).parameters}
     return True
 
 
-def _brings(loss: str, group: str, registry: Registry) -> bool:
-    """Whether a loss selects the option of a group itself."""
-    return any(option.group == group for option in registry.brought("loss", loss))
+def _brought(loss: str, group: str, registry: Registry) -> list[str]:
+    """The option of a group that a loss selects itself, if it does."""
+    return [option.option for option in registry.brought("loss", loss) if option.group == group]
 
 
 def _unread(key: str, values: Sequence[str], losses: Sequence[str], registry: Registry) -> str:
@@ -231,15 +233,28 @@ def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, polic
 def _inherit(
     config: DictConfig, choices: dict[str, Any], like: DictConfig, knobs: Mapping[str, str], registry: Registry
 ) -> None:
-    """Take from a run's frozen config what no knob sets: problems, policy, advantage, sampling, trainer, seed."""
+    """Take from a run's frozen config what no knob sets: problems, policy, advantage, sampling, trainer, seed.
+
+    What the run has only because its own loss brings it stays with that loss: an advantage, an overlong penalty.
+    """
     typed = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
+    loss, of_run = choices["loss"], like.choices.get("loss")
+    of_run = of_run if of_run in registry.options("loss") else None  # a loss of the user's, whose file may be gone
     for group in ("task", "model", "advantage"):
         option = like.choices.get(group, choices.get(group))
-        if group not in knobs and option != "none" and not _brings(choices["loss"], group, registry):
+        own = _brought(loss, group, registry) or (of_run and option in _brought(of_run, group, registry))
+        if group not in knobs and option != "none" and not own:
             config[group] = like[group]
             choices[group] = option
+    defaults = registry.compose([f"loss={loss}"])[0]
+    defaults_of_run = registry.compose([f"loss={of_run}"])[0] if of_run else defaults
     for group in ("rollout", "trainer"):
-        config[group] = like[group]
+        of_loss = {
+            key: value
+            for key, value in defaults[group].items()
+            if value != defaults_of_run[group].get(key) == like[group].get(key)
+        }
+        config[group] = {**like[group], **of_loss}
     for key, value in typed.items():
         OmegaConf.update(config, key, value)
     if "seed" not in knobs:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -18,8 +19,11 @@ from rlvr.diagnostics.measurement import Arm, write
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
-from rlvr.objective.batch import EXPLORE
+from rlvr.objective.batch import EXPLORE, declared_needs
 from rlvr.records import Rollout
+from rlvr.trainer.sharded_load import stored_shapes
+
+HEADS = ("value", "log_z")  # trained beside the policy, by losses that need them
 
 
 def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: Path | None) -> None:
@@ -34,6 +38,9 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
         source = _draw_rollouts(arms[0], policy, store, folder)
         console.print(f"Drew rollouts: {source}", soft_wrap=True, markup=False)
     groups = read_rollouts(source)
+    if policy is not None:
+        for arm in arms:
+            _check_policy(arm, policy)
     effects: list[Effect] = []
     group_norms: list[list[float]] = []
     for arm in arms:
@@ -48,6 +55,20 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
     _show(console, groups, *frames)
     for file in _write(folder, *frames, prompts(names, group_norms, groups)):
         console.print(f"  {file}", soft_wrap=True, markup=False)
+
+
+def _check_policy(arm: Arm, policy: Path) -> None:
+    """Raises ValueError for a checkpoint that lacks what an objective trains or keeps beside the policy."""
+    needs, trainer, stored = declared_needs(instantiate(arm.config.loss)), arm.config.trainer, stored_shapes(policy)
+    heads = [head for head in HEADS if head in needs]
+    missing = [head for head in heads if not any(name.startswith(f"parameter.heads.{head}.") for name in stored)]
+    if trainer.reference_every is not None and (trainer.kl or "reference" in needs):
+        missing += [] if any(name.startswith("reference.") for name in stored) else ["trainer.reference_every"]
+    if missing:
+        raise ValueError(
+            f"{arm.name}: policy={policy} comes from a run without {' and '.join(missing)}: it has no weights for it. "
+            "Drop this objective, or pass a checkpoint of a run that has it."
+        )
 
 
 def _label(source: Path | None) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from rlvr.model import table_policy
 from rlvr.model.tokenizer import load_tokenizer
 
 FEW_LAYERS, FEW_WORDS = 2, 512  # of a small copy
+SHOWN = 3  # names of weights in a message
 
 
 def load(
@@ -46,17 +48,30 @@ def _require_model(directory: Path) -> None:
 
 
 def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
-    """Model (evaluation mode) of a directory in Hugging Face format, on the CPU."""
+    """Model (evaluation mode) of a directory in Hugging Face format, on the CPU.
+
+    Raises ValueError if its files lack a weight, which transformers would fill with random numbers.
+    """
     table_policy.register()
     disable_progress_bar()  # loading is fast, and our own log reports what is slow
-    return AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=parse_dtype(dtype),
         attn_implementation="sdpa",
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
-    ).eval()
+        output_loading_info=True,
+    )
+    model, found = loaded  # typed as if it were the model alone
+    if missing := sorted(found["missing_keys"]):
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        unknown = f" It has {', '.join(some)}, …" if (some := sorted(found["unexpected_keys"])[:SHOWN]) else ""
+        raise ValueError(
+            f"the weights of {directory} lack {', '.join(missing[:SHOWN])}{more}, which its config.json requires."
+            f"{unknown} Save the model again with save_pretrained."
+        )
+    return model.eval()
 
 
 def skeleton(directory: Path) -> PreTrainedModel:

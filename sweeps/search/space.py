@@ -66,7 +66,7 @@ class Space:
     axes: Sequence[Axis]
     fixed: Mapping[str, str]  # key -> the override that all trials share
     whens: Sequence[grid.Rule] = ()
-    usual: grid.Usual = lambda key: None
+    usual: grid.Usual = lambda key, point: None
 
     def point(self, suggest: Callable[[int], str]) -> list[str]:
         """The overrides of a trial. suggest: returns the override of the axis at a position; called only for axes that
@@ -84,7 +84,7 @@ class Space:
 
 
 def search_space(
-    overrides: Sequence[Override], whens: Sequence[str] = (), usual: grid.Usual = lambda key: None
+    overrides: Sequence[Override], whens: Sequence[str] = (), usual: grid.Usual = lambda key, point: None
 ) -> Space:
     """The search space of these overrides; of several for a key the last counts.
 

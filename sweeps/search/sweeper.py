@@ -5,7 +5,6 @@ Optuna is imported only when a search starts: `--help` and grids do not need it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import time
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
-from rlvr.config.overrides import default_of, key_of, parse
+from rlvr.config.overrides import key_of, parse
 from rlvr.config.schema import as_dict
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
@@ -83,7 +82,7 @@ class SearchSweep:
         from sweeps.search.space import search_space
 
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
-        space = search_space(overrides, list(self.base.when), functools.partial(default_of, self.base))
+        space = search_space(overrides, list(self.base.when), self.session.usual(self.base))
         self.swept = [key_of(axis.key) for axis in space.axes]
         self.names = RunNames(Ledger(home()))
         self._check()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from rlvr.diagnostics.gradient import start
 from rlvr.diagnostics.replay import arms, main
+from rlvr.ledger import layout
 from tests.support.composed import REGISTRY
 
 BANDIT = [
@@ -65,6 +68,31 @@ def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
     assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
 
 
+def test_what_the_loss_of_the_run_brought_stays_with_that_loss() -> None:
+    """An advantage and an overlong penalty are part of an objective, unless somebody typed another one."""
+    (run,) = arms(["loss=maxrl", "rollout.temperature=0.7"], None)
+    run.config.choices = {"task": "maze", "advantage": "maxrl", "model": "maze_tiny", "loss": "maxrl"}
+    grpo, maxrl, dapo = (arm.config for arm in arms(["loss=grpo,maxrl,dapo"], run.config))
+    names = [config.advantage["_target_"].rpartition(".")[2] for config in (grpo, maxrl, dapo)]
+    assert names == ["grpo", "maxrl", "grpo"]
+    assert [config.rollout.overlong_buffer for config in (grpo, maxrl, dapo)] == [None, None, 0.2]
+    assert {config.rollout.temperature for config in (grpo, maxrl, dapo)} == {0.7}
+    (run,) = arms(["loss=dapo", "rollout.overlong_penalty=1.0"], None)  # typed: of the run, not of its loss
+    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "dapo"}
+    grpo, dapo = (arm.config.rollout for arm in arms(["loss=grpo,dapo"], run.config))
+    assert (grpo.overlong_buffer, grpo.overlong_penalty) == (None, 1.0)
+    assert (dapo.overlong_buffer, dapo.overlong_penalty) == (0.2, 1.0)
+    (typed,) = arms(["loss=maxrl", "advantage=rloo"], None)
+    typed.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny", "loss": "maxrl"}
+    assert arms(["loss=grpo"], typed.config)[0].config.advantage["_target_"].endswith(".rloo")
+
+
+def test_an_advantage_reaches_the_losses_that_read_one() -> None:
+    grpo, pacs = (arm.config.advantage["_target_"] for arm in arms(["loss=grpo,pacs", "advantage=rloo"], None))
+    assert grpo == "rlvr.objective.advantage.rloo"
+    assert pacs == "rlvr.objective.advantage.none"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,6 +139,30 @@ def test_stored_rollouts_give_the_report_of_fresh_ones(
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert "32 responses to 1 prompts" in capsys.readouterr().out
     _check(tmp_path / "two")
+
+
+def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    assert main(["loss=grpo", *BANDIT, f"out={tmp_path / 'one'}"]) == 0
+    stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
+    (grpo,) = arms(["loss=grpo", *BANDIT], None)
+    with contextlib.closing(start(grpo.config, None, layout.replay_stages(tmp_path))) as run:
+        run.trainer.save(tmp_path / "step-1", {})
+    of_grpo = [f"rollouts={stored}", f"policy={tmp_path / 'step-1'}"]
+    assert main(["loss=grpo,reinforce", *of_grpo]) == 0
+    capsys.readouterr()
+    for words, lacking in (
+        (["loss=grpo,flowrl"], "without log_z"),
+        (["loss=ppo"], "without value"),
+        (["loss=grpo", "trainer.kl=0.1", "trainer.reference_every=1"], "without trainer.reference_every"),
+    ):
+        assert main([*words, *of_grpo]) == 2
+        out, err = capsys.readouterr()
+        assert lacking in err
+        assert err.count("\n") == 1
+        assert out == ""
 
 
 def _check(folder: Path) -> None:

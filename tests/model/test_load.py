@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlvr.model.load import load, parse_dtype, skeleton, small_copy
+from rlvr.model.load import load, load_model, parse_dtype, skeleton, small_copy
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.task.maze import VOCABULARY, Maze
@@ -64,6 +65,22 @@ def test_load_explains_what_is_missing(tmp_path: Path) -> None:
         load("Qwen/Qwen2.5-0.5B", dtype="float32")
     with pytest.raises(ValueError, match=r"without config.json"):
         load(tmp_path, dtype="float32")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "olmo2"])
+def test_a_model_whose_weights_have_other_names_is_refused(kind: str, tmp_path: Path) -> None:
+    """transformers would fill what is missing with random numbers, others in every process."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config = AutoConfig.for_model(kind, vocab_size=8, pad_token_id=0, **sizes)
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    load_model(tmp_path, dtype="float32")
+    weights = {f"_orig_mod.{name}": weight.contiguous() for name, weight in model.state_dict().items()}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"the weights of .* lack lm_head.weight, .* and \d+ more, .* It has _orig_mod"
+    ):
+        load_model(tmp_path, dtype="float32")
 
 
 @pytest.mark.parametrize("name", ["int64", "float31", "nn"])

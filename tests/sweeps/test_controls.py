@@ -12,46 +12,52 @@ from analysis.scores.controls import against_controls
 from analysis.scores.findings import findings
 from analysis.tables import comparison
 from sweeps import controls
+from sweeps.grid import Usual
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 POINTS = [["loss=grpo", "seed=0"], ["loss=grpo", "seed=1"], ["loss=pacs", "seed=0"], ["loss=pacs", "seed=1"]]
 
 
+def usual(**values: object) -> Usual:
+    """What points that do not set a key have."""
+    return lambda key, _: values.get(key)
+
+
 def test_each_control_has_its_points() -> None:
-    assert controls.added(POINTS, "random", "", {}.get) == [
+    assert controls.added(POINTS, "random", "", usual()) == [
         (["loss=grpo", "seed=0", "rollout.reward=random"], "random"),
         (["loss=grpo", "seed=1", "rollout.reward=random"], "random"),
         (["loss=pacs", "seed=0", "rollout.reward=random"], "random"),
         (["loss=pacs", "seed=1", "rollout.reward=random"], "random"),
     ]
-    assert controls.added(POINTS, "seeds", "", {}.get) == [
+    assert controls.added(POINTS, "seeds", "", usual()) == [
         (["loss=grpo", "seed=2"], "seeds"),
         (["loss=grpo", "seed=3"], "seeds"),
     ]
-    assert controls.added(POINTS, "still", "loss=pacs", {}.get) == [
+    assert controls.added(POINTS, "still", "loss=pacs", usual()) == [
         (["loss=pacs", "seed=0", "lr=0"], "still"),
         (["loss=pacs", "seed=1", "lr=0"], "still"),
     ]
-    assert [words for words, _ in controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", {"seed": 5}.get)] == [
+    assert [words for words, _ in controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", usual(seed=5))] == [
         ["lr=0"],
         ["lr=1", "seed=6"],
     ]
     with pytest.raises(ValueError, match="placebo is unknown. Controls: seeds, random, flipped, still"):
-        controls.added(POINTS, "placebo", "", {}.get)
+        controls.added(POINTS, "placebo", "", usual())
 
 
 def test_the_reference_is_the_arm_that_the_report_compares_with() -> None:
     """By values, those of a study's defaults among them; of several that have them, the one with nothing else."""
-    usual = {"loss": "lad", "seed": 0, "lr": 2e-4}.get
+    defaults = usual(loss="lad", seed=0, lr=2e-4)
     etas = [["eta=0.5"], ["eta=1"]]
-    assert controls.added(etas, "seeds", "loss=lad eta = 1.0", usual) == [(["eta=1", "seed=1"], "seeds")]
+    assert controls.added(etas, "seeds", "loss=lad eta = 1.0", defaults) == [(["eta=1", "seed=1"], "seeds")]
     rates = [["lr=1e-3"], ["lr=1e-4"]]
-    assert controls.added(rates, "still", "lr=0.0001", usual) == [(["lr=0"], "still")]
+    assert controls.added(rates, "still", "lr=0.0001", defaults) == [(["lr=0"], "still")]
     grpos = [["loss=grpo", "clip_high=0.28"], ["loss=grpo"]]
     for baseline in ("loss=grpo", ""):
-        assert controls.added(grpos, "still", baseline, usual) == [(["loss=grpo", "lr=0"], "still")]
+        assert controls.added(grpos, "still", baseline, defaults) == [(["loss=grpo", "lr=0"], "still")]
     with pytest.raises(ValueError, match="baseline='loss=pacs': no point of the sweep has it"):
-        controls.added(etas, "seeds", "loss=pacs", usual)
+        controls.added(etas, "seeds", "loss=pacs", defaults)
 
 
 def test_a_control_that_was_tuned_to_another_value_is_still_that_of_its_arm(tmp_path: Path) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
+from rlvr import run as runs
 from rlvr.config import schema
 from rlvr.config.overrides import parse
 from sweeps.grid import Rules, expand
 from sweeps.grid_sweep import GridSweep
+from sweeps.session import Session
+from tests.support.composed import REGISTRY
 
 
 def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
-    expanded = expand(parse(shlex.split(words)), own, Rules(**rules), lambda key: (usual or {}).get(key))
+    expanded = expand(parse(shlex.split(words)), own, Rules(**rules), lambda key, _: (usual or {}).get(key))
     return [" ".join(point) for point in expanded]
 
 
@@ -115,7 +119,8 @@ def test_seeds_typed_beside_a_study_take_the_place_of_its_own_in_every_arm(study
     """Of exact_likelihood the arms that learn digits have one seed, which their lines set."""
     loader = GlobalHydra.instance().config_loader()
     master = loader.load_configuration("run", [f"study={study}"], RunMode.MULTIRUN)
-    expanded = GridSweep(master, master.hydra.sweeper.params).points([f"study={study}", "seed=21,22"])
+    with Session(registry=REGISTRY).entered():
+        expanded = GridSweep(master, master.hydra.sweeper.params).points([f"study={study}", "seed=21,22"])
     whole = [point for point in expanded if "task=digits" not in point]
     seeds = [next(word for word in point if word.startswith("seed=")) for point in whole]
     assert {*seeds} == {"seed=21", "seed=22"}
@@ -191,3 +196,20 @@ def test_a_rule_that_cannot_be_meant_is_refused(words: str, rules: dict[str, lis
         points(words, **rules)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # rloo brings an advantage of its own: the command's default, grpo's, is only that of lad and grpo.
+        ("exclude=['advantage=grpo']", {("rloo", 2e-4), ("grpo", 2e-4)}),
+        ("when=['lr=1e-3 if advantage=grpo']", {("lad", 1e-3), ("rloo", 2e-4), ("grpo", 2e-4)}),
+    ],
+)
+def test_a_condition_reads_what_a_points_own_options_bring(
+    rule: str, expected: set[tuple[str, float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    words = ["loss=lad,rloo", "also=['loss=grpo advantage=maxrl']", rule]
+    (launch,) = runs.carry_out(["-m", *words], REGISTRY, dry_run=True).launches
+    assert {(run.config["choices"]["loss"], run.config["lr"]) for run in launch.plan.runs} == expected
