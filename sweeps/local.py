@@ -16,6 +16,7 @@ from rlvr.ledger import layout, lock, terminal
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
+from rlvr.rollout.gpu_names import named_gpus
 from sweeps import verdict
 from sweeps.progress import Progress
 from sweeps.verdict import Outcome, Verdict
@@ -43,7 +44,7 @@ def available_gpus() -> list[str]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name for name in visible.split(",") if name.strip() not in ("", "-1")]
+        return named_gpus(visible)
     of_amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
     num = len(list(Path("/dev").glob("nvidia[0-9]*"))) + len(of_amd) + Path("/dev/dxg").exists()
     return [str(index) for index in range(num)]

@@ -350,7 +350,7 @@ def _disk(todo: Sequence[PlannedRun], past: Past, ledger: Ledger) -> list[str]:
             checkpoint = statistics.median(run_cost.checkpoint for run_cost in costs)
             sizes.append(statistics.median(run_cost.other for run_cost in costs) + num_kept * checkpoint)
         elif model is not None:
-            sizes.append(num_kept * memory.STATE * model.parameters)
+            sizes.append(num_kept * memory.checkpoint_bytes(model, run.config["trainer"]))
     if not sizes:
         return []
     unknown = f"; {_count(len(todo) - len(sizes), 'run')} not known" if len(todo) > len(sizes) else ""

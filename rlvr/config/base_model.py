@@ -206,6 +206,7 @@ def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]
         yield _unread(directory / "config.json", "a model has one, beside its weights in safetensors and its tokenizer")
         return
     yield from _faults_of_kind(config)
+    yield from _faults_of_sizes(config)
     yield from _faults_of_weights(directory, config)
     yield from _faults_of_tokenizer(directory)
     if chat:
@@ -222,20 +223,34 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield "its config.json has no model_type: it is no model of transformers."
     elif kind != "rlvr_table" and kind not in _known_kinds():
         code = " Its own code (auto_map) is never run." if "auto_map" in config else ""
-        yield f'its config.json has model_type "{kind}", which the installed transformers does not know.{code}'
+        yield f'its config.json has model_type "{kind}": no causal language model that transformers knows.{code}'
+
+
+def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
+    """Sizes that are no numbers or do not divide, in a config.json that has them at its top level."""
+    for name in SIZES:
+        value = config.get(name, 1)
+        if value is None and name in ("num_key_value_heads", "max_position_embeddings"):
+            continue  # as many as heads; no limit
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            yield f"its config.json has {name}={json.dumps(value)}: a whole number is expected, 1 or more."
+            return
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if heads and kv_heads and heads % kv_heads:
+        yield f"its config.json has num_key_value_heads={kv_heads}, which does not divide num_attention_heads={heads}."
 
 
 @functools.cache
 def _known_kinds() -> frozenset[str]:
-    """Model types of the installed transformers: all quoted words in the source files that list them.
+    """Model types of causal language models of the installed transformers, from the source file that lists them.
 
-    The files are not imported, because that would import torch.
+    It is not imported, because that would import torch.
     """
     spec = importlib.util.find_spec("transformers")
-    folder = Path(str(spec.origin)).parent / "models" / "auto" if spec is not None else Path()
-    files = [folder / name for name in ("configuration_auto.py", "auto_mappings.py")]
-    texts = [file.read_text() for file in files if file.is_file()]
-    return frozenset(word for text in texts for word in re.findall(r'"([\w.-]+)"', text))
+    assert spec is not None
+    text = (Path(str(spec.origin)).parent / "models" / "auto" / "modeling_auto.py").read_text()
+    listed = text.partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2].partition("\n)")[0]
+    return frozenset(re.findall(r'\("([\w.-]+)", "', listed))
 
 
 # --- weights
@@ -291,8 +306,10 @@ def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any])
     """
     try:
         architecture = memory.architecture(config)
-    except (KeyError, TypeError, ZeroDivisionError) as error:
-        yield f"its config.json gives no usable {error}."
+    except (KeyError, TypeError) as error:
+        yield (
+            f"its config.json has no {error.args[0]}." if isinstance(error, KeyError) else f"its config.json: {error}."
+        )
         return
     if architecture is None:
         return

@@ -266,7 +266,7 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
         if SECRET.search(name) and not str(value).startswith("$"):
             raise ValueError(
                 f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs inherit the "
-                f"environment of the launch. On a site where they do not, type '+cluster.environment.{name}=\\${name}'."
+                f"environment of the launch. On a site where they do not, type '+cluster.environment.{name}=${name}'."
             )
     for line in plain["cluster"]["setup"]:
         for name, first_character in ASSIGNMENT.findall(line):

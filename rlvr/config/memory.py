@@ -111,7 +111,13 @@ def of_path(path: str) -> Architecture | None:
         return architecture(published.MODELS[path]) if path in published.MODELS else None
     try:
         return architecture(json.loads(file.read_text()))
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py reports what is wrong
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ZeroDivisionError,
+    ):  # rlvr/config/base_model.py reports what is wrong
         return None
 
 
@@ -282,6 +288,21 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
 
 def _width(dtype: str) -> int:
     return 4 if dtype == "float32" else 2
+
+
+def checkpoint_bytes(model: Architecture, trainer: Mapping[str, Any]) -> int:
+    """Bytes of a checkpoint: every trained parameter with the optimiser's two averages, and a reference with resets.
+
+    Heads are left out, which are small. trainer: its knobs.
+    """
+    rank, state = trainer.get("lora_rank"), STATE * model.parameters
+    if rank is not None:
+        h, i, q, k = model.hidden, model.intermediate, model.query, model.key
+        inputs_and_outputs = 2 * (h + q) + 2 * (h + k) + 3 * (h + i)
+        return STATE * rank * model.layers * inputs_and_outputs
+    if trainer.get("critic") is not None:  # of a decoder of its own, which has no head
+        state += STATE * (model.parameters - (0 if model.tied else model.vocab * model.hidden))
+    return state + (trainer.get("reference_every") is not None) * _width(trainer["dtype"]) * model.parameters
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -187,13 +187,17 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
 def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -> None:
     """default: the option of `trainer` as its file has it."""
     reset_every, head_lr = trainer.reference_every, trainer.head_lr
+    also = " trainer.reference_resets_optimiser=false" if trainer.reference_resets_optimiser else ""
     if reset_every is not None and "reference" not in loss and not trainer.kl > 0:
         raise ValueError(
-            f"trainer.reference_every={reset_every} has no effect: nothing reads a reference. Drop it, or set "
-            "trainer.kl."
+            f"trainer.reference_every={reset_every} has no effect: nothing reads a reference. Pass "
+            f"trainer.reference_every=null{also}, or set trainer.kl."
         )
     if trainer.reference_resets_optimiser and reset_every is None:
-        raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+        raise ValueError(
+            "trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS, or "
+            "trainer.reference_resets_optimiser=false."
+        )
     if trainer.shared_prompt == "always" and not trainer.packing:
         raise ValueError(
             "trainer.shared_prompt=always needs trainer.packing=true: padded rows repeat the prompt. Drop one of them."

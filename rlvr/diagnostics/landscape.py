@@ -12,10 +12,10 @@ the arms: nothing is sampled. From the same starts, gradient descent on the thre
                    a baseline has no effect on an exact expectation, and the scale only changes the length of steps
   grpo_kl          grpo, and η·KL(π‖π_old) to the uniform π_old of LAD (section 4.1)
 
-Both forms of LAD have their minimum at P_A ∝ π_old·e^{A/η}, and so has grpo_kl. Differs from the paper, which prints
-neither rewards nor starts: ours are below; rewards, advantage and η are knobs. The result, in reports/bandit_landscape,
-is the figure and four CSV files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last
-policies).
+Both forms of LAD have their minimum at P_A ∝ π_old·e^{A/η}, and so has grpo_kl; with tv it is one minimum of many.
+Differs from the paper, which prints neither rewards nor starts: ours are below; rewards, advantage and η are knobs. The
+result, in reports/bandit_landscape, is the figure and four CSV files: arms, landscape (loss at each policy), paths
+(policy at each step) and ends (the last policies).
 """
 
 from __future__ import annotations

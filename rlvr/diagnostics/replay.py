@@ -43,7 +43,7 @@ are those of the run that the rollouts come from, or the defaults.
 
 The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, prompts.csv, replay.png and replay.pdf:
   loss, gradient  value, and norm of the gradient over all parameters, unclipped; the batch is one mini-batch
-  clipped         share of response tokens whose gradient is 0 because the objective clips them
+  clipped         share of tokens (gspo: responses) beyond the clipping bounds: without gradient, but for cispo
   |log ratio|     mean over tokens of |log policy - log policy that sampled|: 0 if they are the same policy
   weight          -d loss / d log p, summed over a response's tokens: by how much the step raises the response
   prompt          norm of the gradient on each prompt by itself, against its pass rate (MaxRL, Figures 6 and 8)

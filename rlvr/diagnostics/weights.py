@@ -23,7 +23,7 @@ from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from rlvr.config.registry import Registry
+from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.diagnostics.measurement import command, points, split, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, declared_needs, first_pass_of
@@ -35,6 +35,7 @@ DEFAULT = (
     ("loss=cross_entropy,reinforce,rloo,dr_grpo,grpo,pkpo,maxrl", "rollout.samples=4,16,64,256"),
     ("loss=lad", "divergence=js,hd,tv,jf,kl,rkl", "eta=1", "rollout.samples=8,64"),
 )
+READ = ("loss", "advantage", "divergence", *SHORTHANDS, "rollout.samples")  # knobs that change w(p)
 RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
 
 
@@ -141,6 +142,9 @@ def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
 
 def main(arguments: Sequence[str]) -> None:
     typed, registry = split(arguments)
+    for word in typed:
+        if (key := word.partition("=")[0]) not in READ and key.partition(".")[0] not in ("loss", "advantage"):
+            raise ValueError(f"{key} has no effect on w(p), which reads {', '.join(READ)}, loss.* and advantage.*.")
     grids = [typed] if typed else DEFAULT
     rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES, registry)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # an integer type with missing values

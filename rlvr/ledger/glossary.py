@@ -133,7 +133,7 @@ GLOSSARY = (
             Entry(
                 "policy/clip_fraction",
                 "share",
-                "tokens (for losses of whole responses, responses) that clipping left without gradient",
+                "tokens (for losses of whole responses, responses) beyond clipping bounds: no gradient, but for cispo",
                 "losses that clip",
             ),
             Entry("advantage/abs_mean", "advantage", "mean of |advantage|"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlvr.ledger import digests, layout
 
 PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")  # files of a model in Hugging Face format
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # OWNER/MODEL; a few old models have no owner
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # OWNER/MODEL; a few old models have no owner
 
 
 def is_checkpoint(path: Path) -> bool:

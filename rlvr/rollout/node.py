@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from rlvr.rollout.gpu_names import named_gpus
+
 
 def has_several_ranks() -> bool:
     """Whether the run has more than one rank."""
@@ -48,7 +50,7 @@ def broadcast_number(number: int) -> int:
 
 def visible_gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = named_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return names or [str(index) for index in range(torch.cuda.device_count())]
 
 

@@ -84,8 +84,9 @@ class Cluster:
         else:
             self._group = get_placement_group(PLACES)
         if not self._group.wait(NODE_TIMEOUT_S if address else ACTOR_TIMEOUT_S):
+            resources = ray.cluster_resources()  # before Ray is closed
             self.close()
-            raise RuntimeError(f"Ray has no room for {workers} workers: it has {ray.cluster_resources()}")
+            raise RuntimeError(f"Ray has no room for {workers} workers: it has {resources}")
         self._this_node = ray.get_runtime_context().get_node_id()
 
     def _start_local(self, workers: int, gpus_each: int) -> None:

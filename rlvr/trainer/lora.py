@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from rlvr.model.structure import decoder_layers
-from rlvr.trainer import distributed
 
 NAMES = ("lora_a", "lora_b")
 
@@ -99,4 +99,4 @@ def _full(parameter: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     shard = parameter.detach()
     if dtype.itemsize < shard.dtype.itemsize:
         shard = shard.to(dtype)
-    return distributed.full(shard).to(dtype)
+    return (shard.full_tensor() if isinstance(shard, DTensor) else shard).to(dtype)

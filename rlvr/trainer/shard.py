@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 from rlvr.model.structure import decoder_layers, layers_of
 from rlvr.trainer.actor import Actor
-from rlvr.trainer.sharded_load import is_empty
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
             layer.forward = torch.compile(layer.forward, dynamic=True)
         if sharding.checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
-    on_cpu = sharding.mesh.device_type == "cpu"
-    if single and on_cpu and sharding.dtype == torch.float32 and not is_empty(actor):
+    has_weights = not any(parameter.is_meta for parameter in actor.parameters())
+    if single and sharding.mesh.device_type == "cpu" and sharding.dtype == torch.float32 and has_weights:
         return
     for layer in layers:
         fully_shard(layer, **options)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,8 @@ def _interval(typed: str, sweep: IntervalSweep, *, log: bool) -> BaseDistributio
     low, high = sweep.start, sweep.end
     assert low is not None
     assert high is not None
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise ValueError(f"{typed} has no end: an interval is searched between two numbers.")
     if not low < high:
         raise ValueError(f"{typed} is empty: its first number must be smaller than its second.")
     _check_log(typed, low, log=log)

@@ -16,7 +16,9 @@ from rlvr.config.compose import Points
 from sweeps.grid_sweep import GridSweep
 from sweeps.growing import tuning
 from sweeps.plan import plan
+from sweeps.session import Session
 from tests.analysis.ledger_factory import config, write_run, write_sweep
+from tests.support.composed import REGISTRY
 
 EVIDENCE = sorted((Path(__file__).parents[2] / "docs" / "evidence").glob("*.rlvr"))
 
@@ -31,7 +33,9 @@ def test_the_runs_of_every_bundle_are_those_of_its_study_today_or_the_page_says_
     master = loader.load_configuration("run", words, RunMode.MULTIRUN)
     tried = tuning.read(master.tune, []).values if master.tune else [()]  # of which each arm has its best
     grid = GridSweep(master, master.hydra.sweeper.params)
-    every = [plan(Points(loader, master, grid.points([*words, *value])), command="").runs for value in tried]
+    with Session(registry=REGISTRY).entered():
+        points = [grid.points([*words, *value]) for value in tried]
+    every = [plan(Points(loader, master, of_value), command="").runs for of_value in points]
     planned = {run.group_id for runs in every for run in runs}
     strangers = set(frames.runs["group_id"]) - planned  # whatever their seeds, to which some were added
     assert not strangers or findings.ANOTHER_SETTING in findings.findings([file])

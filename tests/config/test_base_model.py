@@ -73,7 +73,15 @@ def template(directory: Path, text: str) -> None:
 FAULTS: dict[str, Callable[[Path], object]] = {
     "it has no config.json": lambda d: (d / "config.json").unlink(),
     "config.json is damaged: no JSON object.": lambda d: (d / "config.json").write_text("{"),
-    'has model_type "qwen99", which the installed transformers does not know.': lambda d: edit(d, model_type="qwen99"),
+    'has model_type "qwen99": no causal language model that transformers knows.': lambda d: edit(
+        d, model_type="qwen99"
+    ),
+    'has model_type "t5": no causal language model': lambda d: edit(d, model_type="t5"),
+    'has model_type "llava": no causal language model': lambda d: edit(d, model_type="llava"),
+    "has num_key_value_heads=3, which does not divide num_attention_heads=2.": lambda d: edit(d, num_key_value_heads=3),
+    "has num_attention_heads=null": lambda d: edit(d, num_attention_heads=None),
+    'has hidden_size="wide": a whole number is expected, 1 or more.': lambda d: edit(d, hidden_size="wide"),
+    "config.json is damaged: no JSON": lambda d: (d / "config.json").write_text("[1]"),
     "Its own code (auto_map) is never run.": lambda d: edit(d, model_type="mine", auto_map={"AutoModel": "m.M"}),
     "it has no weights in safetensors. pytorch_model.bin is a pickle, which is code and is not read": lambda d: (
         d / "model.safetensors"
@@ -174,6 +182,8 @@ def test_the_longest_question_that_is_spelled_must_fit_too(tmp_path: Path) -> No
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a directory on this machine nor a name of the hub"):
         check("model=hf", f"model.path={tmp_path}/nowhere")
+    with pytest.raises(ValueError, match="neither a directory on this machine nor a name of the hub"):
+        check("model=hf", "model.path=./nope")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ValueError, match="not downloaded before, and HF_HUB_OFFLINE is set"):

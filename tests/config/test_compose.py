@@ -14,6 +14,8 @@ from rlvr.config.freeze import frozen_config
 from rlvr.ledger.identity import run_id
 from sweeps.grid_sweep import GridSweep
 from sweeps.plan import plan
+from sweeps.session import Session
+from tests.support.composed import REGISTRY
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -56,7 +58,9 @@ def test_points_of_every_study_have_the_identity_of_a_full_compose(
     loader = GlobalHydra.instance().config_loader()
     assert isinstance(loader, ConfigLoaderImpl)
     master = loader.load_configuration("run", [f"study={study}"], RunMode.MULTIRUN)
-    points = Points(loader, master, GridSweep(master, master.hydra.sweeper.params).points([f"study={study}"]))
+    with Session(registry=REGISTRY).entered():
+        words = GridSweep(master, master.hydra.sweeper.params).points([f"study={study}"])
+    points = Points(loader, master, words)
     for index in {0, len(points) // 2, len(points) - 1}:
         overrides, *patched = points[index]
         full = points.full(overrides)

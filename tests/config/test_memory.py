@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
@@ -21,6 +22,7 @@ from rlvr.trainer import attention
 from rlvr.trainer.fsdp import Trainer
 from tests.support.factories import make_batch
 from tests.trainer import tiny
+from tests.trainer.losses import with_value
 
 # config.json of the hub, and the number of parameters that its safetensors hold.
 PUBLISHED = {
@@ -429,3 +431,20 @@ def test_a_vllm_that_does_not_fit_on_a_gpu_of_its_own_is_refused() -> None:
         memory.check(config)
     config["rollout"]["engine"]["tensor_parallel"] = 2
     memory.check(config)
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"lora_rank": 2}, {"critic": "own"}, {"kl": 0.1, "reference_every": 3}], ids=lambda k: str(k)
+)
+def test_a_checkpoint_has_the_predicted_size(knobs: dict[str, Any], tmp_path: Path) -> None:
+    """But for a value head of 17 numbers, and the headers of the file."""
+    loss = with_value if "critic" in knobs else tiny.surrogate
+    trainer = tiny.make_trainer(tiny.qwen2(tied=False), loss, **knobs)
+    trainer.save(tmp_path / "saved", {})
+    with safe_open(tmp_path / "saved" / "shard-0.safetensors", framework="pt") as file:
+        saved = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("random")}  # noqa: SIM118
+    of_head = sum(tensor.nbytes for name, tensor in saved.items() if ".value.value." in name)
+    model = architecture(trainer.actor.model.config.to_dict())
+    assert model is not None
+    predicted = memory.checkpoint_bytes(model, vars(trainer.knobs))
+    assert sum(tensor.nbytes for tensor in saved.values()) - of_head == predicted

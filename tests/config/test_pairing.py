@@ -17,6 +17,10 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=grpo advantage=gae", "advantage=gae needs a value head and loss=grpo trains none"),
         ("loss=flowrl advantage=gae", "advantage=gae needs a value head and loss=flowrl trains none"),
         ("loss=grpo trainer.head_lr=1e-3", "trainer.head_lr=0.001 has no effect"),
+        (
+            "paper=pacs_4b loss=grpo",
+            "Pass trainer.reference_every=null trainer.reference_resets_optimiser=false, or set trainer.kl.",
+        ),
         ("loss=grpo trainer.critic=own", "trainer.critic=own has no effect: the loss trains no value head"),
         ("trainer.decay_steps=5", "trainer.decay_steps=5 has no effect with trainer.schedule=constant"),
         ("loss=grpo trainer.base_kl=false trainer.reference_offload=true", "nothing reads a frozen copy"),

@@ -61,7 +61,7 @@ TYPED = {
     "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
     "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
-    "+cluster.environment.HF_TOKEN=s3cret": "cluster.environment.HF_TOKEN would be kept in runs/. Export it before",
+    "+cluster.environment.HF_TOKEN=s3cret": "do not, type '+cluster.environment.HF_TOKEN=$HF_TOKEN'.",
     "+cluster.environment.MY_KEY=s3cret": "cluster.environment.MY_KEY would be kept in runs/.",
     "cluster.setup=['HF_TOKEN=s3cret']": "cluster.setup: the value of HF_TOKEN would be kept in runs/.",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",

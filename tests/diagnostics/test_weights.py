@@ -114,6 +114,8 @@ def test_inputs_that_a_coin_lacks_are_named() -> None:
         weights.measure(reinforce, advantage.rloo, 4, np.array([0.0]))
     with pytest.raises(ValueError, match="is no knob"):
         points(["maxrl"])
+    with pytest.raises(ValueError, match=r"trainer.entropy has no effect on w\(p\), which reads loss, advantage, "):
+        weights.main(["loss=rloo", "trainer.entropy=3"])
 
 
 # What an on-policy response with a = A/η adds to its own log-probability under each divergence: −d value/dℓ at r = 1,

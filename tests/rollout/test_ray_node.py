@@ -106,3 +106,29 @@ def test_all_processes_end_with_their_starter_even_if_it_is_killed(tmp_path: Pat
     _, alive = psutil.wait_procs(family - agents, timeout=90)
     assert not alive
     assert not listens(address)
+
+
+NO_ROOM = """
+import os
+from rlvr.rollout import ray_node
+os.environ[ray_node.TOKEN] = ray_node.new_token()
+node = ray_node.RayNode(ray_node.free_address(), 0, 0, 1)
+os.environ |= {ray_node.ADDRESS: node.address, **ray_node.ray_environment(node.address)}
+import torch
+from rlvr.rollout import ray_cluster
+ray_cluster.NODE_TIMEOUT_S = 10.0
+try:
+    ray_cluster.Cluster(2, 1, 0, torch.device("cpu"))
+except RuntimeError as error:
+    print(error)
+node.close()
+"""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_workers_without_room_are_reported_with_what_ray_has() -> None:
+    """Two workers, each of which needs a core, on a node that has one place."""
+    ended = subprocess.run([sys.executable, "-c", NO_ROOM], capture_output=True, text=True, timeout=200, check=False)
+    assert "Ray has no room for 2 workers: it has {" in ended.stdout, ended.stderr
+    assert "'CPU': 1.0" in ended.stdout

@@ -624,8 +624,9 @@ def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatc
     assert [local.share_of(gpus, number, 2) for number in range(3)] == ["2,3", "5,7", "2,3"]
     with pytest.raises(ValueError, match="has 6 processes with a GPU each.* shows 5. Pass fewer"):
         local.at_once(None, threads=1, ranks=4, gpus_each=6)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert local.at_once(None, threads=1, ranks=4) == 16
+    for none in ("", "-1", "NoDevFiles"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert local.at_once(None, threads=1, ranks=4) == 16
     assert local.share_of([], 0, 1) is None
 
 

@@ -57,6 +57,7 @@ def test_every_sweep_of_hydra_has_its_distribution(typed: str) -> None:
 WRONG = {
     "eta=tag(log,interval(0,4))": "numbers greater than 0",
     "eta=interval(4,0.5)": "is empty",
+    "eta=interval(0.5,inf)": "has no end",
     "eta=tag(log,choice(0.5,1))": "a list of options has no logarithm",
     "eta=tag(lgo,interval(1,2))": "the tag lgo is unknown",
     "eta=tag(log,range(0.5,2,0.5))": r"Write tag(log,interval(a,b))",
