@@ -225,9 +225,18 @@ def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
 
 def _training_id(run: PlannedRun) -> str:
     """The same for runs that train alike: the run id without the shorthands, whose values are also in the keys that
-    read them.
+    read them, and with numbers as such: 1 is 1.0.
     """
-    return run_id({key: value for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
+    return run_id({key: _as_numbers(value) for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
+
+
+def _as_numbers(value: object) -> object:
+    """The value with all whole numbers in it as floats."""
+    if isinstance(value, dict):
+        return {key: _as_numbers(of_key) for key, of_key in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_as_numbers(item) for item in cast("list[object]", value)]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _duplicate_message(first: PlannedRun, second: PlannedRun) -> str:

@@ -311,25 +311,36 @@ def check(config: Mapping[str, Any]) -> None:
     model = architecture_of_model(config["model"]) if gpu_gb else None
     if model is None:
         return
-    _check_fits(
-        gpu_gb,
-        "this run",
-        per_gpu(model, setting_of(config)),
-        "cluster.ranks, trainer.activation_checkpointing=true, trainer.dtype=bfloat16 or a smaller "
-        "trainer.token_budget",
-    )
+    parts = per_gpu(model, setting_of(config))
+    _check_fits(gpu_gb, "this run", parts, _remedies(parts, config))
     engine = config["rollout"]["engine"]
     if "workers" in engine and config["cluster"].get("gpus"):
         cache = {"engine cache": (engine["max_cache_gb"] or LEAST_CACHE_GB) * GB}
-        remedy = "rollout.engine.tensor_parallel or a smaller rollout.engine.max_cache_gb"
+        remedy = "a larger rollout.engine.tensor_parallel, or a smaller rollout.engine.max_cache_gb"
         _check_fits(gpu_gb, "a vLLM of this run", _of_engine(model, engine) | cache, remedy)
+
+
+def _remedies(parts: Mapping[str, float], config: Mapping[str, Any]) -> str:
+    """What lowers the largest parts, in their order, without what the run has already."""
+    trainer = config["trainer"]
+    budget = [] if trainer["activation_checkpointing"] else ["trainer.activation_checkpointing=true"]
+    budget.append("a smaller trainer.token_budget")
+    shards = ["trainer.dtype=bfloat16"] if trainer["dtype"] == "float32" else []
+    shards.append("a larger cluster.ranks")
+    of_engine = {"engine cache": ["a smaller rollout.engine.max_cache_gb"]}
+    if "tensor_parallel" in config["rollout"]["engine"]:
+        of_engine["engine weights"] = ["a larger rollout.engine.tensor_parallel"]
+    of_part = {"activations": budget, "logits": budget[-1:], **of_engine}
+    largest = sorted((part for part in parts if parts[part] > 0), key=lambda part: -parts[part])
+    remedies = dict.fromkeys(remedy for part in largest for remedy in of_part.get(part, shards))
+    return " or ".join(list(remedies)[:3])
 
 
 def _check_fits(gpu_gb: float, of: str, parts: Mapping[str, float], remedy: str) -> None:
     if sum(parts.values()) > gpu_gb * GB:
         raise ValueError(
             f"cluster.gpu_memory_gb={gpu_gb:g}, and a GPU of {of} needs about {sum(parts.values()) / GB:.0f} GB: "
-            f"{parts_in_one_line(parts)}. Pass a larger {remedy}; null: no check."
+            f"{parts_in_one_line(parts)}. Pass {remedy}; null: no check."
         )
 
 

@@ -174,8 +174,17 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)
     assert "\nDisk: about 35 GB, " in text
     assert re.search(r"\nGPU memory: about [\d.]+ GB of 141 GB \(activations [\d.]+, ", text)
-    with pytest.raises(ValueError, match=r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about"):
-        planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16"])
+    # The remedies are those of the largest parts: activations here, and the engine's cache if it is larger.
+    largest = {
+        (): "trainer.activation_checkpointing=true or a smaller trainer.token_budget",
+        (
+            "rollout.engine.max_cache_gb=64",
+        ): "a smaller rollout.engine.max_cache_gb or trainer.activation_checkpointing",
+    }
+    for words, remedy in largest.items():
+        fault = r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about .*Pass "
+        with pytest.raises(ValueError, match=fault + re.escape(remedy)):
+            planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16", *words])
 
 
 def test_each_process_has_a_gpu_of_its_own() -> None:
@@ -328,10 +337,18 @@ def test_hours_and_gigabytes_are_whole_from_ten_up(amount: float, shown: str) ->
     assert _size(amount * 2**30).removesuffix(" GB") == shown or amount < 0.5
 
 
+@pytest.mark.parametrize("key", ["trainer.clip_norm", "rollout.temperature", "lr"])
+def test_a_number_typed_in_two_forms_is_one_run(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key}=1 and {key}=1.0 make the same run"):
+        planned([f"{key}=1"], [f"{key}=1.0"])
+
+
 def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(tmp_path: Path) -> None:
     text = rlvr("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path).stdout
     assert re.search(r"about 1,\d{3} hours of runs, 9,\d{3} GPU-hours", text), text
-    assert "\nDisk: about 1,465 GB, " in text  # 8 runs, 2 checkpoints each, 12 bytes of 8.19e9 parameters
+    assert (
+        "\nDisk: about 1,709 GB, " in text
+    )  # 8 runs, 2 checkpoints each, 12 + 2 bytes (reference) of 8.19e9 parameters
     assert "e+0" not in text
 
 
