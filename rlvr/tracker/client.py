@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TypeVar
 
 from filelock import FileLock
@@ -16,6 +17,7 @@ from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag, ViewTy
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from rlvr.ledger.files import publish, temporary_path
 from rlvr.ledger.journal import Record
 from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
@@ -60,6 +62,8 @@ class Client:
         path = sqlite_path(uri)
         # Processes that create the tables of one database at the same time crash in its migrations.
         with _translated(), FileLock(f"{path}.lock", timeout=60) if path else nullcontext():
+            if path is not None:
+                _create_database(path)
             self._mlflow = MlflowClient(tracking_uri=uri)
             self._mlflow.search_experiments(max_results=1)
 
@@ -181,6 +185,23 @@ class Client:
                 self._mlflow.set_terminated(run_id, status, milliseconds(ended) if ended else None)
             else:
                 self._mlflow.update_run(run_id, status)
+
+
+def _create_database(path: Path) -> None:
+    """Create a SQLite file with MLflow's tables, in one step: MLflow can never use a file that was left half made."""
+    from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine  # slow, and not for servers
+
+    if path.exists() and path.stat().st_size:  # an empty one was created by connecting to it
+        return
+    aside = temporary_path(path)
+    for leftover in (aside, aside.with_name(f"{aside.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    engine = create_sqlalchemy_engine(f"sqlite:///{aside}")
+    try:
+        _initialize_tables(engine)
+    finally:
+        engine.dispose()
+    publish(aside, path)
 
 
 def _check_active(experiment: Experiment) -> None:

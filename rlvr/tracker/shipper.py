@@ -261,8 +261,10 @@ class Shipper:
             from rlvr.tracker.client import Client  # imports mlflow: two to three seconds
 
             artifacts = layout.mlflow_artifacts(self.home).as_uri() if store.is_local(self.uri) else None
-            self._client = Client(store.respelled(self.uri, self._num_clients), artifacts)
-            self._database, self._num_clients = store.identity_of(self.uri), self._num_clients + 1
+            uri = store.respelled(self.uri, self._num_clients)
+            self._num_clients += 1  # also if this one fails: the file may be replaced
+            self._client = Client(uri, artifacts)
+            self._database = store.identity_of(self.uri)
         self._client.identities.clear()  # to be read once per pass: the database may have been replaced
         return self._client
 

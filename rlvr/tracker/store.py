@@ -18,6 +18,8 @@ ANSWER_S = 3.0  # how long to wait for an answer of a store
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
 _DAMAGED = ("malformed", "not a database", "disk I/O error")  # in messages of SQLite about a damaged file
+# In its messages about a file whose creation was interrupted (by an earlier version, or by `mlflow ui`).
+_HALF_MADE = ("OperationalError) table", "OperationalError) index", "duplicate column name")
 _NETWORK_FILESYSTEMS = {
     "nfs",
     "nfs3",
@@ -110,9 +112,9 @@ def fault(uri: str) -> str | None:
 
 
 def remedy(uri: str, fault: str) -> str:
-    """What to do about a damaged SQLite file; "" for any other store or fault."""
+    """What to do about a damaged or half made SQLite file; "" for any other store or fault."""
     path = sqlite_path(uri)
-    if path is None or not any(word in fault for word in _DAMAGED):
+    if path is None or not any(words in fault for words in (*_DAMAGED, *_HALF_MADE)):
         return ""
     return f". Move {path} away, with {path.name}-wal if there is one: `python -m sweeps sync` restores all from runs/"
 

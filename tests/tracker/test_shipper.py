@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
@@ -451,6 +453,65 @@ def test_a_file_that_is_no_database_is_reported(home, tmp_path):
     (tmp_path / "notes.db").write_text("not a database, just some text that is long enough to be read as a header" * 9)
     report = Shipper(home, f"sqlite:///{tmp_path / 'notes.db'}").ship([make_run(home, "r", steps=1)])
     assert "cannot be used as a database" in (report.error or "")
+
+
+@contextmanager
+def disk_with(kilobytes: int) -> Iterator[None]:
+    """Let no file grow beyond this size, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("kilobytes", [60, 400])
+def test_a_disk_that_is_full_while_the_database_is_created_does_no_lasting_harm(home, monkeypatch, kilobytes):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = make_run(home, "r", steps=3)
+    shipper = Shipper(home)
+    with disk_with(kilobytes):
+        assert shipper.ship([run]).error
+    assert shipper.ship([run]).complete
+    assert stored(home / "mlflow.db")["r"] == expected(range(3))
+    assert sorted(path.name for path in home.iterdir()) == ["mlflow.db", "mlflow.db.lock", "runs"]
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_shipper_killed_while_it_creates_the_database_does_no_lasting_harm(home, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_run(home, "r", steps=3)
+    for kilobytes in (1, 100, 400):
+        process = ship(home)
+        while not any(path.exists() and path.stat().st_size >= 1024 * kilobytes for path in home.glob("*mlflow.db*")):
+            assert process.poll() is None, "it was to be killed at work"
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    done = ship(home)
+    assert done.communicate(timeout=120)[0].startswith("MLflow: shipped 3 lines"), done.stderr
+    assert stored(home / "mlflow.db")["r"] == expected(range(3))
+
+
+def test_a_database_that_is_half_made_is_reported_with_its_remedy(home, tmp_path, monkeypatch):
+    """Earlier versions left one if they were killed while they created it, and so does `mlflow ui`."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with disk_with(400), pytest.raises((MlflowException, OperationalError)):
+        MlflowClient(f"sqlite:///{tmp_path}/half.db").search_experiments()
+    shutil.copy(tmp_path / "half.db", home / "mlflow.db")
+    run = make_run(home, "r", steps=1)
+    shipper = Shipper(home)
+    error = shipper.ship([run]).error or ""
+    assert "already exists" in error
+    assert f"Move {home / 'mlflow.db'} away" in error
+    (home / "mlflow.db").rename(tmp_path / "away.db")
+    assert shipper.ship([run]).complete
 
 
 def test_a_pass_waits_for_another_one_and_reports_when_it_gives_up(local, home, monkeypatch):
