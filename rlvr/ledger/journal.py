@@ -23,6 +23,7 @@ import posixpath
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,12 +163,14 @@ class Follower:
         self.path = path
         self.news: list[Record] = []  # the first lines of steps that the last `read` was the first to see
         self.damaged: list[Damage] = []  # all damaged lines so far
+        self.non_finite = Counter[str]()  # by metric: values that are not finite, in the records so far
         self._forget()
 
     def _forget(self) -> None:
         self._offset, self._last_bytes = 0, b""  # where to continue, and the bytes just before: they include a checksum
         self._steps: set[int] = set()
         self.damaged = []
+        self.non_finite = Counter[str]()
 
     def read(self) -> bool:
         """Read the lines added since the last call into `news`. Returns whether the last line is torn."""
@@ -180,6 +183,7 @@ class Follower:
             if record.step not in self._steps:
                 self._steps.add(record.step)
                 self.news.append(record)
+                self.non_finite.update(name for name, value in record.metrics.items() if not math.isfinite(value))
         if reading.end > self._offset:
             self._last_bytes = self._bytes_before(reading.end)
             self._offset = reading.end

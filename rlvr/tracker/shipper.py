@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,7 +274,7 @@ class Shipper:
         if cursor.damaged:
             report.problems[run.name] = f"{run.name}: {', '.join(cursor.damaged)}: left out"
         current = tags.tags(run.info, run.state, sweeps)
-        if cursor.non_finite:
+        if cursor.non_finite or "rlvr.non_finite" in cursor.tags:
             current["rlvr.non_finite"] = json.dumps(cursor.non_finite)[: tags.MAX_VALUE]
         if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # these lines may have been deleted since
             current["rlvr.damaged_lines"] = ", ".join(cursor.damaged)[: tags.MAX_VALUE]
@@ -298,15 +296,13 @@ class Shipper:
             follower = journal.Follower(path)
         torn = follower.read()
         cursor.damaged = [str(damage) for damage in follower.damaged]
+        cursor.non_finite = dict(follower.non_finite)
         if torn and run.state.state is State.FINISHED:  # no attempt will complete it
             report.problems[run.name] = f"{run.name}: the last line of {path} is torn: left out"
         arrived = cursor.arrived
         for batch in _batches([record for record in follower.news if record.step not in arrived]):
             client.send_metrics(cursor.mlflow_run_id, batch)
-            metrics = [(name, value) for record in batch for name, value in record.metrics.items()]
-            self._measured.setdefault(cursor.experiment_id, set()).update(name for name, _ in metrics)
-            counts = Counter(name for name, value in metrics if not math.isfinite(value))
-            cursor.non_finite = dict(Counter(cursor.non_finite) + counts)
+            self._measured.setdefault(cursor.experiment_id, set()).update(*(record.metrics for record in batch))
             cursor.add(batch)
             cursor.save(run.directory, self.uri)
             report.shipped[run.name] += len(batch)

@@ -104,6 +104,34 @@ def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, hom
     assert stored(local.database)["r"] == expected(range(5))
 
 
+def test_values_that_are_not_finite_are_counted_from_the_journal_whatever_was_sent_again(
+    local: Store, home: Path
+) -> None:
+    run = make_run(home, "r")
+    count = "select value from tags where key = 'rlvr.non_finite'"
+
+    def take(step: int) -> None:
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(encode(step, T0 + step, 1, {"loss": float("nan"), "x": 1.0}))
+
+    take(0)
+    take(1)
+    Shipper(home, local.uri).ship([run])
+    (run / "mlflow.json").unlink()  # the steps that have arrived are then read from MLflow
+    take(2)
+    live = Shipper(home, local.uri)
+    live.ship([run])
+    assert query(local.database, count) == [('{"loss": 3}',)]
+    connection = sqlite3.connect(local.database)
+    connection.execute("delete from metrics where key = 'x'")
+    connection.commit()
+    connection.close()
+    assert verify(live, [], repair=True) == 0
+    take(3)
+    live.ship([run])
+    assert query(local.database, count) == [('{"loss": 4}',)]
+
+
 def test_an_unreadable_run_is_not_reported_as_equal(local: Store, home: Path) -> None:
     intact, broken = make_run(home, "r", steps=2), make_run(home, "s", steps=2)
     Shipper(home, local.uri).ship([intact, broken])
