@@ -321,10 +321,11 @@ class Shipper:
         first_tags = {**tags.tags(run.info, run.state, []), **tags.choice_tags(config)}
         if cut:
             first_tags["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
-        experiment_id = client.experiment(run.info.study or EXPERIMENT)
-        cursor = Cursor(experiment_id, client.identity(experiment_id))
         sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
         parent = None if sweep is None else self._cursor_of_sweep(client, sweep)
+        # Where the other runs of its sweep are: the experiment may have been renamed in the dashboard.
+        experiment_id = parent.experiment_id if parent else client.experiment(run.info.study or EXPERIMENT)
+        cursor = Cursor(experiment_id, client.identity(experiment_id))
         if sweep is not None and parent is not None:
             first_tags |= {"rlvr.sweep_id": sweep.sweep_id, "mlflow.parentRunId": parent.mlflow_run_id}
         if not self._find_again(client, run, cursor, first_tags, parent):

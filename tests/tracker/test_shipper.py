@@ -100,6 +100,26 @@ def test_a_lost_cursor_finds_its_run_again(any_store, home, name):
     assert stored(any_store.database)[name] == expected(range(7))
 
 
+def test_runs_of_a_sweep_stay_together_in_an_experiment_that_was_renamed(local, home):
+    from mlflow import MlflowClient
+
+    runs = [make_run(home, run_id, steps=2, study="renamed") for run_id in ("a", "b")]
+    make_sweep(home, "s", ["a", "b", "c"], study="renamed")
+    Shipper(home, local.uri).ship(runs)
+    client = MlflowClient(tracking_uri=local.uri)
+    experiment = client.get_experiment_by_name("renamed")
+    assert experiment is not None
+    client.rename_experiment(experiment.experiment_id, "old")
+    (runs[0] / "mlflow.json").unlink()
+    add_steps(runs[0], range(2, 4))
+    runs.append(make_run(home, "c", steps=2, study="renamed"))
+    assert Shipper(home, local.uri).ship(runs).shipped == {"lad-js-a": 2, "lad-js-b": 0, "lad-js-c": 2}
+    assert query(local.database, "select count(*) from experiments where name = 'renamed'") == [(0,)]
+    in_it = query(local.database, "select r.name from runs r join experiments e using (experiment_id) "
+                  "where e.name = 'old' and r.name like 'lad%' order by r.name")  # fmt: skip
+    assert in_it == [("lad-js-a",), ("lad-js-b",), ("lad-js-c",)]
+
+
 def test_a_pass_sends_only_new_lines(local, home):
     run = make_run(home, "r", steps=4)
     shipper = Shipper(home, local.uri)
