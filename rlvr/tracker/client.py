@@ -135,6 +135,13 @@ class Client:
             runs = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
         return [run.info.run_id for run in runs]
 
+    def children(self, experiment_id: str, parent: str) -> list[dict[str, str]]:
+        """The tags of the runs below a parent run, also of deleted ones; at most 1000."""
+        where = f"tags.`mlflow.parentRunId` = '{parent}'"
+        with _translated():
+            runs = self._mlflow.search_runs([experiment_id], filter_string=where, run_view_type=ViewType.ALL)
+        return [run.data.tags for run in runs]
+
     def create(self, experiment_id: str, name: str, tags: Mapping[str, str], created: float) -> str:
         """Create a run and return its id. created: start in seconds since the epoch; 0: now."""
         start = milliseconds(created) if created else None

@@ -322,35 +322,39 @@ class Shipper:
         if cut:
             first_tags["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
         sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
-        parent = None if sweep is None else self._cursor_of_sweep(client, sweep)
+        parent = Cursor() if sweep is None else Cursor.load(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
+        if not _is_valid(client, parent):
+            parent = Cursor()
         # Where the other runs of its sweep are: the experiment may have been renamed in the dashboard.
-        experiment_id = parent.experiment_id if parent else client.experiment(run.info.study or EXPERIMENT)
+        experiment_id = parent.experiment_id or client.experiment(run.info.study or EXPERIMENT)
         cursor = Cursor(experiment_id, client.identity(experiment_id))
-        if sweep is not None and parent is not None:
+        is_known = self._find_again(client, run, cursor, first_tags, parent)
+        if sweep is not None:  # only now: a parent run is found by the runs below it
+            parent = self._cursor_of_sweep(client, sweep)
             first_tags |= {"rlvr.sweep_id": sweep.sweep_id, "mlflow.parentRunId": parent.mlflow_run_id}
-        if not self._find_again(client, run, cursor, first_tags, parent):
+        if not is_known:
             cursor.mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
         client.send_params(cursor.mlflow_run_id, values)
         cursor.save(run.directory, self.uri)
-        if sweep is not None and parent is not None:
+        if sweep is not None:
             parent.runs[run.info.run_id] = cursor.mlflow_run_id
             parent.save(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
         return cursor
 
     def _find_again(
-        self, client: Client, run: Run, cursor: Cursor, first_tags: Mapping[str, str], parent: Cursor | None
+        self, client: Client, run: Run, cursor: Cursor, first_tags: Mapping[str, str], parent: Cursor
     ) -> bool:
         """Fill a new cursor with the MLflow run that this run has already, and the steps that have arrived there.
 
-        Returns False if there is none. parent: the cursor of the run's sweep. If the time of creation differs, run.json
-        was lost, or the whole run: then MLflow has rows that are in no journal. Such an MLflow run is deleted, lest it
-        be taken for one that still runs.
+        Returns False if there is none. parent: the cursor of the run's sweep, which may be empty. If the time of
+        creation differs, run.json was lost, or the whole run: then MLflow has rows that are in no journal. Such an
+        MLflow run is deleted, lest it be taken for one that still runs.
         """
         records = journal.Follower(layout.journal(run.directory)).all()
         key = {name: first_tags[name] for name in ("rlvr.run_id", "rlvr.created") if name in first_tags}
         known = client.find(cursor.experiment_id, key)
         stored = client.rows(known) if known else set[Row]()
-        if known is None and parent is not None and (known := parent.runs.get(run.info.run_id)):
+        if known is None and (known := parent.runs.get(run.info.run_id)):
             try:
                 stored = client.rows(known)
             except Refused:  # deleted
@@ -381,7 +385,7 @@ class Shipper:
             swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
             first_tags = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE], **swept_tags}
             experiment_id = client.experiment(sweep.study or EXPERIMENT)
-            mlflow_run_id = client.find(experiment_id, key)
+            mlflow_run_id = self._find_parent(client, experiment_id, sweep, key)
             if mlflow_run_id is None:
                 name = tags.name_of_sweep(sweep)
                 mlflow_run_id = client.create(experiment_id, name, first_tags, sweep.created)
@@ -390,6 +394,24 @@ class Shipper:
             cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
             cursor.save(directory, self.uri)
         return cursor
+
+    def _find_parent(self, client: Client, experiment_id: str, sweep: Sweep, key: Mapping[str, str]) -> str | None:
+        """The parent run of a sweep; None if there is none. key: its tags.
+
+        Equal sweeps of other homes have the same id, but other runs, which differ in their times of creation. A parent
+        run without runs is one after whose creation a shipper died.
+        """
+        own_runs: set[tuple[str, str]] = set()
+        for run_id in sweep.run_ids:
+            with contextlib.suppress(Unreadable):
+                created = read_info(self.ledger.run_dir(run_id)).created
+                own_runs.add((run_id, tags.as_text(created or "")))
+        for candidate in client.find_all(experiment_id, key):
+            children = client.children(experiment_id, candidate)
+            runs = {(child.get("rlvr.run_id", ""), child.get("rlvr.created", "")) for child in children}
+            if not children or not own_runs.isdisjoint(runs):
+                return candidate
+        return None
 
     def _close_sweep(self, client: Client, sweep: Sweep, present: Mapping[str, Run]) -> None:
         """Update the parent run of a sweep, which ends with the last run. present: the runs of this pass, by id."""

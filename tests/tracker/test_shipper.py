@@ -269,6 +269,35 @@ def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
                  "where e.name = 'eta'") == [(5,)]  # fmt: skip  # a, b, two parents, the warm run of the template
 
 
+def test_equal_sweeps_of_two_homes_have_a_parent_each_also_after_their_cursors_are_lost(local, tmp_path):
+    parents = "select run_uuid, name from runs join tags using (run_uuid) where key = 'rlvr.kind' order by start_time"
+    of_runs = "select r.start_time, t.value from runs r join tags t using (run_uuid) where t.key = 'mlflow.parentRunId'"
+    homes = [tmp_path / "first", tmp_path / "second"]
+    for number, home in enumerate(homes):
+        for run_id in ("a", "b"):
+            run = make_run(home, run_id, created=T0 + 100 * number)
+            (run / "metrics.jsonl").write_bytes(encode(0, T0 + 100 * number + 1, 1, {"x": 0.5}))
+            end_attempt(run, 1, "ok")
+        make_sweep(home, "s", ["a", "b"], created=T0 + 100 * number)
+        Shipper(home, local.uri).ship(run_dirs(home))
+    (first, _), (second, _) = query(local.database, parents)
+    start = 1000 * int(T0)
+    assert sorted(query(local.database, of_runs)) == [(start, first)] * 2 + [(start + 100_000, second)] * 2
+    for home in homes:
+        for cursor in home.glob("runs/**/mlflow.json"):
+            cursor.unlink()
+    info = homes[1] / "runs/a/run.json"  # a launch wrote it again
+    info.write_text(json.dumps({**json.loads(info.read_text()), "created": T0 + 300}))
+    make_run(homes[1], "c", steps=1)
+    (homes[1] / "runs/sweeps/s/manifest.jsonl").open("a").write('{"run_id": "c"}\n')
+    for home in homes:
+        Shipper(home, local.uri).ship(run_dirs(home))
+    assert [run_uuid for run_uuid, _ in query(local.database, parents)] == [first, second]
+    assert sorted(value for _, value in query(local.database, of_runs)) == sorted([first] * 2 + [second] * 3)
+    statuses = "select status from runs join tags using (run_uuid) where key = 'rlvr.kind' order by start_time"
+    assert query(local.database, statuses) == [("FINISHED",), ("RUNNING",)]
+
+
 @pytest.mark.parametrize(
     ("cause", "status"),
     [

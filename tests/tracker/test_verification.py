@@ -215,6 +215,21 @@ def test_a_run_whose_run_json_and_both_cursors_are_lost_is_found_by_its_rows(loc
     assert stored(local.database)["r"] == expected(range(5))
 
 
+def test_the_parent_of_a_run_whose_run_json_and_both_cursors_are_lost_is_found_by_that_run(
+    local: Store, home: Path
+) -> None:
+    run = make_run(home, "r", steps=3)
+    make_sweep(home, "s", ["r"])
+    Shipper(home, local.uri).ship(run_dirs(home))
+    keep = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run)
+    (layout.sweeps(home) / "s/mlflow.json").unlink()
+    make_run(home, "r", created=T0 + 50)
+    (run / "metrics.jsonl").write_bytes(keep)
+    assert Shipper(home, local.uri).ship(run_dirs(home)).complete
+    assert query(local.database, "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
+
+
 def test_a_database_deleted_or_cut_under_a_live_shipper_is_recovered_by_it(local: Store, home: Path) -> None:
     run = make_run(home, "r", steps=3)
     shipper = Shipper(home, local.uri)
