@@ -157,6 +157,23 @@ class Client:
             histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
         return {Row(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
 
+    def is_active(self, run_id: str) -> bool:
+        """Whether a run exists and is not deleted."""
+        try:
+            with _translated():
+                return self._mlflow.get_run(run_id).info.lifecycle_stage == "active"
+        except Refused:
+            return False
+
+    def restore_run(self, run_id: str) -> bool:
+        """Restore a deleted run. Returns False if it was removed for good."""
+        try:
+            with _translated():
+                self._mlflow.restore_run(run_id)
+        except Refused:
+            return False
+        return True
+
     def delete_run(self, run_id: str) -> None:
         """Delete a run as the dashboard does: it can be restored until `mlflow gc` removes it for good."""
         with _translated():

@@ -133,7 +133,7 @@ def verify(shipper: Shipper, sweep_ids: Sequence[str], *, repair: bool) -> int:
     if repair:
         print(shipper.ship(directories))
         return verify(shipper, sweep_ids, repair=False)
-    print(f"{len(unequal)} of {len(directories)} runs differ. `python -m sweeps sync --repair` makes MLflow equal.")
+    print(f"{len(unequal)} runs or sweeps differ. `python -m sweeps sync --repair` makes MLflow equal.")
     return UNEQUAL
 
 

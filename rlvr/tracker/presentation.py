@@ -20,6 +20,7 @@ from rlvr.ledger.runs import Unreadable, choices, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import MAX_VALUE, OURS, redact
 from rlvr.metrics import EVALUATION, VALIDATION, is_main_result
+from rlvr.tracker.cursor import DELETED, Cursor
 
 VIEW = "rlvr"  # name of the saved view, also in its address
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
@@ -180,8 +181,9 @@ def newest_report(home: Path, sweep: Sweep) -> SweepReport:
 
 
 def is_behind(home: Path, sweep: Sweep) -> bool:
-    """Whether a store that has the parent run of the sweep lacks the newest report on it."""
+    """Whether a store that has the parent run of the sweep, not deleted, lacks the newest report on it."""
     cursors = read_json(layout.cursor(layout.sweep(home, sweep.sweep_id))) or {}
     report_time = newest_report(home, sweep).time if cursors else ""
-    of_parents = [c["tags"] for c in cursors.values() if isinstance(c, dict) and c.get("mlflow_run_id")]
-    return bool(report_time) and any(tags.get(REPORT) != report_time for tags in of_parents)
+    parents = [parent for parent in map(Cursor.of, cursors.values()) if parent.mlflow_run_id]
+    has_all = all(parent.status == DELETED or parent.tags.get(REPORT) == report_time for parent in parents)
+    return bool(report_time) and not has_all

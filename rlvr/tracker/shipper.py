@@ -36,7 +36,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
 from rlvr.tracker import presentation, store, verification
-from rlvr.tracker.cursor import Cursor, signature
+from rlvr.tracker.cursor import DELETED, Cursor, signature
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
 from rlvr.tracker.verification import Difference, Row, rows_of
 
@@ -140,20 +140,29 @@ class Shipper:
     def verify(self, run_dirs: Iterable[Path], *, repair: bool = False) -> tuple[dict[str, str], int]:
         """({run name: how its MLflow run differs from its journal, or why it was not compared}, number of equal rows).
 
-        To be called after `ship`. repair: let the next pass make them equal: it will send what MLflow lacks; an MLflow
-        run with rows that the journal does not have is deleted now, and created again then. Raises StoreDown.
+        Of a sweep, only whether its parent run is deleted. To be called after `ship`. repair: let the next pass make
+        them equal: it will send what MLflow lacks; an MLflow run with rows that the journal does not have is deleted
+        now, and created again then. A deleted parent run is restored. Raises StoreDown.
         """
         report = Report(redact(self.uri))
         unequal: dict[str, str] = {}
         num_equal = 0
         with self._alone():
             client = self._connect()
-        for run in self._readable(dict.fromkeys(run_dirs), report):
+        directories = list(dict.fromkeys(run_dirs))
+        for run in self._readable(directories, report):
             with self._alone():  # a concurrent pass would send rows and change the cursor
                 fault, equal = self._compare(client, run, repair=repair)
             num_equal += equal
             if fault:
                 unequal[run.name] = fault
+        run_ids = {directory.name for directory in directories}
+        for sweep in self._sweeps():
+            if not run_ids.isdisjoint(sweep.run_ids):
+                with self._alone():
+                    is_deleted = self._is_parent_deleted(client, sweep, repair=repair)
+                if is_deleted:
+                    unequal[f"sweep {sweep.sweep_id}"] = "its parent run is deleted in MLflow"
         not_compared = {"not compared": " ".join(report.problems)} if report.problems else {}
         return unequal | not_compared, num_equal
 
@@ -184,6 +193,26 @@ class Shipper:
             cursor = Cursor()
         cursor.mark_missing({row.step for row in difference.lacking})
         cursor.save(run.directory, self.uri)
+
+    def _is_parent_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
+        """Whether the parent run of a sweep was deleted in MLflow. repair: restore it; the next pass updates it."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        try:
+            if not _is_valid(client, cursor) or client.is_active(cursor.mlflow_run_id):
+                return False
+        except Refused:  # the whole experiment is deleted: the runs are reported
+            return False
+        if repair:
+            if not client.restore_run(cursor.mlflow_run_id):
+                removed = cursor.mlflow_run_id
+                cursor.mlflow_run_id = self._parent(client, sweep, cursor.experiment_id)
+                while runs := client.find_all(cursor.experiment_id, {"mlflow.parentRunId": removed}):
+                    for run_id in runs:
+                        client.send_tags(run_id, {"mlflow.parentRunId": cursor.mlflow_run_id})
+            cursor.tags, cursor.status = {}, ""
+            cursor.save(directory, self.uri)
+        return True
 
     def _readable(self, directories: Iterable[Path], report: Report) -> list[Run]:
         """The runs that can be read. States are read before journals: what is recorded later is for the next pass."""
@@ -224,11 +253,12 @@ class Shipper:
                 report.note_problems(sweep)
                 try:
                     self._close_sweep(client, sweep, by_id)
-                except NoFiles as error:
+                except (NoFiles, Refused) as error:
                     report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                except Refused as error:
-                    report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                    report.left[f"sweep {sweep.sweep_id}"] = 0
+                    if self._note_deleted(client, sweep):
+                        report.problems[sweep.sweep_id] += " (to restore it: python -m sweeps sync --repair)"
+                    elif isinstance(error, Refused):
+                        report.left[f"sweep {sweep.sweep_id}"] = 0
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -381,22 +411,26 @@ class Shipper:
         directory = self.ledger.sweep_dir(sweep.sweep_id)
         cursor = Cursor.load(directory, self.uri)
         if not _is_valid(client, cursor):
-            key = {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
-            swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
-            first_tags = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE], **swept_tags}
             experiment_id = client.experiment(sweep.study or EXPERIMENT)
-            mlflow_run_id = self._find_parent(client, experiment_id, sweep, key)
-            if mlflow_run_id is None:
-                name = tags.name_of_sweep(sweep)
-                mlflow_run_id = client.create(experiment_id, name, first_tags, sweep.created)
-            with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
-                client.send_params(mlflow_run_id, swept_params)
+            mlflow_run_id = self._parent(client, sweep, experiment_id)
             cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
             cursor.save(directory, self.uri)
         return cursor
 
-    def _find_parent(self, client: Client, experiment_id: str, sweep: Sweep, key: Mapping[str, str]) -> str | None:
-        """The parent run of a sweep; None if there is none. key: its tags.
+    def _parent(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
+        """The parent run of a sweep, which is found or created."""
+        swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
+        command = {"rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
+        first_tags = {**_key_of_parent(sweep), **command, **swept_tags}
+        mlflow_run_id = self._find_parent(client, experiment_id, sweep)
+        if mlflow_run_id is None:
+            mlflow_run_id = client.create(experiment_id, tags.name_of_sweep(sweep), first_tags, sweep.created)
+        with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
+            client.send_params(mlflow_run_id, swept_params)
+        return mlflow_run_id
+
+    def _find_parent(self, client: Client, experiment_id: str, sweep: Sweep) -> str | None:
+        """The parent run of a sweep; None if there is none.
 
         Equal sweeps of other homes have the same id, but other runs, which differ in their times of creation. A parent
         run without runs is one after whose creation a shipper died.
@@ -406,7 +440,7 @@ class Shipper:
             with contextlib.suppress(Unreadable):
                 created = read_info(self.ledger.run_dir(run_id)).created
                 own_runs.add((run_id, tags.as_text(created or "")))
-        for candidate in client.find_all(experiment_id, key):
+        for candidate in client.find_all(experiment_id, _key_of_parent(sweep)):
             children = client.children(experiment_id, candidate)
             runs = {(child.get("rlvr.run_id", ""), child.get("rlvr.created", "")) for child in children}
             if not children or not own_runs.isdisjoint(runs):
@@ -447,6 +481,16 @@ class Shipper:
             self._measured[cursor.experiment_id] = presentation.measured_metrics(sweep, self.ledger)
         metrics = presentation.metric_columns(self._measured[cursor.experiment_id])
         client.save_view(cursor.experiment_id, [*self._columns[sweep.sweep_id], *metrics])
+
+    def _note_deleted(self, client: Client, sweep: Sweep) -> bool:
+        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        if client.is_active(cursor.mlflow_run_id):
+            return False
+        cursor.status = DELETED
+        cursor.save(directory, self.uri)
+        return True
 
     def _close_missing(self, client: Client, state: RunState, parent: Cursor) -> None:
         """Mark a run that is gone, or cannot be read, as failed in MLflow, too. parent: the cursor of its sweep."""
@@ -506,6 +550,11 @@ class Shipper:
 def _is_valid(client: Client, cursor: Cursor) -> bool:
     """Whether a cursor belongs to the database that the client writes to."""
     return bool(cursor.identity) and client.identity(cursor.experiment_id) == cursor.identity
+
+
+def _key_of_parent(sweep: Sweep) -> dict[str, str]:
+    """The tags of the parent run of a sweep, and of those of equal sweeps of other homes."""
+    return {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
 
 
 def _batches(records: Sequence[journal.Record]) -> Iterator[list[journal.Record]]:

@@ -6,12 +6,18 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import pytest
+from mlflow import MlflowClient
+
 from rlvr.ledger import layout
+from rlvr.ledger.files import write_json
 from rlvr.ledger.journal import Record, encode
+from rlvr.ledger.sweeps import Ledger
+from rlvr.tracker import presentation
 from rlvr.tracker.mlflow import UNEQUAL, Shipper, run_dirs, verify
 from rlvr.tracker.verification import Row, arrived, difference
 from tests.tracker.conftest import Store
-from tests.tracker.places import T0, add_steps, expected, make_run, make_sweep, query, stored
+from tests.tracker.places import T0, add_steps, end_attempt, expected, make_run, make_sweep, query, stored
 
 NAME = "lad-js-r"
 
@@ -102,6 +108,50 @@ def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, hom
     assert shipper.verify([run]) == ({NAME: f"2 rows are not in MLflow (steps 1, 4: reward/mean={1 / 7:g}, ...)"}, 13)
     assert verify(shipper, [], repair=True) == 0
     assert stored(local.database)["r"] == expected(range(5))
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_parent_run_deleted_in_mlflow_holds_up_no_pass_and_is_repaired(
+    local: Store, home: Path, removed: bool
+) -> None:
+    for run_id in ("a", "b"):
+        end_attempt(make_run(home, run_id, steps=1), 1, "ok")
+    make_sweep(home, "s", ["a", "b"])
+    shipper = Shipper(home, local.uri)
+    assert shipper.ship(run_dirs(home)).complete
+    client = MlflowClient(tracking_uri=local.uri)
+    ((parent,),) = query(local.database, "select run_uuid from tags where key = 'rlvr.kind'")
+    client.delete_run(parent)
+    if removed:  # for good, as by `mlflow gc`
+        connection = sqlite3.connect(local.database)
+        for table in ("tags", "latest_metrics", "metrics", "params", "runs"):
+            connection.execute(f"delete from {table} where run_uuid = ?", (parent,))
+        connection.commit()
+        connection.close()
+    folder = layout.reports(home) / "eta"
+    folder.mkdir(parents=True)
+    layout.report_page(folder).write_text("<b>report</b>")
+    write_json(layout.report_summary(folder), {"sweeps": ["s"], "verdicts": []})
+    sweep = Ledger(home).sweep("s")
+    assert presentation.is_behind(home, sweep)
+    for _ in range(2):
+        report = shipper.ship(run_dirs(home))
+        assert report.complete
+        assert "sync --repair" in report.problems["s"]
+        assert not presentation.is_behind(home, sweep)  # or every `status` would ship it again
+    assert verify(shipper, [], repair=False) == UNEQUAL
+    assert verify(shipper, [], repair=True) == 0
+    assert not shipper.ship(run_dirs(home)).problems
+    ((present, status, stage),) = query(
+        local.database,
+        "select r.run_uuid, r.status, r.lifecycle_stage from runs r join tags t using (run_uuid) "
+        "where t.key = 'rlvr.kind'",
+    )
+    assert (status, stage) == ("FINISHED", "active")
+    assert (present == parent) != removed
+    below = query(local.database, "select value from tags where key = 'mlflow.parentRunId'")
+    assert below == [(present,), (present,)]
+    assert Path(client.download_artifacts(present, "report.html")).read_text() == "<b>report</b>"
 
 
 def test_values_that_are_not_finite_are_counted_from_the_journal_whatever_was_sent_again(
