@@ -15,6 +15,7 @@ from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag, ViewType
 from mlflow.exceptions import MlflowException
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from rlvr.ledger.files import publish, temporary_path
@@ -36,6 +37,8 @@ _OF_ONE_RUN = {
     "INVALID_STATE",
     "BAD_REQUEST",
 }
+# Columns of MLflow's tables that contain the absolute place of artifacts.
+_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 T = TypeVar("T")
 
 
@@ -66,6 +69,32 @@ class Client:
                 _create_database(path)
             self._mlflow = MlflowClient(tracking_uri=uri)
             self._mlflow.search_experiments(max_results=1)
+
+    def move_artifacts(self, database: Path) -> None:
+        """Let experiments that we created in another home keep their artifacts in this one. database: of this home.
+
+        MLflow records absolute places, and has no call to change them: after a home was moved or copied, artifacts
+        would be stored in the old one. Files are not touched: they are expected to have come along.
+        """
+        assert self._artifacts is not None
+        parameters = {"identity": IDENTITY, "here": self._artifacts, "any": f"file:%/{Path(self._artifacts).name}"}
+        engine = create_engine(f"sqlite:///{database}")
+        with _translated(), engine.begin() as connection:
+            elsewhere = connection.execute(
+                text(
+                    "select distinct artifact_location from experiments join experiment_tags using (experiment_id) "
+                    "where key = :identity and artifact_location like :any and artifact_location != :here"
+                ),
+                parameters,
+            )
+            for place in elsewhere.scalars().all():
+                for table, column in _PLACES:
+                    statement = (
+                        f"update {table} set {column} = :here || substr({column}, length(:there) + 1) "
+                        f"where substr({column} || '/', 1, length(:there) + 1) = :there || '/'"
+                    )
+                    connection.execute(text(statement), {"here": self._artifacts, "there": place})
+        engine.dispose()
 
     def identity(self, experiment_id: str) -> str:
         """A random tag of an experiment; "" if there is no such experiment.

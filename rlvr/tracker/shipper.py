@@ -292,6 +292,8 @@ class Shipper:
             uri = store.respelled(self.uri, self._num_clients)
             self._num_clients += 1  # also if this one fails: the file may be replaced
             self._client = Client(uri, artifacts)
+            if store.sqlite_path(self.uri) == layout.mlflow_database(self.home):
+                self._client.move_artifacts(layout.mlflow_database(self.home))
             self._database = store.identity_of(self.uri)
         self._client.identities.clear()  # to be read once per pass: the database may have been replaced
         return self._client

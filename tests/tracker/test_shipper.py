@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 
-from rlvr.ledger import state, tags
+from rlvr.ledger import layout, state, tags
 from rlvr.ledger.journal import encode, read
 from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
@@ -118,6 +118,55 @@ def test_runs_of_a_sweep_stay_together_in_an_experiment_that_was_renamed(local, 
     in_it = query(local.database, "select r.name from runs r join experiments e using (experiment_id) "
                   "where e.name = 'old' and r.name like 'lad%' order by r.name")  # fmt: skip
     assert in_it == [("lad-js-a",), ("lad-js-b",), ("lad-js-c",)]
+
+
+def test_a_home_that_was_moved_keeps_its_artifacts_and_changes_no_other_place(home, tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_run(home, "a", steps=1)
+    assert Shipper(home).ship(run_dirs(home)).complete
+    MlflowClient(f"sqlite:///{home}/mlflow.db").create_experiment("of somebody else", "file:///data/mlartifacts")
+    moved = home.rename(tmp_path / "moved to 100%")
+    assert Shipper(moved).ship(run_dirs(moved)).complete
+    artifacts = (moved / "mlartifacts").as_uri()
+    places = "select artifact_location from experiments where name in ('eta', 'of somebody else') order by name"
+    assert query(moved / "mlflow.db", places) == [(artifacts,), ("file:///data/mlartifacts",)]
+    assert query(moved / "mlflow.db", "select artifact_uri from runs where name = 'lad-js-a'")[0][0] == (
+        artifacts + "/" + query(moved / "mlflow.db", "select run_uuid from runs")[0][0] + "/artifacts"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_dashboard_shows_the_artifacts_of_a_home_that_was_moved_or_copied(home, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_run(home, "a", steps=1)
+    make_sweep(home, "s", ["a"])
+    assert ship(home).wait(timeout=120) == 0
+    moved = home.rename(tmp_path / "moved")
+    copied = shutil.copytree(moved, tmp_path / "copied")
+    for present in (moved, copied):
+        report = layout.reports(present) / "eta"
+        report.mkdir(parents=True)
+        layout.report_page(report).write_text(f"report of {present}")
+        layout.report_summary(report).write_text('{"sweeps": ["s"]}')
+        assert ship(present).wait(timeout=120) == 0
+        ((parent,),) = query(present / "mlflow.db", "select run_uuid from tags where key = 'rlvr.kind'")
+        folder = present / "mlartifacts" / parent / "artifacts"
+        assert sorted(path.name for path in folder.iterdir()) == ["configs.yaml", "report.html"]
+        server = Server(tmp_path)
+        server.database = present / "mlflow.db"
+        server.start()
+        try:
+            for name, content in (("report.html", f"report of {present}"), ("configs.yaml", "eta: 0.5")):
+                with urllib.request.urlopen(f"{server.uri}/get-artifact?path={name}&run_uuid={parent}") as answer:
+                    assert content in answer.read().decode()
+        finally:
+            server.kill()
+    assert not home.exists()
+    (of_moved,) = moved.glob("mlartifacts/*/artifacts/report.html")
+    assert of_moved.read_text() == f"report of {moved}"
 
 
 def test_a_pass_sends_only_new_lines(local, home):
