@@ -177,9 +177,7 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     # The remedies are those of the largest parts: activations here, and the engine's cache if it is larger.
     largest = {
         (): "trainer.activation_checkpointing=true or a smaller trainer.token_budget",
-        (
-            "rollout.engine.max_cache_gb=64",
-        ): "a smaller rollout.engine.max_cache_gb or trainer.activation_checkpointing",
+        ("rollout.engine.max_cache_gb=64", "trainer.token_budget=512"): "a smaller rollout.engine.max_cache_gb",
     }
     for words, remedy in largest.items():
         fault = r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about .*Pass "
