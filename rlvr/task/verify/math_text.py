@@ -27,6 +27,7 @@ SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
 LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
 REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)")  # 0.1\overline{6}
+DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
 MODULUS = re.compile(
     rf"{GAP}*(?:\\pmod(?:{GAP}*\{{([^{{}}]*)\}}|{GAP}*(\w))|\({GAP}*\\b?mod(?![a-zA-Z]){GAP}*([^()]*)\)){GAP}*$"
@@ -108,8 +109,10 @@ def _without_listed_number(match: re.Match[str]) -> str:
 
 
 def _repeating_as_fraction(decimal: re.Match[str]) -> str:
-    """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90."""
+    """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90. One of more than DECIMAL_DIGITS digits unchanged."""
     before, after, repeated = decimal.groups()
+    if len(before + after + repeated) > DECIMAL_DIGITS:
+        return decimal[0]
     numerator = int(before + after + repeated) - int(before + after or "0")
     return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
 

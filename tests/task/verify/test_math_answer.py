@@ -243,6 +243,10 @@ def test_a_right_answer_that_cannot_be_read_says_so() -> None:
     assert outcome("", "1") == "error"
 
 
+def test_an_answer_of_thousands_of_digits_is_no_error() -> None:
+    assert outcome(r"\frac17", rf"0.\overline{{{'142857' * 1000}}}") == "unparsable"
+
+
 def test_free_text_is_searched_as_before() -> None:
     assert judge({"gold": "144", "answer": "The answer is 144."})["outcome"] == "correct"
     assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"

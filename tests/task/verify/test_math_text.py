@@ -43,6 +43,13 @@ def test_a_long_run_of_white_space_is_read_once(run: str) -> None:
     plain(f"5{run}x")
 
 
+def test_a_repeating_decimal_of_thousands_of_digits_is_left_as_it_is() -> None:
+    """int() refuses more than 4300 digits, and this runs in the process of the trainer, too."""
+    degenerate = rf"0.\overline{{{'142857' * 1000}}}"
+    assert plain(degenerate) == degenerate
+    assert plain(r"0.\overline{142857}") == r"\frac{142857}{999999}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
