@@ -11,6 +11,7 @@ operation: they are off here, and `rlvr.task.verify.pool` kills the process inst
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -34,10 +35,14 @@ DIGITS = 30  # to which numbers are evaluated before they are compared
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as math-verify parses it, and properties of its text."""
+    """One answer as math-verify parses it, and properties of its text.
+
+    measured: what it is if its last letter is a unit: 5 of 5 m, which is `parsed` as a product; empty if it cannot be.
+    """
 
     text: str
     parsed: list[Any]  # sympy expressions, and text where parsing failed; empty if there is no answer
+    measured: Sequence[Any] = ()
     percent: bool = False
     boxed: bool = True
 
@@ -87,13 +92,17 @@ def _read(text: str) -> Answer:
     """The answer in a text: the entire content of a box, or in a text without a box what math-verify extracts."""
     if not text.startswith("\\boxed"):
         parsed = _parse(text)
+        with_letters = math_text.variables_within(text)
+        parsed += _parse(with_letters) if with_letters != text else []
         texts = [part for part in parsed if isinstance(part, str)]
         return Answer(texts[-1] if texts else "", parsed, boxed=False)
     content, percent = math_text.without_percent(math_text.inside(text))
     content = math_text.plain(content)
     if math_text.adjacent_numbers(content):
-        return Answer(content, [content], percent)
-    return Answer(content, _boxed(math_text.bare(content)) if content.strip() else [], percent)
+        return Answer(content, [content], percent=percent)
+    number = math_text.measured(math_text.bare(content))
+    parsed = _boxed(math_text.bare(content)) if content.strip() else []
+    return Answer(content, parsed, _boxed(number) if number else (), percent)
 
 
 # By default math-verify takes any number in a text that it cannot parse as the answer: 5 of x \neq \pm 5.
@@ -101,7 +110,7 @@ WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
 
 
 def _boxed(content: str) -> list[Any]:
-    return _parse(f"\\boxed{{{content}}}", extraction_config=WHOLE) or [content]
+    return _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE) or [content]
 
 
 def _parse(text: str, **options: Any) -> list[Any]:
@@ -117,11 +126,16 @@ def _parse(text: str, **options: Any) -> list[Any]:
 
 
 def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
-    """Pairs of expressions, of which one equal pair suffices.
+    r"""Pairs of expressions, of which one equal pair suffices.
 
-    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it.
+    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it. The
+    m of 5 m is a unit if the right answer has no such letter, or if both have the same unit: 5\,\mathrm{m}.
     """
     pairs = list(product(gold.parsed, answer.parsed))
+    if answer.measured and not gold.measured:
+        pairs += product(gold.parsed, answer.measured)
+    if gold.measured and math_text.unit(gold.text) == math_text.unit(answer.text):
+        pairs += product(gold.measured, answer.measured or answer.parsed)
     if gold.percent == answer.percent:
         return pairs
     numbers = [(g, a) for g, a in pairs if isinstance(g, sympy.Expr) and isinstance(a, sympy.Expr)]

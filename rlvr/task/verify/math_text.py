@@ -282,3 +282,41 @@ def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
         else:
             return None
     return tuple(sorted(factors)) or None
+
+
+# --- letters that are taken for units
+
+# What math-verify drops at the end of an expression as a unit, but may be a variable or a product: t of 5 + 3t, 2 a b.
+# The rest of its list (cm, kg, hours) is always a unit.
+_PRODUCT = r"(?<=[\d}\s])([abcefghqs] [a-zA-Z]|[cdghlmost]s?|ab|bc|by|mp|lt|mt|cc|[ap]m|rs|st|rd|th)"
+DROPPED = re.compile(rf"{_PRODUCT}(?=\s*(?:\\(?:text|mathrm)\s*\{{[^{{}}]*\}})?$)")
+DROPPED_WITHIN = re.compile(rf"{_PRODUCT}(?=\s*(?:[$}}]|\\[)\]]|$))")  # at the end of any expression in a text
+AFTER_COMMA = re.compile(r"([,;])\s+([a-zA-Z])$")  # {c} would be a set in a list
+QUANTITY = re.compile(
+    rf"((?:.*(?:=|\\approx|≈))?\s?[-+]?)((?:{GAP}|[\d.,/^{{}}]|\\(?:[dtc]?frac|sqrt|pi|times|cdot)(?![a-zA-Z]))+)"
+    r"(?<=[\d}\s])(?:([mshgl])|ms|cc|[ap]m|rs|st|rd|th)",
+    re.DOTALL,
+)
+
+
+def variables(text: str) -> str:
+    """The text with the last letter in braces if it is a variable that math-verify would drop as a unit."""
+    quantity = QUANTITY.fullmatch(text)
+    if quantity and not quantity[3]:
+        return text  # 21st, 10 am
+    return DROPPED.sub(_last_in_braces, AFTER_COMMA.sub(r"\1\2", text))
+
+
+def variables_within(text: str) -> str:
+    """The same at the end of every expression in a text of words and expressions."""
+    return DROPPED_WITHIN.sub(_last_in_braces, text)
+
+
+def _last_in_braces(letters: re.Match[str]) -> str:
+    return f"{letters[1][:-1]}{{{letters[1][-1]}}}"
+
+
+def measured(text: str) -> str:
+    """The text before its last letter if that may be a unit as well as a variable: x = 5 of x = 5 m. Else ""."""
+    quantity = QUANTITY.fullmatch(text)
+    return quantity[1] + quantity[2] if quantity and quantity[3] and re.search(r"\d", quantity[2]) else ""

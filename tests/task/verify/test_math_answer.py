@@ -73,6 +73,52 @@ def test_a_letter_after_an_operator_or_a_function_is_no_unit(gold: str, right: s
 
 
 @pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("4t", r"t \cdot 4", "4"),  # MATH
+        ("2s", "2 s", "2t"),  # MATH
+        ("$6m$", "m6", "6"),  # OlympiadBench
+        (r"\frac{37}{4} m", r"\frac{37m}{4}", r"\frac{37}{4}"),  # Minerva
+        (r"\frac{1}{\sqrt{2}}c", r"\frac{c}{\sqrt{2}}", r"\frac{1}{\sqrt{2}}"),  # Minerva
+        ("$-9.8 t$", "-9.8t", "-9.8"),  # College Math
+        (r"$2 \pi a b$", r"2b\pi a", r"2\pi a"),  # College Math
+        ("5+3t", "3t+5", "8"),
+        ("8", "5+3", "5+3t"),
+        ("5", "5.0", "5t"),
+        ("y=2t", "2t", "y=2"),
+        ("v t", "tv", "v"),
+        ("6ab", "6ba", "6"),
+        ("1+3am", "3ma+1", "4"),
+        ("a, b, c", "c, a, b", "a, b"),
+        ("2t, 3t", "3t, 2t", "2t, 3"),
+        (r"40+3t\text{ dollars}", "40+3t", "43"),
+    ],
+)
+def test_a_letter_at_the_end_is_a_variable(gold: str, right: str, wrong: str) -> None:
+    verdicts = [outcome(gold, answer) for answer in (gold, right, wrong)]
+    assert verdicts == ["correct", "correct", "wrong"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("5", "5 m", "correct"),
+        ("5", "x = 5 m", "correct"),
+        ("5 m", r"5\,\mathrm{m}", "correct"),
+        ("5,000 m", "5000 m", "correct"),
+        (r"5\text{ m}", "5m", "correct"),
+        (r"5\text{ m}", "5 s", "wrong"),
+        ("5 cm", "5 m", "wrong"),
+        ("5 m", "5", "wrong"),  # m may be a variable
+        ("21st", "21", "correct"),
+        ("10", "10 am", "correct"),
+    ],
+)
+def test_a_letter_behind_a_number_may_be_its_unit(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
     ("gold", "answer"),
     [
         ("C", r"\text{C}"),  # MATH
@@ -252,6 +298,9 @@ def test_free_text_is_searched_as_before() -> None:
     assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"
     assert judge({"gold": "120", "answer": "The answer is $5!$."})["outcome"] == "unevaluated"
     assert judge({"gold": "144", "answer": "I do not know."})["outcome"] == "unparsable"
+    assert judge({"gold": "4t", "answer": "The answer is $4t$."})["outcome"] == "correct"
+    assert judge({"gold": "4t", "answer": "The answer is $4$."})["outcome"] == "wrong"
+    assert judge({"gold": "5", "answer": "The answer is $5 m$."})["outcome"] == "correct"
 
 
 @pytest.mark.parametrize(
