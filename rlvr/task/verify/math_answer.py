@@ -11,7 +11,7 @@ operation: they are off here, and `rlvr.task.verify.pool` kills the process inst
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -68,7 +68,7 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     if answer.boxed and math_text.squeezed(answer.text) == math_text.squeezed(gold.text):
         return "correct"
     pairs = _pairs(gold, answer)
-    if any(_equal(g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
+    if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
         last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
         unevaluated = math_text.operators(last_side) - math_text.operators(gold.text)
         return "unevaluated" if unevaluated else "correct"
@@ -142,21 +142,29 @@ def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
     return pairs + [(g / 100, a) if gold.percent else (g, a / 100) for g, a in numbers]
 
 
-def _equal(gold: Any, answer: Any) -> bool:
+def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
+    """The result of a check of an answer. False if it raises: sympy raises anything on what it cannot evaluate."""
     try:
-        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
+        return check(*arguments)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - sympy raises anything on expressions that cannot be compared: they are unequal
+    except Exception:  # noqa: BLE001 - as above: what cannot be evaluated or compared is not equal
         return False
+
+
+def _equal(gold: Any, answer: Any) -> bool:
+    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
 
 
 def _within(tolerance: float, gold: Any, answer: Any) -> bool:
     """Whether both are numbers with at most this distance, plus a relative margin of EXACT."""
-    if not tolerance:
-        return False
-    first, second = _number(_value(gold)), _number(_value(answer))
-    return first is not None and second is not None and bool(abs(first - second) <= tolerance * (1 + EXACT))
+    number = _number(_value(gold)) if tolerance else None
+    return number is not None and _holds(_at_most, tolerance, number, answer)
+
+
+def _at_most(distance: float, number: Any, answer: Any) -> bool:
+    other = _number(_value(answer))
+    return other is not None and bool(abs(number - other) <= distance * (1 + EXACT))
 
 
 def _near(gold: Any, answer: Any) -> bool:
@@ -227,11 +235,18 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
 
 
 def _true_equations(text: str) -> bool:
-    """Whether all numbers in a chain of equations are equal: in 2 + 4 = 6 and x = 6 they are, in 5 = 6 they are not."""
+    """Whether all numbers in a chain of equations are equal: in 2 + 4 = 6 and x = 6 they are, in 5 = 6 they are not.
+
+    False if a side cannot be evaluated.
+    """
     if "=" not in text or any(sign in text for sign in (",", ";", "\\\\", "\\ne", "<", ">")):
         return True
     sides = [_boxed(side) for side in math_text.sides(text) if side.strip()]
-    numbers = [side[0] for side in sides if side and _number(side[0]) is not None]
+    return _holds(_all_near, [side[0] for side in sides if side])
+
+
+def _all_near(sides: Sequence[Any]) -> bool:
+    numbers = [side for side in sides if _number(side) is not None]
     return all(_near(a, b) for a, b in pairwise(numbers))
 
 

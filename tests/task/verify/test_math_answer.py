@@ -293,6 +293,21 @@ def test_an_answer_of_thousands_of_digits_is_no_error() -> None:
     assert outcome(r"\frac17", rf"0.\overline{{{'142857' * 1000}}}") == "unparsable"
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\sum_{k=0}^{\infty}(-1)^k=42",
+        r"\int_0^\infty \frac{1}{0}dx=42",
+        r"\prod_{k=\Gamma(0)}^{(1)}k=42",
+        r"\prod_{k=1}^{\infty}k\cdot\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+    ],
+)
+def test_an_answer_that_cannot_be_evaluated_is_no_error(answer: str, tolerance: float) -> None:
+    request = {"gold": "42", "answer": f"\\boxed{{{answer}}}", "tolerance": tolerance}
+    assert judge(request)["outcome"] in ("wrong", "unparsable")
+
+
 def test_free_text_is_searched_as_before() -> None:
     assert judge({"gold": "144", "answer": "The answer is 144."})["outcome"] == "correct"
     assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"
