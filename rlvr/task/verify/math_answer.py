@@ -222,7 +222,7 @@ def _number(expression: Any) -> Any:
 
 
 def _consistent(gold: Answer, answer: Answer) -> bool:
-    """Whether the texts do not contradict each other: in units, brackets and moduli, or by a false equation."""
+    """Whether the texts do not contradict each other: in units, brackets, moduli and bases, or by a false equation."""
     units = [math_text.unit(text) for text in (gold.text, answer.text)]
     if None not in units and units[0] != units[1]:
         return False
@@ -230,6 +230,9 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
         return False
     moduli = [math_text.modulus(text) for text in (gold.text, answer.text)]
     if None not in moduli and moduli[0] != moduli[1]:
+        return False
+    bases = [math_text.base(text) for text in (gold.text, answer.text)]
+    if None not in bases and bases[0] != bases[1]:
         return False
     return _true_equations(math_text.bare(answer.text))
 

@@ -32,6 +32,8 @@ LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\
 MODULUS = re.compile(
     rf"{GAP}*(?:\\pmod(?:{GAP}*\{{([^{{}}]*)\}}|{GAP}*(\w))|\({GAP}*\\b?mod(?![a-zA-Z]){GAP}*([^()]*)\)){GAP}*$"
 )
+# The base of 1011_2, -2516_{8} or \text{A5}_{11}
+BASE = re.compile(r"(?<![\w.\\])(?:[A-Z\d.]+|\\(?:text|mathrm)\s*\{[A-Z\d]+\})\s*_\s*(?:\{\s*(\d+)\s*\}|(\d))\s*$")
 MONEY = r"\\?\$|[€£]|USD|EUR|GBP|\\(?:text|mathrm)\{\s*(?:USD|EUR|GBP)\s*\}"
 AMOUNT = re.compile(
     rf"(?:\*\*)?{GAP}*(?:\\approx(?![a-zA-Z])|≈)?{GAP}*([-+]?)(?:{MONEY})?{GAP}*([-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))"
@@ -128,6 +130,12 @@ def modulus(text: str) -> str | None:
     r"""The modulus at the end of a text: 7 of 5 \pmod{7}; None if there is none."""
     match = MODULUS.search(text)
     return squeezed(next(group for group in match.groups() if group is not None)) if match else None
+
+
+def base(text: str) -> str | None:
+    """The base of the numeral at the end of a text: 2 of 1011_2; None if there is none, as in E_1, which is a name."""
+    match = BASE.search(text)
+    return match[1] or match[2] if match and re.search(r"\d.*_", match[0]) else None
 
 
 def sides(text: str) -> list[str]:

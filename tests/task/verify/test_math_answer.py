@@ -210,6 +210,22 @@ def test_a_set_is_no_tuple(gold: str, answer: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("1011_2", "1011_3", "wrong"),
+        ("2516_8", "2516_{10}", "wrong"),
+        (r"\text{A5}_{11}", r"\text{A5}_{12}", "wrong"),  # MATH
+        ("-221_3", "x = -221_4", "wrong"),
+        ("2516_8", "2516_{8}", "correct"),
+        ("2516_8", "2516", "correct"),
+        ("E_1", "E_{1}", "correct"),
+    ],
+)
+def test_numerals_of_another_base_are_wrong(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
     ("answer", "expected"),
     [
         ("5=6", "wrong"),
