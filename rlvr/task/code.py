@@ -122,9 +122,12 @@ def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[s
             value = json.loads(value)
         except ValueError:
             raise tests.refuse("JSON") from None
-    if isinstance(value, dict) and "inputs" in value and len(value["inputs"]) == len(value.get("outputs", ())):
-        pairs = zip(value["inputs"], value["outputs"], strict=True)
-        value = [{"input": i, "output": o, "fn_name": value.get("fn_name")} for i, o in pairs]
+    if isinstance(value, dict):
+        inputs, outputs = value.get("inputs"), value.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise tests.refuse("lists of as many inputs as outputs")
+        name = value.get("fn_name")
+        value = [{"input": i, "output": o, "fn_name": name} for i, o in zip(inputs, outputs, strict=True)]
     if isinstance(value, list) and value and all(isinstance(t, dict) and {"input", "output"} <= set(t) for t in value):
         return _pairs(tests, value, entry)
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
@@ -137,7 +140,12 @@ def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[s
 def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:
     """Tests that are pairs of input and output. The first may name the kind of all of them, and the function."""
     kind = pairs[0].get("testtype", pairs[0].get("type"))
-    entry = pairs[0].get("fn_name") or (pairs[0].get("metadata") or {}).get("func_name") or entry
+    metadata = pairs[0].get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise tests.refuse('an object as metadata, such as {"func_name": "f"}')
+    entry = pairs[0].get("fn_name") or metadata.get("func_name") or entry
+    if not isinstance(entry, str | None):
+        raise tests.refuse("a text as the name of the function that is called")
     if entry is None and kind in ("functional", "function_call"):
         raise tests.refuse("the name of the function that is called (task.entry_field)")
     if entry is None or kind in ("stdin", "stdin_stdout"):

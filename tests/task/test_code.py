@@ -139,6 +139,24 @@ def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None
     [
         ({"prompt": "x"}, r"no column any of tests, test, .* It has: prompt. Pass task.tests_field="),
         ({"prompt": "x", "tests": []}, r"x.jsonl:1: tests is \[\], expected pairs of input and output, or assertions"),
+        *(
+            ({"prompt": "x", "tests": tests}, r"x.jsonl:1: tests is {.*, expected lists of as many inputs as outputs")
+            for tests in (
+                {"inputs": None, "outputs": None},
+                {"inputs": "12", "outputs": "34"},
+                {"inputs": ["1"]},
+                {"inputs": ["1"], "outputs": []},
+                {"input": ["1"], "output": ["1"]},
+            )
+        ),
+        (
+            {"prompt": "x", "tests": [{"input": "1", "output": "1", "metadata": "f"}]},
+            r"x.jsonl:1: tests is .*, expected an object as metadata",
+        ),
+        (
+            {"prompt": "x", "tests": {"inputs": [[1]], "outputs": [[1]], "fn_name": 1}},
+            r"x.jsonl:1: tests is .*, expected a text as the name of the function",
+        ),
         ({"prompt": "x", "tests": "[1"}, r"tests is '\[1', expected JSON"),
         ({"prompt": "x", "tests": "assert ("}, r"expected Python code"),
         ({"prompt": "x", "tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
