@@ -131,6 +131,8 @@ def _right_index(answer: Cell, choices: Sequence[str], labels: Sequence[str]) ->
 ANSWER_IS = r"(?i:answer)[\s*]*(?::|(?i:is)\b\s*:?)[\s*]*"
 ANSWER_LINE = re.compile(rf"^.*{ANSWER_IS}(.*)$", re.MULTILINE)
 PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){ANSWER_IS}")
+LETTER_AND_TEXT = re.compile(r"(?:(?i:option|choice) )?\(?([A-Pa-p])(?:[).:]+\s*(.*)| \((.*)\))?")
+MARKS = "*$` "
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
@@ -157,15 +159,16 @@ def named_choice(response: str, choices: Sequence[str]) -> str | None:
 
 
 def _letter(text: str, choices: Sequence[str]) -> str | None:
-    """The letter of a choice, from the letter (bare, `(B)` or `B.`), the letter and the choice's text, or the text."""
+    """The letter of a choice, from the letter (bare, `(B)`, `B.` or `Option B`), the letter and the choice's text
+    (`B. London`, `B (London)`), or the text."""
     letters = LETTERS[: len(choices)]
     for form in (_single_spaced, _without_decoration):
         answer, texts = form(text), [form(choice) for choice in choices]
         if texts.count(answer) == 1 and answer not in letters:
             return letters[texts.index(answer)]
-        match = re.fullmatch(r"\(?([A-Pa-p])(?:[).:]+\s*(.*))?", answer)
+        match = LETTER_AND_TEXT.fullmatch(answer)
         index = letters.find(match[1].upper()) if match else -1
-        if match and index >= 0 and match[2] in (None, "", texts[index]):
+        if match and index >= 0 and (match[2] or match[3]) in (None, "", texts[index]):
             return letters[index]
     return None
 
@@ -175,7 +178,7 @@ def _single_spaced(text: str) -> str:
 
 
 def _without_decoration(text: str) -> str:
-    """The text without `Answer:`, dollar signs, asterisks, font commands and a full stop at the end."""
+    """The text without `Answer:`, dollar signs, asterisks, backticks, font commands and a full stop at the end."""
     text = WRAPPED.sub(r"\1", re.sub(r"\\[ ,;]|~", " ", text))
-    text = PREFIX.sub("", text.strip().strip("*$ "))
-    return _single_spaced(text.strip("*$ ").rstrip("."))
+    text = PREFIX.sub("", text.strip().strip(MARKS)).strip(MARKS)
+    return _single_spaced(text.rstrip(".").strip(MARKS))  # `**B.**` and `**B**.`

@@ -108,6 +108,14 @@ def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
         ("The answer is B because it is large.", None),
         ("I cannot answer a", None),
         ("Answer: **B**", "B"),
+        ("The answer is **B**.", "B"),
+        ("The answer is **B.**", "B"),
+        ("Answer: `B`", "B"),
+        ("Answer: B (Paris)", "B"),
+        ("Answer: B (Rome)", None),  # letter and text differ
+        ("Answer: Option B", "B"),
+        ("Final answer: option (B)", "B"),
+        ("Answer: Option B or C", None),
         ("Answer: B", "B"),
         ("Answer: A\nNo.\nAnswer: B", "B"),
         ("The answer is B or C", None),
@@ -117,6 +125,10 @@ def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
 )
 def test_what_names_a_choice(response: str, letter: str | None) -> None:
     assert named_choice(response, CITIES) == letter
+
+
+def test_choices_that_are_named_option_are_named_by_their_text() -> None:
+    assert named_choice(r"\boxed{\text{Option B}}", ["Option B", "Option A"]) == "A"
 
 
 def test_texts_that_are_letters_are_taken_for_letters() -> None:
