@@ -65,7 +65,7 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     if not gold.parsed:
         return "error"
     answer = _read(text)
-    if answer.boxed and math_text.squeezed(answer.text) == math_text.squeezed(gold.text):
+    if answer.boxed and math_text.spelled(answer.text) == math_text.spelled(gold.text):
         return "correct"
     pairs = _pairs(gold, answer)
     if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):

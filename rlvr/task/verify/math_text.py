@@ -17,6 +17,8 @@ SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
 COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
+FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*")
+ROOT = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\)|(?={))")  # √2, √(x+1), √{2}
 UPRIGHT = re.compile(r"\\(?:mathrm|text)\{([ei])\}")  # taken for a unit, 3 + 4\mathrm{i} is 7
 # \text{ or 6} behind a number or a bracket
 LISTED = re.compile(rf"(?<=[^\W_]|[}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}")
@@ -77,6 +79,11 @@ def squeezed(text: str) -> str:
     return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text)).replace("\0", " ")
 
 
+def spelled(text: str) -> str:
+    r"""The text squeezed, and its words outside of \text{...}."""
+    return squeezed(WORDS.sub(r"\1", text))
+
+
 def without_percent(text: str) -> tuple[str, bool]:
     r"""(the text before a percent sign at its end, whether there was one). A list of percentages is left as it is."""
     sign = PERCENT.search(text)
@@ -90,7 +97,8 @@ def plain(text: str) -> str:
     number, the index of m_{\max} part of a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
-    text = text.replace("~", " ").replace(r"\varnothing", r"\emptyset")
+    text = text.replace("~", " ").replace(r"\varnothing", r"\emptyset").replace("∞", r"\infty ")
+    text = _without_fonts(re.sub(r"^\s*=", "", ROOT.sub(_root, text)))
     text = DEGREE.sub(r"^\\circ ", text)
     text = COMMAND_FRACTION.sub(r"\1{\2}", UPRIGHT.sub(r" \1", LISTED.sub(_without_listed_number, text)))
     text = LETTER.sub(r"\1{\2}", text)
@@ -108,6 +116,24 @@ def _without_listed_number(match: re.Match[str]) -> str:
     number = re.search(r"-?\.?\d", words)
     listed = number is not None and re.fullmatch(r"\s*|.*(?:\b(?:or|and)\b|[,;]).*", words[: number.start()], re.DOTALL)
     return f"{before}{words[: number.start()]}}}{words[number.start() :]}" if number and listed else match[0]
+
+
+def _without_fonts(text: str) -> str:
+    r"""The text without \mathbf and the like, and without the braces around all of it, which would make it a set."""
+    if not FONT.search(text):
+        return text
+    text, depth = FONT.sub("", text).strip(), 0
+    for brace in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth <= 0:
+            whole = brace[0] == "}" and text.startswith("{") and brace.end() == len(text)
+            return text[1:-1] if whole else text
+    return text
+
+
+def _root(sign: re.Match[str]) -> str:
+    content = sign[1] or sign[2]
+    return rf"\sqrt{{{content}}}" if content else r"\sqrt"
 
 
 def _repeating_as_fraction(decimal: re.Match[str]) -> str:

@@ -269,6 +269,30 @@ def test_numbers_are_read_as_people_write_them(gold: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (r"\text{June 20}", "June 20", "June 21"),  # MATH
+        (r"\text{1:03 PM}", "1:03 PM", "1:04 PM"),
+        (r"\text{Softball, Kickball, Picnic}", "Softball, Kickball, Picnic", "Softball, Kickball"),
+        ("42", r"\mathbf{42}", r"\mathbf{43}"),
+        ("42", r"\boldsymbol{42}", r"\boldsymbol{43}"),
+        ("42", r"\bm{42}", r"\bm{43}"),
+        ("42", r"{\bf 42}", r"\bf 43"),
+        (r"\frac34", r"\mathsf{\frac{3}{4}}", r"\mathbf{\frac{4}{3}}"),
+        (r"\frac34", r"\frac{\mathbf{3}}{\mathbf{4}}", r"\frac{\mathbf{4}}{\mathbf{3}}"),
+        ("(1,2)", r"\mathbf{(1,2)}", r"\mathbf{(2,1)}"),
+        (r"3\mathbf{i}+4\mathbf{j}", r"4\mathbf{j}+3\mathbf{i}", r"3\mathbf{i}+4\mathbf{k}"),
+        ("42", "=42", "=43"),
+        (r"(0,\infty)", "(0,∞)", "[0,∞)"),
+        (r"2\sqrt{3}", "2√3", "2√2"),
+        (r"\sqrt{x+1}", "√(x+1)", "√x+1"),
+    ],
+)
+def test_words_fonts_and_signs_may_be_written_otherwise(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
     ("gold", "answer", "expected"),
     [
         ("50", r"50\%", "correct"),
