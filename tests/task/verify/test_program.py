@@ -97,6 +97,38 @@ def test_plain_data_crosses_as_it_is(pool: Pool) -> None:
     assert outcomes(pool, program, tests={"names": ["same"], "setup": "", "tests": code}) == ["correct"]
 
 
+@pytest.mark.parametrize(
+    ("body", "right", "wrong"),
+    [
+        ("yield from range(x)", "list(f(3)) == [0, 1, 2]", "f(3) == [0, 1, 2]"),
+        ("yield from range(x)", "sum(f(3)) == 3", "len(f(3)) == 3"),
+        ("return map(str, range(x))", "''.join(f(2)) == '01'", "f(2) == ['0', '1']"),
+        ("return range(x)", "list(f(3)) == [0, 1, 2] and f(3) == range(3)", "f(3) == [0, 1, 2]"),
+        ("import collections; return collections.deque([x], 2)", "list(f(3)) == [3]", "f(3) == [3]"),
+        ("return {x: 1}.keys()", "list(f(3)) == [3] and f(3) == {3}", "f(3) == [3]"),
+        ("return {x: [1]}.values()", "list(f(3)) == [[1]]", "f(3) == [[1]]"),
+        ("return {x: 1}.items()", "sorted(f(3)) == [(3, 1)]", "f(3) == [(3, 1)]"),
+        ("import fractions; return fractions.Fraction(x, 4)", "f(3) == 0.75", "f(3) == 3"),
+        ("import decimal; return decimal.Decimal('0.1') * x", "str(f(3)) == '0.3'", "f(3) == 0.3"),
+        ("return [iter([x])]", "[list(part) for part in f(3)] == [[3]]", "f(3) == [[3]]"),
+    ],
+)
+def test_results_that_a_test_converts_equal_what_they_equal_in_python(
+    pool: Pool, body: str, right: str, wrong: str
+) -> None:
+    program = f"def f(x):\n    {body}"
+    verdicts = [
+        outcomes(pool, program, tests={"names": ["f"], "setup": "", "tests": f"assert {condition}"})
+        for condition in (right, wrong)
+    ]
+    assert verdicts == [["correct"], ["wrong"]]
+
+
+def test_an_endless_generator_is_ended(pool: Pool) -> None:
+    program = "def double(x):\n    while True: yield x"
+    assert outcomes(pool, program, tests=DOUBLE)[0] in ("timeout", "wrong")
+
+
 def test_numpy_values_count_as_numbers(pool: Pool) -> None:
     program = "import numpy\ndef double(x): return (numpy.array([x]) * 2)[0] if isinstance(x, int) else x * 2"
     assert outcomes(pool, program, tests=DOUBLE, cpu_s=20) == ["correct"]
