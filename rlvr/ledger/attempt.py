@@ -221,6 +221,12 @@ def last_heartbeat_time(beat: Mapping[str, Any]) -> float:
     return max(beat.get("time") or 0.0, beat.get("alive") or 0.0)
 
 
+def seconds_of_signs(job: Mapping[str, Any], beat: Mapping[str, Any]) -> float:
+    """Time from the start of an attempt (in its job.json) to its last heartbeat; 0 if either is not known."""
+    started, last = job.get("started"), last_heartbeat_time(beat)
+    return max(0.0, last - started) if started and last else 0.0
+
+
 # --- the end of an attempt
 
 
@@ -253,17 +259,19 @@ def _write_end(attempt: Path, cause: Cause, message: str, seconds: float) -> Non
     write_json(layout.end(attempt), end)
 
 
-def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str) -> bool:
+def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str, *, ended_earlier: bool = False) -> bool:
     """Write exit.json for an attempt whose process is gone. Returns whether it was written.
 
-    An existing exit.json is kept. On a full disk a line on standard error contains what could not be written.
+    ended_earlier: its process was gone before this one looked, so its time ends with its last heartbeat. An existing
+    exit.json is kept. On a full disk a line on standard error contains what could not be written.
     """
     attempt = layout.attempt(run_dir, number)
     if read_end(attempt) is not None:
         return False
-    job = read_json(layout.job(attempt)) or {}
+    job, now = read_json(layout.job(attempt)) or {}, time.time()
+    beat = read_heartbeat(attempt) if ended_earlier else {"time": now}
     try:
-        _write_end(attempt, cause, message, max(0.0, time.time() - job.get("started", time.time())))
+        _write_end(attempt, cause, message, seconds_of_signs(job, beat))
     except OSError as error:
         if error.errno not in DISK_FULL_ERRORS:
             raise

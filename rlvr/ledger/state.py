@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end, read_heartbeat
+from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end, read_heartbeat, seconds_of_signs
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, read_info
@@ -88,10 +88,7 @@ class _AttemptFiles:
     @property
     def seconds(self) -> float:
         """Its duration as recorded at its end, else the time from its start to its last heartbeat."""
-        if self.end is not None:
-            return self.end.seconds
-        started = self.job.get("started")
-        return max(0.0, self.last_heartbeat - started) if started and self.last_heartbeat else 0.0
+        return self.end.seconds if self.end is not None else seconds_of_signs(self.job, self.beat)
 
     @property
     def accuracy(self) -> float | None:

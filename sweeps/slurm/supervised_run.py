@@ -114,7 +114,8 @@ class SupervisedRun:
             return
         state = client.last_end(self.here.job)
         cause = STARTED_AGAIN.get(state, Cause.PREEMPTED)
-        if record_missing_end(self.dir, newest, cause, f"SLURM started the job again: {state or 'no reason'}"):
+        message = f"SLURM started the job again: {state or 'no reason'}"
+        if record_missing_end(self.dir, newest, cause, message, ended_earlier=True):  # it was in the queue since then
             self._say(f"attempt {newest} left no end: {cause.value} ({state or 'SLURM gives no reason'})")
 
     def _say(self, text: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.attempt import Attempt, read_end, record_missing_end
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.sweeps import Ledger
+from slurm.supervise import Allocation, Supervisor
 from sweeps.__main__ import main
 from sweeps.slurm import submissions
+from sweeps.slurm.supervised_run import SupervisedRun
 
 
 def write_attempt(
@@ -64,6 +68,37 @@ def test_an_attempt_killed_before_it_reached_a_new_step_is_all_replayed(tmp_path
     write_attempt(ledger, "r", 2, seconds=30, steps=(40, 45))
     state = ledger.state("r")
     assert (state.useful, state.replayed, state.wasted) == pytest.approx((100, 30, 0))
+
+
+def test_a_requeued_run_is_not_charged_for_its_time_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started ten hours ago, last sign of life after one hour, then nine hours in the queue of SLURM."""
+    monkeypatch.setenv("PATH", "")  # no accounting here
+    ledger, now = make_run(tmp_path), time.time()
+    path = ledger.run_dir("r") / "attempts/1"
+    path.mkdir(parents=True)
+    write_json(path / "job.json", {"started": now - 36000})
+    beat = {"step": 50, "steps": 100, "phase": "train", "origin": {"step": 1, "time": now - 35000}}
+    write_json(path / "heartbeat.json", {**beat, "time": now - 32500, "alive": now - 32400})
+    here = Allocation("12", "12", index=0, node=0, restarts=1)
+    log = tmp_path / "log"
+    SupervisedRun(ledger, "r", {}, Supervisor(), here, log, devices=None, nodes=None)._record_end_before_restart()
+    state = ledger.state("r")
+    assert (state.state, state.attempt) == ("preempted", 1)
+    assert (state.seconds, state.useful) == pytest.approx((3600, 3600))
+
+
+def test_a_missing_end_that_was_seen_lasts_until_now(tmp_path: Path) -> None:
+    """Its process may have computed until a moment ago, however old its last heartbeat is."""
+    path = tmp_path / "attempts/1"
+    path.mkdir(parents=True)
+    write_json(path / "job.json", {"started": time.time() - 100})
+    write_json(path / "heartbeat.json", {"step": 1, "time": time.time() - 50})
+    assert record_missing_end(tmp_path, 1, Cause.ERROR, "killed")
+    end = read_end(path)
+    assert end is not None
+    assert end.seconds == pytest.approx(100, abs=5)
 
 
 BEATS: list[dict[str, Any]] = [
