@@ -47,8 +47,9 @@ def newest_attempt(run_dir: Path) -> int:
 def _busy_error(run_dir: Path) -> Busy:
     """The error that names the process which holds the run."""
     number = newest_attempt(run_dir)
-    job = read_json(layout.job(layout.attempt(run_dir, number)))
-    holder = f"process {job['pid']} on {job['host']} (attempt {number})" if job else "another process"
+    job = read_json(layout.job(layout.attempt(run_dir, number))) or {}
+    is_known = "pid" in job and "host" in job
+    holder = f"process {job['pid']} on {job['host']} (attempt {number})" if is_known else "another process"
     return Busy(f"run {run_dir.name} is held by {holder}. Wait for it or stop it; the run goes on where it left off.")
 
 
@@ -245,13 +246,15 @@ def read_end(attempt: Path) -> End | None:
     content = read_json(layout.end(attempt))
     if content is None:
         return None
-    cause = content.get("cause")
     return End(
-        Cause(cause) if cause in set(Cause) else Cause.ERROR,
-        str(content.get("message") or ""),
-        content.get("time"),
-        float(content.get("seconds") or 0),
+        _cause(content), str(content.get("message") or ""), content.get("time"), float(content.get("seconds") or 0)
     )
+
+
+def _cause(content: Mapping[str, Any]) -> Cause:
+    """The cause in the record of an end; ERROR for one that is missing, or that this version does not know."""
+    cause = content.get("cause")
+    return Cause(cause) if cause in set(Cause) else Cause.ERROR
 
 
 def _write_end(attempt: Path, cause: Cause, message: str, seconds: float) -> None:
@@ -297,7 +300,7 @@ def read_rank_end(run_dir: Path, number: int) -> tuple[Cause, str] | None:
     """Cause and message that the lowest rank wrote with `write_rank_end`; None if no rank did."""
     for path in layout.rank_ends(layout.attempt(run_dir, number)):
         if content := read_json(path):
-            return Cause(content["cause"]), str(content["message"])
+            return _cause(content), str(content.get("message") or "")
     return None
 
 

@@ -42,12 +42,14 @@ def process_record(pid: int) -> dict[str, Any]:
 
 def is_alive(job: Mapping[str, Any]) -> bool | None:
     """Whether the process of a record (`process_record`) still runs. None if it was started on another machine, in
-    another boot or in another process namespace: this cannot be known from here.
+    another boot or in another process namespace, or if the record is damaged: this cannot be known from here.
     """
     this_machine = machine()
     if not this_machine["boot"] or any(job.get(key) != value for key, value in this_machine.items()):
         return None
-    return job.get("process_start") is not None and process_start(int(job["pid"])) == job["process_start"]
+    if "process_start" not in job or not isinstance(job.get("pid"), int):
+        return None
+    return job["process_start"] is not None and process_start(job["pid"]) == job["process_start"]
 
 
 def lock_is_held(path: Path) -> bool | None:

@@ -27,7 +27,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.lock import lock_is_held
-from rlvr.ledger.runs import FORMAT, check_format, read_private
+from rlvr.ledger.runs import FORMAT, Unreadable, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -74,11 +74,15 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
 @functools.cache
 def read(submission: Path) -> Mapping[str, Any]:
     """The content of submission.json. It never changes, so a process reads it once. ValueError if it cannot be read."""
-    path = layout.submission_info(submission)
-    content = read_private(path, f"submission {submission.name}")
+    path, what = layout.submission_info(submission), f"submission {submission.name}"
+    content = read_private(path, what)
     if content is None:
         raise ValueError(f"{path} cannot be read: can this node see {submission}?")
-    return check_format(content, f"submission {submission.name}", path)
+    check_format(content, what, path)
+    needed = ("created", "runs", "pack") if content.get("runs") else ("created", "runs")
+    if missing := [key for key in needed if key not in content]:
+        raise Unreadable(what, f"{path} is damaged: it has no {', '.join(missing)}. Repeat the launch.")
+    return content
 
 
 def history(ledger: Ledger) -> list[Submission]:
@@ -239,7 +243,9 @@ def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship:
 def waves(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
     """The records of `record_waves`, by sweep."""
     contents = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
-    return {sweep_id: content for sweep_id, content in contents.items() if content is not None}
+    return {
+        sweep_id: content for sweep_id, content in contents.items() if content and {"runs", "ship"} <= content.keys()
+    }
 
 
 def waiting_for_room(ledger: Ledger) -> dict[str, str]:
@@ -268,11 +274,9 @@ def _without_stage(state: RunState, stage: Submission | None) -> RunState:
     if stage is None:
         return state
     path, about = stage
-    end = read_json(layout.stage_end(path)) or {
-        "cause": "ended",
-        "message": "without a message: cancelled, or its node failed",
-    }
-    text = f"the {about['source']} stage {about['stage']} that it starts from was not built: {end['cause']}: "
+    unknown = {"cause": "ended", "message": "without a message: cancelled, or its node failed"}
+    end = unknown | (read_json(layout.stage_end(path)) or {})
+    text = f"the {about.get('source', '')} stage {about['stage']} that it starts from was not built: {end['cause']}: "
     text += f"{end['message']} (the same command, or `python -m sweeps retry`, tries again)"
     log = layout.job_log(path, STAGE)
     return replace(state, state=State.FAILED, cause="stage", message=text, log=log)

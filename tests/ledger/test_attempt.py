@@ -302,6 +302,19 @@ def test_the_record_of_the_lowest_rank_counts_for_the_attempt(tmp_path: Path) ->
     assert num_gpu_ooms(tmp_path) == 1
 
 
+@pytest.mark.parametrize("damaged", [{"cauce": "gpu_oom", "message": "why"}, {"cause": "gpu_ooo", "message": "why"}])
+def test_a_damaged_record_of_a_rank_is_an_error(tmp_path: Path, damaged: dict[str, str]) -> None:
+    with Attempt.open(tmp_path) as attempt:
+        (attempt.path / "rank-2.json").write_text(json.dumps(damaged))
+        assert read_rank_end(tmp_path, 1) == (Cause.ERROR, "why")
+        (attempt.path / "rank-2.json").write_text('{"cause": "gpu_oom", "messagg": "why"}')
+        assert read_rank_end(tmp_path, 1) == (Cause.GPU_OOM, "")
+        (attempt.path / "job.json").write_text("{}")
+        with pytest.raises(Busy, match="held by another process"):
+            Attempt.open(tmp_path)
+        attempt.close("ok")
+
+
 def test_an_end_with_an_unknown_cause_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "exit.json").write_text('{"cause": "struck by lightning", "seconds": 2}')
     end = read_end(tmp_path)

@@ -23,6 +23,12 @@ def test_a_reused_process_number_is_not_the_same_process() -> None:
     assert lock.is_alive({**me, "boot": "another"}) is None
 
 
+@pytest.mark.parametrize("key", ["pid", "process_start", "boot", "namespace"])
+def test_of_a_record_without_a_key_nothing_is_known(key: str) -> None:
+    record = lock.process_record(os.getpid())
+    assert lock.is_alive({k: v for k, v in record.items() if k != key}) is None
+
+
 def test_a_zombie_is_not_alive() -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     deadline = time.monotonic() + 10

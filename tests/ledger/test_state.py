@@ -13,9 +13,11 @@ from rlvr.ledger.attempt import Attempt, read_end, record_missing_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.sweeps import Ledger
+from slurm.client import Task
 from slurm.supervise import Allocation, Supervisor
 from sweeps.__main__ import main
 from sweeps.slurm import submissions
+from sweeps.slurm.submissions import Queue
 from sweeps.slurm.supervised_run import SupervisedRun
 
 
@@ -125,6 +127,31 @@ def test_a_damaged_heartbeat_is_ignored(tmp_path: Path, beat: dict[str, Any]) ->
     assert ledger.state("r").state == "finished"
 
 
+def test_a_flipped_bit_in_a_key_of_one_run_leaves_status_and_gc_at_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each key of each file of a run, in turn, has another last letter: the JSON is valid, and lacks the key."""
+    ledger = make_run(tmp_path)
+    ledger.create_run("other", "{}", {"name": "other-s0", "group_id": "g"})
+    runs = [{"run_id": "r", "name": "lad-r-s0"}, {"run_id": "other", "name": "other-s0"}]
+    ledger.record_sweep("s", {"study": "x", "created": 1.0}, runs)
+    with Attempt.open(ledger.run_dir("r")) as attempt:
+        origin = {"step": 1, "time": 1000.0}
+        write_json(attempt.path / "heartbeat.json", {"step": 7, "steps": 80, "time": 1010.0, "origin": origin})
+        for path in (attempt.path / "job.json", attempt.path / "heartbeat.json", ledger.run_dir("r") / "run.json"):
+            intact = json.loads(path.read_text())
+            for key in intact:
+                write_json(path, {k if k != key else k[:-1] + chr(ord(k[-1]) ^ 1): v for k, v in intact.items()})
+                assert ledger.state("r").state == ("unreadable" if key == "format" else "running"), key
+                assert main(["status", "s", "--json", "--home", str(tmp_path)]) == 0
+                states = [run["state"] for run in json.loads(capsys.readouterr().out)[0]["runs"]]
+                assert states[1] == "planned"
+                assert main(["gc", "--home", str(tmp_path)]) == 0
+                capsys.readouterr()
+            write_json(path, intact)
+        attempt.close("ok")
+
+
 def test_an_accuracy_that_is_not_a_number_is_none_and_leaves_status_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,3 +211,24 @@ def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
     (sweep,) = json.loads(capsys.readouterr().out)
     assert [run["phase"] for run in sweep["runs"]] == ["PENDING (Priority)"] * 1000
     assert (tmp_path / "calls").read_text().split() == ["squeue"]
+
+
+@pytest.mark.parametrize("key", ["created", "runs", "pack", "sweep_id", "format"])
+def test_a_damaged_submission_and_damaged_waves_are_left_out(tmp_path: Path, key: str) -> None:
+    """Of two submissions: the jobs of the intact one are still found, whether or not SLURM answers."""
+    ledger = make_run(tmp_path)
+    make_run(tmp_path, "other")
+    write_json(submissions.record(ledger, "s", ["other"], {"pack": 1}) / "job.json", {"job": "6"})
+    damaged = submissions.record(ledger, "s", ["r"], {"pack": 1})
+    content = json.loads((damaged / "submission.json").read_text())
+    write_json(damaged / "submission.json", {k if k != key else f"{key}~": v for k, v in content.items()})
+    ledger.record_sweep("s", {}, [])
+    write_json(ledger.sweep_dir("s") / "waves.json", {"rune": ["r"], "ship": True})
+    assert submissions.waiting_for_room(ledger) == {}
+    tasks = [Task(f"{n}_0", f"rlvr-{p.name}", 0, "PENDING", "", "") for n, p in enumerate(damaged.parent.iterdir())]
+    assert "other" in submissions.by_run(ledger, tasks)
+    for answered in (True, False):
+        states = submissions.with_queue_states(
+            ledger, ledger.states(["other"]), Queue({"other": tasks[0]} if answered else {}, answered=answered)
+        )
+        assert [state.state for state in states] == ["queued"]
