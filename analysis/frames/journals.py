@@ -80,6 +80,11 @@ class Journals:
         return self._states
 
     def digest(self) -> pd.DataFrame:
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> pd.DataFrame:
+        self._derive_stale()
         rows = cache.rows(self.home, "digest", self._states, lambda ids: [self._derive(i).digest for i in ids])
         return rows.to_pandas() if rows.num_rows else pd.DataFrame(columns=["run_id", *DIGEST])
 

@@ -14,12 +14,15 @@ import pandas as pd
 from analysis import study_files
 from analysis.frames import own_code
 from analysis.frames.counts import Counts
+from analysis.frames.digest import Digest
+from analysis.frames.frame import records as records_of
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
 from analysis.frames.run import REPETITION
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import TUNING, NoSweep, Sweep, find_sweep
 from rlvr.ledger.tags import as_value, redact
 from rlvr.ledger.terminal import near
@@ -150,8 +153,9 @@ def _frames_of(
 ) -> Frames:
     ids = [str(run_id) for run_id in table["run_id"]]
     curves, judgements = listing.curves(ids), Counts(listing.home, ids)
+    table, cut_short = _without_cut_journals(listing, table, curves)
     policies = [left_out(listing.home, file) for file in damaged_policies(listing.home, ids)]
-    unreadable = (*listing.notes, *curves.notes(), *judgements.notes(), *policies)
+    unreadable = (*listing.notes, *cut_short, *curves.notes(), *judgements.notes(), *policies)
     notes = [note.replace(f"{listing.home}/", "") for note in (*unreadable, *own_code.notes(listing.home, table))]
     return Frames(
         runs=table,
@@ -166,6 +170,29 @@ def _frames_of(
         sweeps=tuple(plans),
         every_sample=every_sample,
     )
+
+
+def _without_cut_journals(listing: Catalogue, table: pd.DataFrame, curves: Curves) -> tuple[pd.DataFrame, list[str]]:
+    """(the frame `runs`, in which a finished run whose journal lacks its last step is unreadable, a note on each).
+
+    A finished run has recorded every step and evaluated the last one: such a journal was cut, or copied during the run.
+    Its last evaluation is not the run's result. Nor do the samples of the last one suffice: its costs are missing.
+    """
+    if listing.origin != "ledger" or table.empty:
+        return table, []
+    digest = Digest(curves.digest())
+    notes: dict[str, str] = {}  # by run
+    for row in records_of(table):
+        run_id, steps = str(row["run_id"]), row["steps"]
+        last, file = digest.last(run_id), layout.journal(layout.run(listing.home, run_id))
+        if row["state"] == State.FINISHED and last < steps:  # not for a run without a config: NaN
+            fault = f"ends at step {last} of {steps:.0f}" if file.exists() else "is missing"
+            notes[run_id] = (
+                f"{row['name']} is finished, but {file} {fault}: the run counts as unreadable, and has no score. Put "
+                f"back a whole copy of the file, or delete {file.parent} and repeat the launch."
+            )
+    is_cut = table["run_id"].isin(list(notes))
+    return table.assign(state=table["state"].mask(is_cut, State.UNREADABLE.value)), list(notes.values())
 
 
 def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:

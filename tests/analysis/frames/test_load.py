@@ -12,6 +12,8 @@ import pytest
 
 from analysis.frames.load import catalogue, load
 from analysis.frames.runs import tidy_metrics
+from analysis.scores.arm import arms
+from analysis.scores.cell import last_points
 from rlvr.ledger import lock
 from rlvr.ledger.journal import encode
 from tests.analysis.ledger_factory import (
@@ -98,7 +100,7 @@ NOW = "when the test runs"
     ],
 )
 def test_the_newest_attempt_decides_the_state(tmp_path, exit_file, job, expected):
-    run_id = write_run(tmp_path, config(), {}, cause="error", attempts=2)
+    run_id = write_run(tmp_path, config(), {40: BASE}, cause="error", attempts=2)
     attempt = tmp_path / "runs" / run_id / "attempts" / "10"  # newer than 2, although "10" < "2" as text
     attempt.mkdir()
     started = {"started": time.time()} if job.get("started") == NOW else {}
@@ -116,7 +118,7 @@ def test_a_heartbeat_keeps_a_run_elsewhere_alive(tmp_path):
 
 
 def test_metrics_are_long_and_the_first_record_of_a_step_counts(tmp_path):
-    run_id = write_run(tmp_path, config(), {0: BASE}, training={"reward/mean": [0.25, 0.5]})
+    run_id = write_run(tmp_path, config(steps=3), {0: BASE}, training={"reward/mean": [0.25, 0.5]})
     file = tmp_path / "runs" / run_id / "metrics.jsonl"
     with file.open("ab") as spool:
         spool.write(encode(2, 9.0, 2, {"reward/mean": 0.75}))
@@ -131,7 +133,7 @@ def test_metrics_are_long_and_the_first_record_of_a_step_counts(tmp_path):
 
 
 def test_a_line_that_contradicts_its_checksum_is_left_out(tmp_path):
-    run_id = write_run(tmp_path, config(), {}, training={"a": [1.0, 3.0, 5.0]})
+    run_id = write_run(tmp_path, config(steps=3), {}, training={"a": [1.0, 3.0, 5.0]})
     file = tmp_path / "runs" / run_id / "metrics.jsonl"
     file.write_text(file.read_text().replace('"a":3.0', '"a":2.0'))
     frames = load(tmp_path)
@@ -174,7 +176,7 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path):
 
 
 def test_errored_samples_leave_n_and_are_counted(tmp_path):
-    write_run(tmp_path, config(), {0: {"maze7": [(6, 3, 2), (8, 8, 0)]}})
+    write_run(tmp_path, config(steps=0), {0: {"maze7": [(6, 3, 2), (8, 8, 0)]}})
     frames = load(tmp_path)
     assert frames.counts[["n", "correct", "errors"]].to_numpy().tolist() == [[6, 3, 2], [8, 8, 0]]
     assert frames.notes == ("2 evaluation sample(s) whose verifier failed are left out of every average and counted.",)
@@ -444,6 +446,38 @@ def test_a_damaged_database_gives_one_line_with_the_remedy(tmp_path: Path) -> No
     (tmp_path / "mlflow.db").write_text("not a database" * 999)
     with pytest.raises(LookupError, match="moved away: `python -m sweeps sync` restores all of it"):
         load(tmp_path, source="mlflow")
+
+
+@pytest.mark.parametrize("kept", [2, 1, 0, None])
+@pytest.mark.parametrize("cause", ["ok", "pruned", "diverged", "preempted"])
+def test_a_finished_run_whose_journal_was_cut_has_no_score_and_is_named(
+    tmp_path: Path, kept: int | None, cause: str
+) -> None:
+    """kept: lines of three; None: the file is missing. A run that ended early lacks nothing. The other seed counts."""
+    seeds = [config(seed=seed) for seed in range(2)]
+    intact, cut = (
+        write_run(tmp_path, frozen, {0: BASE, 20: final((8, 8, 4, 0)), 40: final((8, 6, 4, 2))}, cause=cause_of_seed)
+        for frozen, cause_of_seed in zip(seeds, ("ok", cause), strict=True)
+    )
+    journal = tmp_path / f"runs/{cut}/metrics.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    if kept is None:
+        journal.unlink()
+    else:
+        journal.write_bytes(b"".join(lines[:kept]))
+    frames = load(tmp_path)
+    (arm,) = arms(frames)
+    assert list(last_points(frames, arm)) == [intact]
+    states = dict(zip(frames.runs["run_id"], frames.runs["state"], strict=True))
+    assert (states[intact], states[cut] == "unreadable") == ("finished", cause == "ok")
+    assert len(frames.notes) == (cause == "ok")
+    if cause == "ok":
+        fault = "is missing" if kept is None else f"ends at step {20 * max(0, kept - 1)} of 40"
+        assert f"{name_of(seeds[1])} is finished, but runs/{cut}/metrics.jsonl {fault}: " in frames.notes[0]
+        journal.write_bytes(b"".join(lines))
+        assert load(tmp_path).notes == ()
+        whole = load(tmp_path)
+        assert len(last_points(whole, arms(whole)[0])) == 2
 
 
 def test_damaged_parquet_files_are_named_and_all_others_are_read(tmp_path: Path) -> None:

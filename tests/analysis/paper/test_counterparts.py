@@ -83,7 +83,12 @@ def write_published(home: Path, printed: PaperTable) -> None:
 
 def evaluation_config(policy: dict[str, str], *, greedy: bool) -> dict[str, Any]:
     frozen = config("grpo", evaluation={"temperature": 0.0 if greedy else 0.6})
-    return frozen | {"policy": {"digest": policy["name"], **policy}, "loss": None, "choices": {"task": "math"}}
+    return frozen | {
+        "steps": 1,
+        "policy": {"digest": policy["name"], **policy},
+        "loss": None,
+        "choices": {"task": "math"},
+    }
 
 
 def write_evaluation(
