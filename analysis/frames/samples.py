@@ -101,7 +101,8 @@ class SampleFiles:
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
         """See Stored."""
         file = layout.evaluation(layout.run(self.home, run_id), step)
-        table = read_table(file, ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens"))
+        columns = ("source", "problem_id", "sample", "response", "outcome", "num_tokens")
+        table = read_table(file, columns, optional=("prompt",))
         if table is None:
             return []
         ids = pc.field("problem_id").isin(sorted({problem for _, problem in problems}))
@@ -116,12 +117,20 @@ def damaged_policies(home: Path, run_ids: Sequence[str]) -> list[Path]:
     return [file for file in newest if read_table(file, POLICY) is None]
 
 
-def read_table(file: Path, columns: Sequence[str]) -> pa.Table | None:
-    """The columns of these that the file has; None for a file that is missing, truncated or damaged."""
+def read_table(file: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table | None:
+    """The columns, and those of `optional` that the file has; None for a file that is missing, truncated or damaged.
+
+    Pages are compared with their checksums, which files of earlier versions do not have. The names and types of columns
+    have none: a file that lacks a column, or holds bytes in place of text, is damaged.
+    """
     try:
-        with pq.ParquetFile(file) as parquet:
-            return parquet.read([c for c in columns if c in parquet.schema_arrow.names], use_threads=False)
-    except (OSError, pa.ArrowException):
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            schema = parquet.schema_arrow
+            present = [c for c in (*columns, *optional) if c in schema.names]
+            if not set(columns) <= set(present) or any(pa.types.is_binary(schema.field(c).type) for c in present):
+                return None
+            return parquet.read(present, use_threads=False)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         return None
 
 

@@ -165,7 +165,8 @@ def with_several_answers(run_dir: Path) -> set[str]:
 
 def problems(file: Path) -> Iterator[AnsweredProblem]:
     """The problems of an evaluation's file of samples, in order."""
-    frame = pq.read_table(file, columns=["source", "problem_id", *SAMPLE_COLUMNS]).to_pandas()
+    columns = ["source", "problem_id", *SAMPLE_COLUMNS]
+    frame = pq.read_table(file, columns=columns, page_checksum_verification=True).to_pandas()
     for (source, problem), samples in frame.groupby(["source", "problem_id"], sort=False):
         yield AnsweredProblem(str(source), str(problem), samples.sort_values("sample"))
 

@@ -99,8 +99,8 @@ def read_rollouts(path: Path) -> list[Rollout]:
     if not path.is_file():
         raise ValueError(f"rollouts={path} is no file.")
     try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"rollouts={path} is no Parquet file: {str(error).splitlines()[0]}") from None
     for name in set(OPTIONAL) - set(table.column_names):
         table = table.append_column(name, pa.nulls(table.num_rows, pa.int64()))

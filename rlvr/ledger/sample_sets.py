@@ -166,10 +166,14 @@ def write_ordered(parts: Iterator[pa.Table], path: Path, *, step: int) -> None:
     """Write all parts to one Parquet file, a row group for each. The number of the step becomes the first column."""
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = SCHEMA.remove(SCHEMA.get_field_index("key")).insert(0, pa.field("step", pa.int64()))
-    with write_atomically(path) as aside, pq.ParquetWriter(aside, schema, compression="zstd") as writer:
+    with write_atomically(path) as aside, _writer(aside, schema) as writer:
         for part in parts:
             steps = pa.array([step] * part.num_rows, pa.int64())
             writer.write_table(part.drop_columns("key").add_column(0, schema.field(0), steps))
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
 
 
 def _gaps(existing: set[int], samples: int) -> Iterator[tuple[int, int]]:

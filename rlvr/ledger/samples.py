@@ -55,7 +55,7 @@ def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: in
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
-    """Write a table. The file appears only once it is complete."""
+    """Write a table, with checksums of its pages. The file appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as aside:
-        pq.write_table(table, aside, compression="zstd")
+        pq.write_table(table, aside, compression="zstd", write_page_checksum=True)

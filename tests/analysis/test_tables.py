@@ -217,7 +217,7 @@ def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
 
 
 def test_a_finished_run_without_evaluation_is_marked_as_not_evaluated(tmp_path):
-    write_run(tmp_path, config(), {0: BASE})
+    write_run(tmp_path, config(), {0: BASE}, training={"reward/mean": [0.5] * 40})
     assert value(divergence.table(load(tmp_path)), "js", "maze7")["state"] == "not evaluated"
 
 

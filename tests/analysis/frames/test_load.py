@@ -8,14 +8,18 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.frames.load import catalogue, load
 from analysis.frames.runs import tidy_metrics
+from analysis.frames.samples import read_table
 from analysis.scores.arm import arms
 from analysis.scores.cell import last_points
 from rlvr.ledger import lock
 from rlvr.ledger.journal import encode
+from rlvr.ledger.samples import write_parquet
 from tests.analysis.ledger_factory import (
     BASE,
     FINAL,
@@ -173,6 +177,28 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path):
     samples = load(tmp_path).samples
     assert "response" not in samples
     assert len(samples) == 64  # 2 benchmarks x 4 problems x 8 samples
+
+
+def test_no_flipped_bit_of_a_file_of_samples_changes_what_is_read(tmp_path: Path) -> None:
+    """Every 5th bit, in turn. A file that an earlier version wrote without checksums is read as ever."""
+    file, columns = tmp_path / "test-00000040.parquet", ("source", "problem_id", "outcome")
+    outcomes = ["correct", "wrong", "error", "wrong"] * 30
+    names = {"source": ["maze7"] * 120, "problem_id": [f"p{i % 12}" for i in range(120)], "outcome": outcomes}
+    table = pa.table({**names, "response": [f"text {i * i}" for i in range(120)]})
+    pq.write_table(table, file)
+    assert read_table(file, columns, optional=("prompt",)) == table.select(list(columns))
+    assert read_table(file, (*columns, "reward")) is None
+    write_parquet(table, file)
+    intact = file.read_bytes()
+    num_found = 0
+    for bit in range(0, 8 * len(intact), 5):
+        flipped = bytearray(intact)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        part = read_table(file, columns)
+        assert part is None or part == table.select(list(columns)), bit
+        num_found += part is None
+    assert num_found > 1000
 
 
 def test_errored_samples_leave_n_and_are_counted(tmp_path):
