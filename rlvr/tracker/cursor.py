@@ -12,8 +12,6 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.tags import redact
 
-DELETED = "DELETED"  # status of a parent run that was deleted in MLflow, and is to be left alone
-
 
 @dataclass
 class Cursor:

@@ -20,8 +20,8 @@ from rlvr.ledger.runs import Unreadable, choices, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import MAX_VALUE, OURS, redact
 from rlvr.metrics import EVALUATION, VALIDATION, is_main_result
-from rlvr.tracker.cursor import DELETED, Cursor
 
+DELETED = "DELETED"  # status, in a cursor, of a parent run that was deleted in MLflow: it is left alone
 VIEW = "rlvr"  # name of the saved view, also in its address
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 DESCRIPTION = "mlflow.note.content"
@@ -184,6 +184,6 @@ def is_behind(home: Path, sweep: Sweep) -> bool:
     """Whether a store that has the parent run of the sweep, not deleted, lacks the newest report on it."""
     cursors = read_json(layout.cursor(layout.sweep(home, sweep.sweep_id))) or {}
     report_time = newest_report(home, sweep).time if cursors else ""
-    parents = [parent for parent in map(Cursor.of, cursors.values()) if parent.mlflow_run_id]
-    has_all = all(parent.status == DELETED or parent.tags.get(REPORT) == report_time for parent in parents)
+    parents = [c for c in cursors.values() if isinstance(c, dict) and c.get("mlflow_run_id")]
+    has_all = all(c.get("status") == DELETED or (c.get("tags") or {}).get(REPORT) == report_time for c in parents)
     return bool(report_time) and not has_all

@@ -36,7 +36,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
 from rlvr.tracker import presentation, store, verification
-from rlvr.tracker.cursor import DELETED, Cursor, signature
+from rlvr.tracker.cursor import Cursor, signature
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
 from rlvr.tracker.verification import Difference, Row, rows_of
 
@@ -490,7 +490,7 @@ class Shipper:
         cursor = Cursor.load(directory, self.uri)
         if client.is_active(cursor.mlflow_run_id):
             return False
-        cursor.status = DELETED
+        cursor.status = presentation.DELETED
         cursor.save(directory, self.uri)
         return True
 
