@@ -30,10 +30,22 @@ CIRCUMSTANCES = frozenset(
     )
 )
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
-_NAME = r"\w*(?:password|passwd|pwd|token|secret|credentials?|apikey|_key)"  # a name of a secret
-_TYPED = re.compile(rf"({_NAME}=)[^&;\s]+", re.IGNORECASE)
-_IN_YAML = re.compile(  # only at the place of a key: "a token: ..." in a message is no secret
-    rf"((?:^|[{{,])[ \t-]*[\"']?{_NAME}[\"']?:[ \t]+)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n,}}]+)", re.IGNORECASE | re.MULTILINE
+# A name of a secret. `max_tokens` is none, and `TOKENS` in capitals, of an environment variable, is one.
+_SECRET = r"(?:passwords?|passwd|pwd|token|(?-i:TOKENS)|secrets?|credentials?|apikeys?|_keys?)"
+_NAME = rf"(?<![?&\w])\w*{_SECRET}"
+_IN_QUERY = re.compile(rf"([?&]\w*{_SECRET}=)[^&\s'\"#]+", re.IGNORECASE)  # of an address: "&" ends the value
+_QUOTED = re.compile(r"'(?:[^'\n]|'\"'\"')*'")  # a word of a command line, as shlex.join writes it
+_TYPED_IN_QUOTES = re.compile(rf"({_NAME}=)(?!\*\*\*).*(?=')", re.IGNORECASE)
+_OVERRIDE = re.compile(rf"\A([+\w.]*?{_NAME}=)(?!.*\s\S+=)[^'\n]+\Z", re.IGNORECASE)  # the text is nothing else
+_TYPED = re.compile(rf"({_NAME}=)(?!\*\*\*)\S+", re.IGNORECASE)
+# In YAML, only at the place of a key: "a token: ..." in a message is no secret.
+_VALUE = r"'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\""  # in quotes, perhaps over several lines
+_IN_BRACES = re.compile(
+    rf"([{{,][ \t-]*[\"']?{_NAME}[\"']?:[ \t]*)(?!\*\*\*)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s,}}][^\n,}}]*)", re.IGNORECASE
+)
+_IN_LINES = re.compile(  # with the lines after it that are indented further
+    rf"^(([ \t-]*)[\"']?{_NAME}[\"']?:[ \t]+)(?!\*\*\*)(?:{_VALUE}|[^\n]+(?:\n\2[ \t]+[^\n]*)*)",
+    re.IGNORECASE | re.MULTILINE,
 )
 _USER_INFO = re.compile(r"(\w://)[^/?#\s]+@")  # up to the last @: a password may contain one
 
@@ -132,6 +144,8 @@ def _key(text: str) -> str:
 
 def redact(text: str) -> str:
     """The text with *** in place of user:password@, and of the values in password=... and, in YAML, password: ..."""
-    for pattern in (_TYPED, _IN_YAML):
+    text = _IN_QUERY.sub(r"\1***", text)
+    text = _QUOTED.sub(lambda word: _TYPED_IN_QUOTES.sub(r"\1***", word[0]), text)
+    for pattern in (_OVERRIDE, _TYPED, _IN_BRACES, _IN_LINES):
         text = pattern.sub(r"\1***", text)
     return _USER_INFO.sub(r"\1***@", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -82,10 +83,31 @@ def test_params_have_no_paths_and_long_values_are_cut_and_named() -> None:
         ("token_budget: 8192\nmax_tokens=5", "token_budget: 8192\nmax_tokens=5"),
         ("A prompt has no token: it is empty.", "A prompt has no token: it is empty."),
         ("nothing@all", "nothing@all"),
+        ("cluster.environment.DB_PASSWORD=abc def", "cluster.environment.DB_PASSWORD=***"),
+        ("python 'a.DB_PASSWORD=abc def' 'b=c d' 'e=f'", "python 'a.DB_PASSWORD=***' 'b=c d' 'e=f'"),
+        ("DB_PASSWORD=a&b;c x=1", "DB_PASSWORD=*** x=1"),
+        ("'uri=http://h/db?password=abc&x=1' y", "'uri=http://h/db?password=***&x=1' y"),
+        ("API_KEYS=a,b HF_TOKENS=c SECRETS=d", "API_KEYS=*** HF_TOKENS=*** SECRETS=***"),
+        ("cluster={environment:{HF_TOKEN:zzz,A:b}}", "cluster={environment:{HF_TOKEN:***,A:b}}"),
+        ("'cluster={environment:{HF_TOKEN:z z}}' x=1", "'cluster={environment:{HF_TOKEN:***}}' x=1"),
+        ("a:\n  A_TOKEN: abc, def\n    ghi\n  B: c", "a:\n  A_TOKEN: ***\n  B: c"),
+        ("a:\n  A_TOKEN: 'it''s\n    abc'\n  B: c", "a:\n  A_TOKEN: ***\n  B: c"),
+        ("a:\n  A_KEY: |-\n    abc\n    def\nB: c", "a:\n  A_KEY: ***\nB: c"),
+        ("max_tokens: 5\nnum_tokens=7 {max_tokens: 3}", "max_tokens: 5\nnum_tokens=7 {max_tokens: 3}"),
     ],
 )
 def test_secrets_are_not_shown(text: str, shown: str) -> None:
     assert tags.redact(text) == shown
+    assert tags.redact(shown) == shown
+
+
+def test_no_word_of_our_configs_and_commands_is_hidden() -> None:
+    root = Path(__file__).parents[2]
+    files = [path for room in ("conf", "sweeps") for path in (root / room).rglob("*.yaml")]
+    contents = [path.read_text(encoding="utf-8") for path in (*files, root / "README.md")]
+    assert [text for text in contents if tags.redact(text) != text] == []
+    lines = [line for text in contents for line in text.split("\n")]
+    assert [line for line in lines if tags.redact(line) != line] == []
 
 
 def test_directories_of_models_are_no_params_of_the_task() -> None:
