@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from analysis.frames.load import load
 from rlvr.ledger import layout, lock, tags
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.runs import read_info
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
@@ -89,6 +91,9 @@ def write_attempt(ledger: Ledger, run_id: str, end: str, seen: str) -> Path | No
         layout.heartbeat(attempt).write_text(json.dumps({"time": time.time() - 60, "step": 3, "steps": 9}))
     if "without locks" not in seen:
         layout.lock(run_dir).touch()
+    if end == "ok":
+        with contextlib.closing(JournalWriter(run_dir, 1)) as journal:
+            journal.record(9, {"reward/mean": 1.0})  # of a finished run without its last step the report says more
     if end != NO_END:
         layout.end(attempt).write_text(json.dumps({"cause": end, "seconds": 5, "time": 2.0, "message": "why"}))
     return layout.lock(run_dir) if seen in ("alive", "lock held elsewhere") else None
