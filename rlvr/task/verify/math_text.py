@@ -17,7 +17,8 @@ SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
 COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
-FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*")
+# Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
+FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)")
 ROOT = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\)|(?={))")  # √2, √(x+1), √{2}
 UPRIGHT = re.compile(r"\\(?:mathrm|text)\{([ei])\}")  # taken for a unit, 3 + 4\mathrm{i} is 7
 # \text{ or 6} behind a number or a bracket

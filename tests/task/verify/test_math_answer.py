@@ -292,6 +292,11 @@ def test_words_fonts_and_signs_may_be_written_otherwise(gold: str, right: str, w
     assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
 
 
+def test_bold_names_with_an_index_are_read() -> None:
+    gold = r"$-\frac{2 z}{r^{3}} \mathbf{e}_{r}+\frac{1}{r^{2}} \mathbf{e}_{z}$"  # College Math
+    assert judge({"gold": gold, "answer": f"\\boxed{{{gold}}}"}) == {"outcome": "correct"}
+
+
 @pytest.mark.parametrize(
     ("gold", "answer", "expected"),
     [
