@@ -111,14 +111,8 @@ def of_path(path: str) -> Architecture | None:
         return architecture(published.MODELS[path]) if path in published.MODELS else None
     try:
         return architecture(json.loads(file.read_text()))
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ZeroDivisionError,
-    ):  # rlvr/config/base_model.py reports what is wrong
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return None  # rlvr/config/base_model.py reports what is wrong
 
 
 @dataclass(frozen=True)
