@@ -47,7 +47,7 @@ def check(config: Knobs) -> None:
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
         value = model.architecture.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not _is_size(value):
             raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
     _check_heads(model)
     if model["_target_"] == "rlvr.model.table.table":
@@ -65,6 +65,10 @@ def check(config: Knobs) -> None:
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system)
         if fault:
             raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _check_table(trainer: Knobs) -> None:
@@ -232,7 +236,7 @@ def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
         value = config.get(name, 1)
         if value is None and name in ("num_key_value_heads", "max_position_embeddings"):
             continue  # as many as heads; no limit
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not _is_size(value):
             yield f"its config.json has {name}={json.dumps(value)}: a whole number is expected, 1 or more."
             return
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")

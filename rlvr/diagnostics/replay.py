@@ -155,8 +155,11 @@ def arms(
     registry = registry or Registry()
     axes = dict(map(_axis, overrides))
     losses = axes.pop("loss", ["grpo", "lad"])
-    for loss in losses:
-        registry.compose([f"loss={loss}"])  # raises for a name that does not exist, before all other checks
+    # What each loss brings. Raises for a name that does not exist, before all other checks.
+    defaults = {loss: registry.compose([f"loss={loss}"])[0] for loss in losses}
+    of_run = None if like is None else like.choices.get("loss")
+    if of_run in registry.options("loss") and of_run not in defaults:  # one of the user's: its file may be gone
+        defaults[of_run] = registry.compose([f"loss={of_run}"])[0]
     keys_of = {loss: [key for key in axes if _reads(loss, key, registry)] for loss in losses}
     for key in axes:
         if not any(key in keys for keys in keys_of.values()):
@@ -168,7 +171,9 @@ def arms(
     ]
     swept = [key for key, values in axes.items() if len(values) > 1]
     checker = Checker(registry)
-    return [Arm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy, checker)) for loss, knobs in points]
+    return [
+        Arm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy, checker, defaults)) for loss, knobs in points
+    ]
 
 
 def _axis(override: str) -> tuple[str, list[str]]:
@@ -215,13 +220,23 @@ def _name(loss: str, knobs: Mapping[str, str], swept: Sequence[str]) -> str:
     return " ".join([first, *(f"{key}={value}" for key, value in varied.items())])
 
 
-def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, policy: str, checker: Checker) -> DictConfig:
-    """The config of one objective: one update over the whole batch, unclipped; all else as in the run `like`."""
+def _compose(
+    loss: str,
+    knobs: Mapping[str, str],
+    like: DictConfig | None,
+    policy: str,
+    checker: Checker,
+    defaults: Mapping[str, DictConfig],
+) -> DictConfig:
+    """The config of one objective: one update over the whole batch, unclipped; all else as in the run `like`.
+
+    defaults: by loss, the config of a run with it.
+    """
     composed, choices = checker.registry.compose([f"loss={loss}", *(f"{k}={v}" for k, v in knobs.items())])
     config = OmegaConf.create(OmegaConf.to_container(composed))  # without types: a frozen run has none
     assert isinstance(config, DictConfig)
     if like is not None:
-        _inherit(config, choices, like, knobs, checker.registry)
+        _inherit(config, choices, like, knobs, checker.registry, defaults)
     if policy and _checkpoint(policy) is None:
         config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, "chat": config.model.get("chat", False)}
     config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0})
@@ -231,7 +246,12 @@ def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, polic
 
 
 def _inherit(
-    config: DictConfig, choices: dict[str, Any], like: DictConfig, knobs: Mapping[str, str], registry: Registry
+    config: DictConfig,
+    choices: dict[str, Any],
+    like: DictConfig,
+    knobs: Mapping[str, str],
+    registry: Registry,
+    defaults: Mapping[str, DictConfig],
 ) -> None:
     """Take from a run's frozen config what no knob sets: problems, policy, advantage, sampling, trainer, seed.
 
@@ -239,22 +259,20 @@ def _inherit(
     """
     typed = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
     loss, of_run = choices["loss"], like.choices.get("loss")
-    of_run = of_run if of_run in registry.options("loss") else None  # a loss of the user's, whose file may be gone
     for group in ("task", "model", "advantage"):
         option = like.choices.get(group, choices.get(group))
-        own = _brought(loss, group, registry) or (of_run and option in _brought(of_run, group, registry))
+        own = _brought(loss, group, registry) or (of_run in defaults and option in _brought(of_run, group, registry))
         if group not in knobs and option != "none" and not own:
             config[group] = like[group]
             choices[group] = option
-    defaults = registry.compose([f"loss={loss}"])[0]
-    defaults_of_run = registry.compose([f"loss={of_run}"])[0] if of_run else defaults
+    of_loss, of_runs_loss = defaults[loss], defaults.get(of_run, defaults[loss])
     for group in ("rollout", "trainer"):
-        of_loss = {
+        brought = {
             key: value
-            for key, value in defaults[group].items()
-            if value != defaults_of_run[group].get(key) == like[group].get(key)
+            for key, value in of_loss[group].items()
+            if value != of_runs_loss[group].get(key) == like[group].get(key)
         }
-        config[group] = {**like[group], **of_loss}
+        config[group] = {**like[group], **brought}
     for key, value in typed.items():
         OmegaConf.update(config, key, value)
     if "seed" not in knobs:

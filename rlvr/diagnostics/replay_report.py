@@ -21,9 +21,8 @@ from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
 from rlvr.objective.batch import EXPLORE, declared_needs
 from rlvr.records import Rollout
+from rlvr.trainer.heads import HEADS
 from rlvr.trainer.sharded_load import stored_shapes
-
-HEADS = ("value", "log_z")  # trained beside the policy, by losses that need them
 
 
 def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: Path | None) -> None:

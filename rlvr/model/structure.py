@@ -19,6 +19,11 @@ def layers_of(decoder: nn.Module) -> list[nn.Module]:
     return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
 
 
+def is_empty(module: nn.Module) -> bool:
+    """Whether weights are still to be loaded: some are on the meta device."""
+    return any(p.is_meta for p in module.parameters())
+
+
 def num_embeddings(model: PreTrainedModel) -> int:
     """The number of token ids that the model can read: 0 … this − 1."""
     return int(cast(Tensor, model.get_input_embeddings().weight).shape[0])

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.structure import hidden_size, num_embeddings
 from rlvr.objective.batch import Batch, Policy
-from rlvr.trainer.heads import LogZ, Value, prompt_mean
+from rlvr.trainer.heads import HEADS, prompt_mean
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.logprob import token_logp
 from rlvr.trainer.rows import rows
@@ -73,7 +73,7 @@ class Actor(nn.Module):
         self.temperature = temperature
         self.heads = nn.ModuleDict()
         device = next(model.parameters()).device
-        for name, head in (("value", Value), ("log_z", LogZ)):
+        for name, head in HEADS.items():
             if name in heads:
                 self.heads[name] = head(hidden_size(model)).to("cpu" if device.type == "meta" else device)
         if own_critic:

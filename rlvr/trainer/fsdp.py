@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlvr.model.load import small_copy
+from rlvr.model.structure import is_empty
 from rlvr.objective import reduce
 from rlvr.objective.batch import Batch, Loss, Policy, check_values, copy_to_device, first_pass_of
 from rlvr.objective.micro_batch import Objective
@@ -27,7 +28,7 @@ from rlvr.trainer.loss_scale import LossScale
 from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.reference import FrozenPolicies
 from rlvr.trainer.shard import Sharding, before_backward, release, shard
-from rlvr.trainer.sharded_load import fill, is_empty
+from rlvr.trainer.sharded_load import fill
 
 
 class MicroBatch(NamedTuple):

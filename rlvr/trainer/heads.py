@@ -52,6 +52,9 @@ class LogZ(nn.Module):
         return self.out(x).sum(-1)
 
 
+HEADS: dict[str, type[Value] | type[LogZ]] = {"value": Value, "log_z": LogZ}  # by what a loss declares that it needs
+
+
 def prompt_mean(hidden: Tensor, place: Tensor, owner: Tensor, num_prompts: int) -> Tensor:
     """[P, h] float32: mean over each prompt's tokens.
 

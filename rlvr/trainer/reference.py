@@ -9,12 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rlvr.model.structure import is_empty
 from rlvr.trainer import distributed, lora
 from rlvr.trainer.actor import Actor, ActorOutput
 from rlvr.trainer.knobs import Knobs
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.shard import Sharding, forget_passes, release, shard
-from rlvr.trainer.sharded_load import fill, is_empty
+from rlvr.trainer.sharded_load import fill
 
 
 class FrozenPolicies:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from rlvr.model.structure import decoder_layers, layers_of
+from rlvr.model.structure import decoder_layers, is_empty, layers_of
 from rlvr.trainer.actor import Actor
 
 
@@ -57,8 +57,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
             layer.forward = torch.compile(layer.forward, dynamic=True)
         if sharding.checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
-    has_weights = not any(parameter.is_meta for parameter in actor.parameters())
-    if single and sharding.mesh.device_type == "cpu" and sharding.dtype == torch.float32 and has_weights:
+    on_cpu = sharding.mesh.device_type == "cpu"
+    if single and on_cpu and sharding.dtype == torch.float32 and not is_empty(actor):
         return
     for layer in layers:
         fully_shard(layer, **options)

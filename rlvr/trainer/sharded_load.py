@@ -33,10 +33,6 @@ def load_for_shards(directory: Path) -> PreTrainedModel:
     return load_model(directory, dtype=torch.float32)
 
 
-def is_empty(model: nn.Module) -> bool:
-    return any(p.is_meta for p in model.parameters())
-
-
 @torch.no_grad()
 def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> None:
     """Read the weights of `model`, part of the sharded `module`, from the directory of its skeleton, in the model's
