@@ -31,6 +31,7 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     if "solution" in loss:
         _check_solution(config, choices)
         _check_known_answers(config, choices)
+    _check_schedule(config.trainer, config.steps)
     _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
     _check_unread(config, choices, registry)
     _check_covariances(config.loss)
@@ -202,7 +203,6 @@ def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -
         raise ValueError(
             "trainer.shared_prompt=always needs trainer.packing=true: padded rows repeat the prompt. Drop one of them."
         )
-    _check_schedule(trainer)
     _check_lora(trainer, default)
     if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
         raise ValueError(
@@ -270,8 +270,14 @@ def _check_buffer(rollout: Knobs, max_tokens: int) -> None:
         )
 
 
-def _check_schedule(trainer: Knobs) -> None:
+def _check_schedule(trainer: Knobs, steps: int) -> None:
+    """steps: of the run; `trainer.steps` is the length of its schedule."""
     schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
+    if trainer.steps != steps and schedule == "constant":
+        raise ValueError(
+            f"trainer.steps={trainer.steps} has no effect with trainer.schedule=constant: it is the length of a "
+            f"schedule, here in a run of {steps} steps. Pass steps={trainer.steps}, or drop it."
+        )
     if decay is not None and schedule != "wsd":
         raise ValueError(
             f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlvr.ledger import journal, layout
 from rlvr.ledger.attempt import newest_attempt, read_end
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.tags import redact
+
+if TYPE_CHECKING:
+    from rlvr.tracker.client import Client
 
 
 @dataclass
@@ -44,6 +48,10 @@ class Cursor:
         path = layout.cursor(directory)
         write_json(path, {**(read_json(path) or {}), redact(uri): asdict(self)})
 
+    def is_of(self, client: Client) -> bool:
+        """Whether it belongs to the database that the client writes to."""
+        return bool(self.identity) and client.identity(self.experiment_id) == self.identity
+
     @property
     def arrived(self) -> set[int]:
         """Steps that are in MLflow, whichever attempt measured them."""
@@ -67,6 +75,20 @@ class Cursor:
             attempt: {step for first, last in series for step in range(first, last + 1)}
             for attempt, series in self.steps.items()
         }
+
+
+def send_changes(
+    client: Client, directory: Path, cursor: Cursor, uri: str, current: Mapping[str, str], status: str, ended: float
+) -> None:
+    """Send the tags and the status that have changed since they were last sent. ended: see `Client.send_status`."""
+    changed = {name: value for name, value in current.items() if cursor.tags.get(name) != value}
+    if changed:
+        client.send_tags(cursor.mlflow_run_id, changed)
+    if cursor.status != status:
+        client.send_status(cursor.mlflow_run_id, status, ended)
+    if changed or cursor.status != status:
+        cursor.tags, cursor.status = {**cursor.tags, **changed}, status
+        cursor.save(directory, uri)
 
 
 def is_behind(run_dir: Path) -> bool:

@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import sync
-from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info, read_private
+from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
-from rlvr.tracker import presentation, store, verification
-from rlvr.tracker.cursor import Cursor, signature
+from rlvr.tracker import store, verification
+from rlvr.tracker.cursor import Cursor, send_changes, signature
+from rlvr.tracker.parent_runs import EXPERIMENT, ParentRuns
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
 from rlvr.tracker.verification import Difference, Row, rows_of
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 METRICS_PER_BATCH = 1000
 LOCK_S = 60.0  # how long a pass waits for another pass on the same home
-EXPERIMENT = "rlvr"  # the experiment of runs without a study
 # For mlflow. No retries: repeating a request whose answer was lost could create a run twice. We repeat a failed pass as
 # a whole instead, and look up first what exists.
 ENVIRONMENT = {
@@ -111,14 +111,12 @@ class Shipper:
         self.home = home.resolve()
         self.ledger = Ledger(self.home)
         self.uri = store.resolve(self.home, tracking_uri)
+        self.parents = ParentRuns(self.ledger, self.uri)
         self._client: Client | None = None
         self._database: tuple[int, int] | None = None  # the SQLite file that the client opened
         self._num_clients = 0
         # For runs whose journal has arrived as a whole: its reader, and the steps in the cursor at that time.
         self._followers: dict[Path, tuple[journal.Follower, dict[str, list[list[int]]]]] = {}
-        self._measured: dict[str, set[str]] = {}  # {experiment id: names of the metrics that were sent}
-        self._columns: dict[str, list[str]] = {}  # {sweep id: columns of its knobs}
-        self._closed: set[str] = set()  # MLflow runs that were marked as missing, as their run is gone
 
     def ship(self, run_dirs: Iterable[Path]) -> Report:
         """One pass over the runs. Returns within seconds if the store is down; never raises because of the store."""
@@ -160,7 +158,7 @@ class Shipper:
         for sweep in self._sweeps():
             if not run_ids.isdisjoint(sweep.run_ids):
                 with self._alone():
-                    is_deleted = self._is_parent_deleted(client, sweep, repair=repair)
+                    is_deleted = self.parents.is_deleted(client, sweep, repair=repair)
                 if is_deleted:
                     unequal[f"sweep {sweep.sweep_id}"] = "its parent run is deleted in MLflow"
         not_compared = {"not compared": " ".join(report.problems)} if report.problems else {}
@@ -170,7 +168,7 @@ class Shipper:
         """(how the MLflow run differs from the journal, "" if it does not; number of equal rows)."""
         cursor = Cursor.load(run.directory, self.uri)
         try:
-            if not _is_valid(client, cursor):
+            if not cursor.is_of(client):
                 return "it is not in MLflow", 0
         except Refused as error:  # its experiment is deleted; the cursor stays, for it may be restored
             return self._clean(error), 0
@@ -193,26 +191,6 @@ class Shipper:
             cursor = Cursor()
         cursor.mark_missing({row.step for row in difference.lacking})
         cursor.save(run.directory, self.uri)
-
-    def _is_parent_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. repair: restore it; the next pass updates it."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
-        try:
-            if not _is_valid(client, cursor) or client.is_active(cursor.mlflow_run_id):
-                return False
-        except Refused:  # the whole experiment is deleted: the runs are reported
-            return False
-        if repair:
-            if not client.restore_run(cursor.mlflow_run_id):
-                removed = cursor.mlflow_run_id
-                cursor.mlflow_run_id = self._parent(client, sweep, cursor.experiment_id)
-                while runs := client.find_all(cursor.experiment_id, {"mlflow.parentRunId": removed}):
-                    for run_id in runs:
-                        client.send_tags(run_id, {"mlflow.parentRunId": cursor.mlflow_run_id})
-            cursor.tags, cursor.status = {}, ""
-            cursor.save(directory, self.uri)
-        return True
 
     def _readable(self, directories: Iterable[Path], report: Report) -> list[Run]:
         """The runs that can be read. States are read before journals: what is recorded later is for the next pass."""
@@ -252,10 +230,11 @@ class Shipper:
             for sweep in sweeps:
                 report.note_problems(sweep)
                 try:
-                    self._close_sweep(client, sweep, by_id)
+                    states = [by_id[i].state if i in by_id else self.ledger.state(i) for i in sweep.run_ids]
+                    self.parents.update(client, sweep, states)
                 except (NoFiles, Refused) as error:
                     report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                    if self._note_deleted(client, sweep):
+                    if self.parents.note_deleted(client, sweep):
                         report.problems[sweep.sweep_id] += " (to restore it: python -m sweeps sync --repair)"
                     elif isinstance(error, Refused):
                         report.left[f"sweep {sweep.sweep_id}"] = 0
@@ -311,7 +290,7 @@ class Shipper:
         if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # these lines may have been deleted since
             current["rlvr.damaged_lines"] = ", ".join(cursor.damaged)[: tags.MAX_VALUE]
         status = tags.status(run.state.state)
-        self._update(client, run.directory, cursor, current, status, run.state.end_time or 0.0)
+        send_changes(client, run.directory, cursor, self.uri, current, status, run.state.end_time or 0.0)
 
     def _send_lines(self, client: Client, run: Run, cursor: Cursor, report: Report) -> None:
         """Send the lines of steps that have not arrived; the first one, if two attempts recorded a step."""
@@ -334,7 +313,7 @@ class Shipper:
         arrived = cursor.arrived
         for batch in _batches([record for record in follower.news if record.step not in arrived]):
             client.send_metrics(cursor.mlflow_run_id, batch)
-            self._measured.setdefault(cursor.experiment_id, set()).update(*(record.metrics for record in batch))
+            self.parents.measured.setdefault(cursor.experiment_id, set()).update(*(record.metrics for record in batch))
             cursor.add(batch)
             cursor.save(run.directory, self.uri)
             report.shipped[run.name] += len(batch)
@@ -346,7 +325,7 @@ class Shipper:
     def _cursor_of_run(self, client: Client, run: Run, sweeps: Sequence[Sweep]) -> Cursor:
         """The cursor of a run. If it is lost, or of another database: a new one, of the MLflow run found or created."""
         cursor = Cursor.load(run.directory, self.uri)
-        if _is_valid(client, cursor):
+        if cursor.is_of(client):
             return cursor
         config = read_config(run.directory)
         values, cut = tags.params(config)
@@ -355,14 +334,14 @@ class Shipper:
             first_tags["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
         sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
         parent = Cursor() if sweep is None else Cursor.load(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
-        if not _is_valid(client, parent):
+        if not parent.is_of(client):
             parent = Cursor()
         # Where the other runs of its sweep are: the experiment may have been renamed in the dashboard.
         experiment_id = parent.experiment_id or client.experiment(run.info.study or EXPERIMENT)
         cursor = Cursor(experiment_id, client.identity(experiment_id))
         is_known = self._find_again(client, run, cursor, first_tags, parent)
         if sweep is not None:  # only now: a parent run is found by the runs below it
-            parent = self._cursor_of_sweep(client, sweep)
+            parent = self.parents.cursor(client, sweep)
             first_tags |= {"rlvr.sweep_id": sweep.sweep_id, "mlflow.parentRunId": parent.mlflow_run_id}
         if not is_known:
             cursor.mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
@@ -408,120 +387,6 @@ class Shipper:
         cursor.add(verification.arrived(records, stored))
         return True
 
-    def _cursor_of_sweep(self, client: Client, sweep: Sweep) -> Cursor:
-        """The cursor of a sweep's parent run, which is found or created if need be."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
-        if not _is_valid(client, cursor):
-            experiment_id = client.experiment(sweep.study or EXPERIMENT)
-            mlflow_run_id = self._parent(client, sweep, experiment_id)
-            cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
-            cursor.save(directory, self.uri)
-        return cursor
-
-    def _parent(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
-        """The parent run of a sweep, which is found or created."""
-        swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
-        command = {"rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
-        first_tags = {**_key_of_parent(sweep), **command, **swept_tags}
-        mlflow_run_id = self._find_parent(client, experiment_id, sweep)
-        if mlflow_run_id is None:
-            mlflow_run_id = client.create(experiment_id, tags.name_of_sweep(sweep), first_tags, sweep.created)
-        with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
-            client.send_params(mlflow_run_id, swept_params)
-        return mlflow_run_id
-
-    def _find_parent(self, client: Client, experiment_id: str, sweep: Sweep) -> str | None:
-        """The parent run of a sweep; None if there is none.
-
-        Equal sweeps of other homes have the same id, but other runs, which differ in their times of creation. A parent
-        run without runs is one after whose creation a shipper died.
-        """
-        own_runs: set[tuple[str, str]] = set()
-        for run_id in sweep.run_ids:
-            with contextlib.suppress(Unreadable):
-                created = read_info(self.ledger.run_dir(run_id)).created
-                own_runs.add((run_id, tags.as_text(created or "")))
-        for candidate in client.find_all(experiment_id, _key_of_parent(sweep)):
-            children = client.children(experiment_id, candidate)
-            runs = {(child.get("rlvr.run_id", ""), child.get("rlvr.created", "")) for child in children}
-            if not children or not own_runs.isdisjoint(runs):
-                return candidate
-        return None
-
-    def _close_sweep(self, client: Client, sweep: Sweep, present: Mapping[str, Run]) -> None:
-        """Update the parent run of a sweep, which ends with the last run. present: the runs of this pass, by id."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
-        if not _is_valid(client, cursor):
-            return  # all its runs were shipped as part of an earlier sweep
-        states = [present[i].state if i in present else self.ledger.state(i) for i in sweep.run_ids]
-        for state in states:
-            self._close_missing(client, state, cursor)
-        status = tags.status_of_sweep([state.state for state in states])
-        report = presentation.newest_report(self.home, sweep)
-        sweep_tags = presentation.tags_of(sweep, report.summary)
-        current = {name: value for name, value in sweep_tags.items() if value or name in cursor.tags}
-        ended = max((state.end_time or 0.0 for state in states), default=0.0)
-        # If all runs of a launch were finished already, it was created after they ended. 0: the time of this pass.
-        self._update(client, directory, cursor, current, status, max(ended, sweep.created) if ended else 0.0)
-        self._save_view(client, sweep, cursor)
-        num_runs = str(len(sweep.run_ids))
-        if cursor.tags.get(presentation.RUNS) != num_runs:
-            configs = presentation.configs(sweep, self.ledger)
-            client.send_file(cursor.mlflow_run_id, presentation.CONFIGS, configs)
-            self._update(client, directory, cursor, {presentation.RUNS: num_runs}, status, 0.0)
-        if report.page is not None and cursor.tags.get(presentation.REPORT) != report.time:
-            client.send_file(cursor.mlflow_run_id, presentation.PAGE, report.page.read_text(encoding="utf-8"))
-            self._update(client, directory, cursor, {presentation.REPORT: report.time}, status, 0.0)
-
-    def _save_view(self, client: Client, sweep: Sweep, cursor: Cursor) -> None:
-        """Save the columns of an experiment: what the sweep varies, and the most important metrics."""
-        if sweep.sweep_id not in self._columns:
-            self._columns[sweep.sweep_id] = presentation.knob_columns(*presentation.swept_values(sweep, self.ledger))
-        if cursor.experiment_id not in self._measured:
-            self._measured[cursor.experiment_id] = presentation.measured_metrics(sweep, self.ledger)
-        metrics = presentation.metric_columns(self._measured[cursor.experiment_id])
-        client.save_view(cursor.experiment_id, [*self._columns[sweep.sweep_id], *metrics])
-
-    def _note_deleted(self, client: Client, sweep: Sweep) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
-        if client.is_active(cursor.mlflow_run_id):
-            return False
-        cursor.status = presentation.DELETED
-        cursor.save(directory, self.uri)
-        return True
-
-    def _close_missing(self, client: Client, state: RunState, parent: Cursor) -> None:
-        """Mark a run that is gone, or cannot be read, as failed in MLflow, too. parent: the cursor of its sweep."""
-        directory = self.ledger.run_dir(state.run_id)
-        try:
-            read_private(layout.info(directory), state.run_id)
-        except Unreadable:  # nothing is wrong with it: its user ships it
-            return
-        cursor = Cursor.load(directory, self.uri)
-        if state.state is State.UNREADABLE and _is_valid(client, cursor):
-            self._update(client, directory, cursor, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0)
-        elif state.state is State.MISSING and (known := parent.runs.get(state.run_id)) and known not in self._closed:
-            client.send_tags(known, {"rlvr.state": state.state.value})
-            client.send_status(known, tags.status(state.state), 0.0)
-            self._closed.add(known)
-
-    def _update(
-        self, client: Client, directory: Path, cursor: Cursor, current: Mapping[str, str], status: str, ended: float
-    ) -> None:
-        """Send the tags and the status that have changed since they were last sent."""
-        changed = {name: value for name, value in current.items() if cursor.tags.get(name) != value}
-        if changed:
-            client.send_tags(cursor.mlflow_run_id, changed)
-        if cursor.status != status:
-            client.send_status(cursor.mlflow_run_id, status, ended)
-        if changed or cursor.status != status:
-            cursor.tags, cursor.status = {**cursor.tags, **changed}, status
-            cursor.save(directory, self.uri)
-
     def _lines_left(self, run: Run) -> int:
         """Number of lines of a journal that are not in MLflow."""
         path, cursor = layout.journal(run.directory), Cursor.load(run.directory, self.uri)
@@ -547,16 +412,6 @@ class Shipper:
         for secret in store.secrets(self.uri):
             text = text.replace(secret, "***")
         return text if len(text) < 500 else text[:500] + "…"
-
-
-def _is_valid(client: Client, cursor: Cursor) -> bool:
-    """Whether a cursor belongs to the database that the client writes to."""
-    return bool(cursor.identity) and client.identity(cursor.experiment_id) == cursor.identity
-
-
-def _key_of_parent(sweep: Sweep) -> dict[str, str]:
-    """The tags of the parent run of a sweep, and of those of equal sweeps of other homes."""
-    return {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
 
 
 def _batches(records: Sequence[journal.Record]) -> Iterator[list[journal.Record]]:

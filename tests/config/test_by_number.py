@@ -23,7 +23,7 @@ SETTINGS = [
     (["loss=grpo", "evaluation.k=[1,4]", "++loss.clip_low=0.1", "seed=N"], (3, 0, 2)),
     (["loss=grpo", "task={size:9,test_problems:64}", "steps=N", "seed=N"], (3, 1, 4)),  # with a mapping: no choice
     (["trainer.kl=0.N", "loss=pacs", "rollout.samples=N", "++loss.beta=N"], (4, 8, 2)),
-    (["study=eta", "eta=N", "trainer.steps=N"], (1, 5, 3)),
+    (["study=eta", "eta=N", "trainer.schedule=cosine", "trainer.steps=N"], (1, 5, 3)),
     (["loss=dph_js", "presample.problems=N"], (64, 32, 16)),
     (["steps=N", "+cluster.environment.A=N", "~cluster.environment.A", "+cluster.sbatch.nice=N"], (5, 6, 7)),
     (["trainer.seed=5", "seed=N"], (3, 0, 1)),  # it hands no seed on any more

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=cross_entropy task=digits rollout.overlong_filter=true", "which learns known answers, not samples"),
         ("rollout.overlong_buffer=0", "must be greater than 0"),
         ("trainer.schedule=wsd trainer.decay_steps=0", "must be 1 or more"),
+        ("trainer.steps=40", "trainer.steps=40 has no effect with trainer.schedule=constant"),
         ("trainer.final_lr=0.1", "trainer.final_lr=0.1 has no effect with trainer.schedule=constant"),
         ("trainer.schedule=cosine trainer.final_lr=1.5", "must be a share of lr"),
         ("loss=ppo trainer.head_lr=0.0", "must be greater than 0"),

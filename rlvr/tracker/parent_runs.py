@@ -1,0 +1,159 @@
+"""Parent runs: for each sweep one MLflow run, above those of its runs, with its command, its report and its columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlvr.ledger import layout, tags
+from rlvr.ledger.cause import State
+from rlvr.ledger.runs import Unreadable, read_info, read_private
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger, Sweep
+from rlvr.ledger.tags import redact
+from rlvr.tracker import presentation
+from rlvr.tracker.cursor import Cursor, send_changes
+from rlvr.tracker.store import Refused
+
+if TYPE_CHECKING:
+    from rlvr.tracker.client import Client
+
+EXPERIMENT = "rlvr"  # the experiment of runs without a study
+
+
+class ParentRuns:
+    """The parent runs of a home's sweeps in one store. Used under the home's lock."""
+
+    def __init__(self, ledger: Ledger, uri: str) -> None:
+        self.ledger, self.uri = ledger, uri
+        self.measured: dict[str, set[str]] = {}  # {experiment id: names of the metrics that were sent}
+        self._columns: dict[str, list[str]] = {}  # {sweep id: columns of its knobs}
+        self._closed: set[str] = set()  # MLflow runs that were marked as missing, as their run is gone
+
+    def cursor(self, client: Client, sweep: Sweep) -> Cursor:
+        """The cursor of a parent run, which is found or created if need be."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        if not cursor.is_of(client):
+            experiment_id = client.experiment(sweep.study or EXPERIMENT)
+            mlflow_run_id = self._found_or_created(client, sweep, experiment_id)
+            cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
+            cursor.save(directory, self.uri)
+        return cursor
+
+    def update(self, client: Client, sweep: Sweep, states: Sequence[RunState]) -> None:
+        """Update the parent run of a sweep, which ends with the last run. states: of all its runs."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        if not cursor.is_of(client):
+            return  # all its runs were shipped as part of an earlier sweep
+        for state in states:
+            self._close_missing(client, state, cursor)
+        status = tags.status_of_sweep([state.state for state in states])
+        report = presentation.newest_report(self.ledger.home, sweep)
+        sweep_tags = presentation.tags_of(sweep, report.summary)
+        current = {name: value for name, value in sweep_tags.items() if value or name in cursor.tags}
+        ended = max((state.end_time or 0.0 for state in states), default=0.0)
+        # If all runs of a launch were finished already, it was created after they ended. 0: the time of this pass.
+        send_changes(client, directory, cursor, self.uri, current, status, max(ended, sweep.created) if ended else 0.0)
+        self._save_view(client, sweep, cursor)
+        num_runs = str(len(sweep.run_ids))
+        if cursor.tags.get(presentation.RUNS) != num_runs:
+            configs = presentation.configs(sweep, self.ledger)
+            client.send_file(cursor.mlflow_run_id, presentation.CONFIGS, configs)
+            send_changes(client, directory, cursor, self.uri, {presentation.RUNS: num_runs}, status, 0.0)
+        if report.page is not None and cursor.tags.get(presentation.REPORT) != report.time:
+            client.send_file(cursor.mlflow_run_id, presentation.PAGE, report.page.read_text(encoding="utf-8"))
+            send_changes(client, directory, cursor, self.uri, {presentation.REPORT: report.time}, status, 0.0)
+
+    def note_deleted(self, client: Client, sweep: Sweep) -> bool:
+        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        if client.is_active(cursor.mlflow_run_id):
+            return False
+        cursor.status = presentation.DELETED
+        cursor.save(directory, self.uri)
+        return True
+
+    def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
+        """Whether the parent run of a sweep was deleted in MLflow. repair: restore it; the next pass updates it."""
+        directory = self.ledger.sweep_dir(sweep.sweep_id)
+        cursor = Cursor.load(directory, self.uri)
+        try:
+            if not cursor.is_of(client) or client.is_active(cursor.mlflow_run_id):
+                return False
+        except Refused:  # the whole experiment is deleted: the runs are reported
+            return False
+        if repair:
+            if not client.restore_run(cursor.mlflow_run_id):
+                removed = cursor.mlflow_run_id
+                cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
+                while runs := client.find_all(cursor.experiment_id, {"mlflow.parentRunId": removed}):
+                    for run_id in runs:
+                        client.send_tags(run_id, {"mlflow.parentRunId": cursor.mlflow_run_id})
+            cursor.tags, cursor.status = {}, ""
+            cursor.save(directory, self.uri)
+        return True
+
+    def _found_or_created(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
+        """The parent run of a sweep, which is found or created."""
+        swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
+        command = {"rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
+        first_tags = {**_key_of_parent(sweep), **command, **swept_tags}
+        mlflow_run_id = self._find(client, experiment_id, sweep)
+        if mlflow_run_id is None:
+            mlflow_run_id = client.create(experiment_id, tags.name_of_sweep(sweep), first_tags, sweep.created)
+        with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
+            client.send_params(mlflow_run_id, swept_params)
+        return mlflow_run_id
+
+    def _find(self, client: Client, experiment_id: str, sweep: Sweep) -> str | None:
+        """The parent run of a sweep; None if there is none.
+
+        Equal sweeps of other homes have the same id, but other runs, which differ in their times of creation. A parent
+        run without runs is one after whose creation a shipper died.
+        """
+        own_runs: set[tuple[str, str]] = set()
+        for run_id in sweep.run_ids:
+            with contextlib.suppress(Unreadable):
+                created = read_info(self.ledger.run_dir(run_id)).created
+                own_runs.add((run_id, tags.as_text(created or "")))
+        for candidate in client.find_all(experiment_id, _key_of_parent(sweep)):
+            children = client.children(experiment_id, candidate)
+            runs = {(child.get("rlvr.run_id", ""), child.get("rlvr.created", "")) for child in children}
+            if not children or not own_runs.isdisjoint(runs):
+                return candidate
+        return None
+
+    def _save_view(self, client: Client, sweep: Sweep, cursor: Cursor) -> None:
+        """Save the columns of an experiment: what the sweep varies, and the most important metrics."""
+        if sweep.sweep_id not in self._columns:
+            self._columns[sweep.sweep_id] = presentation.knob_columns(*presentation.swept_values(sweep, self.ledger))
+        if cursor.experiment_id not in self.measured:
+            self.measured[cursor.experiment_id] = presentation.measured_metrics(sweep, self.ledger)
+        metrics = presentation.metric_columns(self.measured[cursor.experiment_id])
+        client.save_view(cursor.experiment_id, [*self._columns[sweep.sweep_id], *metrics])
+
+    def _close_missing(self, client: Client, state: RunState, parent: Cursor) -> None:
+        """Mark a run that is gone, or cannot be read, as failed in MLflow, too. parent: the cursor of its sweep."""
+        directory = self.ledger.run_dir(state.run_id)
+        try:
+            read_private(layout.info(directory), state.run_id)
+        except Unreadable:  # nothing is wrong with it: its user ships it
+            return
+        cursor = Cursor.load(directory, self.uri)
+        if state.state is State.UNREADABLE and cursor.is_of(client):
+            send_changes(
+                client, directory, cursor, self.uri, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0
+            )
+        elif state.state is State.MISSING and (known := parent.runs.get(state.run_id)) and known not in self._closed:
+            client.send_tags(known, {"rlvr.state": state.state.value})
+            client.send_status(known, tags.status(state.state), 0.0)
+            self._closed.add(known)
+
+
+def _key_of_parent(sweep: Sweep) -> dict[str, str]:
+    """The tags of the parent run of a sweep, and of those of equal sweeps of other homes."""
+    return {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
