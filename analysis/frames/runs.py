@@ -106,7 +106,7 @@ def _dashboard(run_dir: Path) -> str:
     cursors = read_json(layout.cursor(run_dir)) or {}
     uri = next(reversed(cursors), "")
     cursor = cursors.get(uri)
-    if not isinstance(cursor, dict) or not cursor.get("mlflow_run_id"):
+    if not isinstance(cursor, dict) or not cursor.get("mlflow_run_id") or not cursor.get("experiment_id"):
         return ""
     server = uri if uri.startswith(("http://", "https://")) else BROWSE
     return f"{server}/#/experiments/{cursor['experiment_id']}/runs/{cursor['mlflow_run_id']}"

@@ -73,12 +73,15 @@ def _free_on_gpus(device: torch.device) -> int:
     The run has nothing on its GPUs yet. Where much is in use, processes of an earlier attempt may still be ending:
     these are waited for.
     """
-    deadline = time.monotonic() + ENDING_S
+    began = time.monotonic()
     while True:
         free, total = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device)  # cached by torch
-        if free >= USUALLY_FREE * total or time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if free >= USUALLY_FREE * total or waited > ENDING_S:
             break
+        if waited < 1:
+            log.info("waiting up to %.0f s for other processes to free this GPU's memory", ENDING_S)
         time.sleep(1)
     if free < USUALLY_FREE * total:
         used, all_gb = (total - free) / memory.GB, total / memory.GB

@@ -69,9 +69,10 @@ class ArrayTask:
         if self.ledger.state(run_id).state is State.FINISHED:
             self._say("finished before", run_id)
             return Verdict(Cause.OK, "")
-        if (before := read_json(end_path)) is not None:
+        before = read_json(end_path) or {}
+        if before.get("cause") in list(Cause):
             self._say(f"ended before the job was requeued: {before['cause']}", run_id)
-            return Verdict(Cause(before["cause"]), str(before["message"]))
+            return Verdict(Cause(before["cause"]), str(before.get("message", "")))
         log = layout.task_log(self.submission, self.here.index)
         devices = share(os.environ.get("CUDA_VISIBLE_DEVICES"), place, len(self.run_ids))
         end = SupervisedRun(self.ledger, run_id, self.settings, self.supervisor, self.here, log, devices, nodes).train()
