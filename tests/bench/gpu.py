@@ -111,13 +111,13 @@ def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device
 
 
 def fitting(name: str, setting: memory.Setting, total_bytes: float) -> int:
-    """Number of a model's layers that can be trained on a device with `total_bytes` of memory."""
+    """Number of a model's layers that can be trained on a device with `total_bytes` of memory. Exits if none can."""
     model = memory.architecture({"model_type": "qwen2", **MODELS[name]})
     assert model is not None
-    for layers in range(model.layers, 1, -1):
+    for layers in range(model.layers, 0, -1):
         if sum(memory.per_gpu(replace(model, layers=layers), setting).values()) <= FITS * total_bytes:
             return layers
-    return 1
+    raise SystemExit(f"not one layer of {name} can be trained in {total_bytes / memory.GB:.3g} GB")
 
 
 def memory_bytes(device: torch.device) -> float:

@@ -90,6 +90,8 @@ def test_layers_that_fit_into_80_gb_leave_room() -> None:
     setting = gpu.memory.Setting(tokens=gpu.TOKEN_BUDGET, beside_gb=gpu.memory.CONTEXT_GB)
     assert [gpu.fitting(name, setting, 80 * 2**30) for name in ("1.5b", "7b")] == [23, 5]
     assert gpu.fitting("1.5b", setting, math.inf) == 28
+    with pytest.raises(SystemExit, match="not one layer of 7b can be trained in 2 GB"):
+        gpu.fitting("7b", setting, 2 * gpu.memory.GB)
 
 
 def test_micro_batches_of_the_train_row_are_full() -> None:
