@@ -61,7 +61,7 @@ def selectors(baseline: str, claims: Sequence[Mapping[str, Any]]) -> list[tuple[
 
 def _alternatives(place: str, selector: str) -> dict[str, list[str]]:
     try:
-        return {key: value.split(",") for key, value in words.parse(selector).items()}
+        return {key: words.alternatives(value) for key, value in words.parse(selector).items()}
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 

@@ -17,7 +17,7 @@ def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
 
     Raises ValueError for an ill-formed selector.
     """
-    wanted = {key: value.split(",") for key, value in words.parse(selector).items()}
+    wanted = {key: words.alternatives(value) for key, value in words.parse(selector).items()}
     matching = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
     return [arm for arm in matching if not arm.control or CONTROL_KNOBS[arm.control] in wanted]
 
@@ -56,10 +56,11 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
 
 
 def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
-    """Whether both agree in every knob of either, except the named ones and those that the candidate cannot have."""
+    """Whether both agree in every knob of either, except the named ones and those that the candidate cannot have. A
+    knob that was typed as null is the same as one without a value."""
     keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
     pairs = [(value_of(candidate, key), value_of(arm, key)) for key in keys]
-    return all(a is None or (b is not None and words.equal(a, b)) for a, b in pairs)
+    return all(a is None or words.equal(a, "null" if b is None else b) for a, b in pairs)
 
 
 def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:

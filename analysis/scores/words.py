@@ -19,6 +19,7 @@ from typing import Any
 
 from analysis.frames.run import Run
 from rlvr.ledger.identity import NOT_IDENTITY
+from rlvr.ledger.runs import parse_yaml
 
 # Keys whose values do not make another arm, or that name the sweep itself.
 _SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
@@ -26,6 +27,10 @@ _SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
 
 # A number with more digits than people type: one that a search has drawn.
 _PROPOSED = re.compile(r"-?\d*\.\d{7,}(e[+-]?\d+)?")
+
+_ENCLOSED = r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\{[^}]*\}"""  # in quotes or brackets a value may have spaces and commas
+_PAIR = re.compile(rf"""([^\s=]+)\s*=\s*((?:{_ENCLOSED}|[^\s'"\[{{])+)""")
+_ALTERNATIVE = re.compile(rf"""(?:{_ENCLOSED}|[^,'"\[{{])+""")
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def typed(run: Run) -> dict[str, str]:
     pairs = (o.lstrip("+~").split("=", 1) for o in run.typed if "=" in o)
     overrides = {k: v for k, v in pairs if k.split(".")[0] not in _SILENT and not k.startswith("hydra")}
     written = _values_in_command(run.command)
-    return {k: next((w for w in written.get(k, ()) if equal(w, v)), _rounded(v)) for k, v in overrides.items()}
+    return {k: next((w for w in written.get(k, ()) if _equal_numbers(w, v)), _rounded(v)) for k, v in overrides.items()}
 
 
 def _rounded(value: str) -> str:
@@ -198,18 +203,35 @@ def joined_labels(labels: Sequence[str]) -> str:
 
 def parse(selector: str) -> dict[str, str]:
     """The knobs of a selector such as `loss=grpo lr = 1e-4`. Raises ValueError for anything else."""
-    joined = re.sub(r"\s*=\s*", "=", selector.strip())
-    joined = re.sub(r"\(1/η=[^)]*\)", "", joined)
-    pairs = [part.partition("=") for part in joined.split()]
-    if not pairs or any(not sign or not key or not value for key, sign, value in pairs):
+    knobs = re.sub(r"\(1/η\s*=[^)]*\)", "", selector)
+    if not _PAIR.search(knobs) or _PAIR.sub("", knobs).strip():
         raise ValueError(f"{selector!r} names no arm: write knobs as in 'loss=grpo lr=1e-4'.")
-    return {key: value for key, _, value in pairs}
+    return dict(_PAIR.findall(knobs))
+
+
+def alternatives(value: str) -> list[str]:
+    """The values of a knob of a selector: `js,hd` are two, `[0.9,0.95]` is one."""
+    return _ALTERNATIVE.findall(value)
 
 
 def equal(one: str, other: str) -> bool:
-    """Whether two values are equal, as text or as numbers: 1e-4 and 0.0001."""
+    """Whether two values are equal: as text, as numbers (1e-4 and 0.0001), or as what a config has for them (true and
+    True, [0.9,0.95] and [0.9, 0.95])."""
+    return one == other or _equal_numbers(one, other) or _parsed(one) == _parsed(other)
+
+
+def _equal_numbers(one: str, other: str) -> bool:
     a, b = number(one), number(other)
-    return one == other or (not math.isnan(a) and math.isclose(a, b, rel_tol=1e-9))
+    return not math.isnan(a) and math.isclose(a, b, rel_tol=1e-9)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(value: str) -> str:
+    """The value that a config has for a text, written in one way."""
+    try:
+        return repr(parse_yaml(value))
+    except ValueError:
+        return value
 
 
 def number(value: str) -> float:
@@ -222,6 +244,8 @@ def number(value: str) -> float:
 
 def value_text(value: Any) -> str:
     """A value of a config as the text by which arms are distinguished and compared."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -142,6 +142,32 @@ def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
     assert select(of_study, "loss=ppo") == []
 
 
+def test_lists_truths_and_quoted_texts_are_selected_as_they_are_typed(tmp_path):
+    """A comma in brackets or quotes is no alternative; a value that was not typed is the same in the config's words."""
+    points = [
+        (config("grpo", trainer={"betas": [0.9, 0.95], "packing": True}), ["trainer.betas=[0.9,0.95]"]),
+        (config("grpo", trainer={"betas": [0.9, 0.99], "packing": False}), ["trainer.packing=false"]),
+        (config("grpo", rollout={"stop": "a, b = c"}), ["rollout.stop='a, b = c'"]),
+    ]
+    sweep(tmp_path, points)
+    of_study = arms(load(tmp_path))
+    lists, truths, texts = ("trainer.betas=[0.9,0.95]", "trainer.packing=false", "rollout.stop='a, b = c'")
+    for selector, labels_of_arms in (
+        (lists, [lists]),
+        ("trainer.betas=[0.9, 0.95]", [lists]),
+        ("trainer.betas=[0.9,0.99],[0.9,0.95]", [lists, truths]),
+        ("trainer.betas=[0.99,0.9]", []),
+        ("trainer.packing=False loss=grpo", [truths]),
+        ("trainer.packing=true", [lists]),
+        (texts, [texts]),
+        ("rollout.stop=b", []),
+    ):
+        assert sorted(arm.label for arm in select(of_study, selector)) == sorted(labels_of_arms), selector
+    for not_a_selector in ("rollout.stop=a, b", "rollout.stop='a", "trainer.betas=[0.9"):
+        with pytest.raises(ValueError, match="names no arm"):
+            words.parse(not_a_selector)
+
+
 def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
     """Naming the learning rate means arms with this rate, and not those that learn from random rewards at it."""
     points = [
@@ -181,6 +207,23 @@ def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
     label = {a.group_id: a.label for a in of_study}
     pairs = {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items()}
     assert pairs == {"loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05", "loss=pacs lr = 0.001": "loss=grpo lr = 0.001"}
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "values"), [("packing", ("true", "false"), (True, False)), ("critic", ("own", "null"), ("own", None))]
+)
+def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(tmp_path, key, typed, values):
+    """PACS, which a later launch added, has the second value by default: it is compared to GRPO with that value."""
+    grpo = [
+        (config("grpo", trainer={key: value}), ["loss=grpo", f"trainer.{key}={text}"])
+        for text, value in zip(typed, values, strict=True)
+    ]
+    sweep(tmp_path, grpo, "first")
+    sweep(tmp_path, [(config("pacs", trainer={key: values[1]}), ["loss=pacs"])], "second")
+    of_study = arms(load(tmp_path))
+    loss = {a.group_id: a.loss for a in of_study}
+    pairs = {loss[group]: arm.label for group, arm in default_reference(of_study, "").items()}
+    assert pairs == {"pacs": f"loss=grpo trainer.{key}={typed[1]}"}
 
 
 def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
