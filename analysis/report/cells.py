@@ -138,6 +138,8 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Co
         values = record(*key, column.key, cells[key], difference, row.against)
         if difference is not None:
             values["cheapest"] = cheapest(difference, *costs(frames, row.arms))
+        elif key in reference_cells and not cells[key].empty and not reference_cells[key].empty:
+            values["reference"] = row.against  # `difference_notes` names what has no partner
         records.append({**values, "base": row.base, "hint": row.hint})
     return records
 

@@ -177,9 +177,15 @@ def interval_notes(seeds: int, *, on_problems: bool = True) -> tuple[str, ...]:
 
 def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:
     """The notes on differences: reference, seeds, problems, family of hypotheses. level: of the intervals."""
+    alone = cells[cells["difference"].isna() & (cells["reference"] != "")]
+    pairs = [
+        f"{row} and {reference} ({', '.join(metrics.unique())})"
+        for (row, reference), metrics in alone.groupby(["row", "reference"], sort=False)["metric"]
+    ]
+    not_compared = [f"Not compared, for want of a common seed or problem: {'; '.join(pairs)}."] if pairs else []
     cells = cells[cells["difference"].notna()]
     if cells.empty:
-        return ()
+        return tuple(not_compared)
     against = words.joined_labels(list(cells["reference"]))
     on_problems = cells["paired_problems"] > 0
     seeds, size = _span(cells["paired_seeds"]), _span(cells["family"])
@@ -201,7 +207,7 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
         left_out = [f"seeds {', '.join(seeds)}"] if seeds else []
         left_out += [f"up to {num_problems} problems"] if num_problems else []
         notes.append(f"Left out of differences, for want of a partner: {', '.join(left_out)} (CSV, unpaired).")
-    return tuple(notes)
+    return (*notes, *not_compared)
 
 
 def _span(values: pd.Series[int]) -> str:

@@ -157,6 +157,23 @@ def test_a_seed_that_one_arm_lacks_is_left_out_and_named(tmp_path):
     assert any("Left out of differences, for want of a partner: seeds 2" in note for note in compared.notes)
 
 
+def test_arms_without_a_common_seed_are_not_compared_and_a_note_says_so(tmp_path):
+    plan = []
+    for loss, seeds in (("grpo", (0, 1)), ("pacs", (2, 3))):
+        for seed in seeds:
+            run_id = write_run(tmp_path, config(loss, seed=seed), {0: correct(0.25), 40: correct(0.5)})
+            plan.append((run_id, run_id, [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    compared = comparison(load(tmp_path))
+    assert compared.cells["difference"].isna().all()
+    note = "Not compared, for want of a common seed or problem: loss=pacs and loss=grpo (avg@8, pass@8)."
+    assert note in compared.notes
+    for loss, seeds in (("grpo", (2,)), ("pacs", (0,))):  # from here on seeds 0 and 2 are common
+        for seed in seeds:
+            run_id = write_run(tmp_path, config(loss, seed=seed), {0: correct(0.25), 40: correct(0.5)})
+    assert not any(note.startswith("Not compared") for note in comparison(load(tmp_path)).notes)
+
+
 def test_two_runs_of_one_arm_and_seed_are_not_averaged_as_if_one_were_two(tmp_path):
     for name, rate in (("first", 0.5), ("second", 0.75)):
         write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(rate)}, name=name)
@@ -217,7 +234,7 @@ def test_the_requested_metrics_are_the_columns(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})
     compared = comparison(frames, metrics="pass,response/length,avg@8")
     assert grids(compared, width=200)[0].header == ("", "pass@8, %", "response/length", "avg@8, %", "seeds")
-    with pytest.raises(LookupError, match=r"no run measured it\. Did you mean pass@8"):
+    with pytest.raises(LookupError, match=r"no run measured it\. Did you mean pass@8 or pass@1 or pass\?"):
         comparison(frames, metrics="pass@9")
 
 
@@ -232,6 +249,8 @@ def test_a_metric_of_which_no_run_has_a_value_is_refused_with_what_it_is_measure
     comparison(frames, metrics="distinct-9")
     with pytest.raises(LookupError, match=r"distinct-10: no run has a value .* stored responses of 10 words or more"):
         comparison(frames, metrics="avg,distinct-10")
+    with pytest.raises(LookupError, match="--metrics distinct-0: no run measured it"):  # of no words
+        comparison(frames, metrics="distinct-0")
     with pytest.raises(LookupError, match="modes covered: no run has a value .* policies of a bandit"):
         comparison(frames, metrics="modes covered")
     with pytest.raises(LookupError, match="Measured: avg, pass, avg@8, pass@1, pass@8, .*right answers") as refusal:
