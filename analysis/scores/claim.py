@@ -83,7 +83,7 @@ class Claim:
     @property
     def margin(self) -> float:
         """The margin of `~ MARGIN`; NaN for any other relation."""
-        match = re.fullmatch(r"~\s*([\d.]+)", self.relation)
+        match = re.fullmatch(r"~\s*(\d+\.?\d*|\.\d+)", self.relation)
         return float(match[1]) if match else math.nan
 
     @property

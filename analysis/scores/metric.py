@@ -157,7 +157,7 @@ def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     known |= {str(m.kind): m for m in widest(judged)} | {str(m): m for m in map(_evaluation, evaluations)}
     if name in known:
         return known[name]
-    if match := re.fullmatch(r"distinct-(\d+)", name):
+    if match := re.fullmatch(r"distinct-(0*[1-9]\d*)", name):
         return distinct(int(match[1]))
     match = re.fullmatch(r"pass@(\d+)", name)
     if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but computed from samples
@@ -182,7 +182,7 @@ def without_value(metric: Metric) -> LookupError:
 
 
 def _not_measured(name: str, names: list[str]) -> LookupError:
-    near = difflib.get_close_matches(name, names, n=3)
+    near = difflib.get_close_matches(name, dict.fromkeys(names), n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return LookupError(f"--metrics {name}: no run measured it.{hint} Measured: {', '.join(dict.fromkeys(names))}.")
 

@@ -311,6 +311,7 @@ def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
     ("change", "message"),
     [
         ({"relation": "better"}, "a relation is >, <, ~ MARGIN"),
+        ({"relation": "~ 1.2.3"}, "~ 1.2.3: a relation is >, <, ~ MARGIN"),
         ({"metrics": "avg"}, "a claim has no field metrics"),
         ({"at": "step 5"}, "claims are made at last, equal accuracy"),
         ({"of": "most"}, "of each arm or of their mean"),

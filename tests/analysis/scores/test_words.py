@@ -210,7 +210,8 @@ def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "typed", "values"), [("packing", ("true", "false"), (True, False)), ("critic", ("own", "null"), ("own", None))]
+    ("key", "typed", "values"),
+    [("packing", ("true", "false"), (True, False)), ("critic", ("own", "null"), ("own", None))],
 )
 def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(tmp_path, key, typed, values):
     """PACS, which a later launch added, has the second value by default: it is compared to GRPO with that value."""
