@@ -66,7 +66,8 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
     }
     if where != Where.ACCURACY:
         shared = where == Where.SECONDS and not have_own_gpus(arms)
-        return Level(where, value, points, caveat=SHARED_TIME if shared else "")
+        early = _early_warning(arms, points, f"{value:,.0f} {where.removeprefix('equal ')}")
+        return Level(where, value, points, caveat=SHARED_TIME if shared else early)
     highest = [
         (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
     ]

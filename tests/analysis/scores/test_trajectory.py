@@ -136,6 +136,22 @@ def test_a_level_interpolated_from_the_base_policy_has_a_warning(tmp_path):
     assert drawn.legends[0].get_title().get_text() == "large mark: the last evaluation"
 
 
+def test_equal_tokens_decide_nothing_before_the_first_evaluation(tmp_path):
+    """Both arms learn the same from the same tokens, soon and then slowly: 1 of 8, 5 after 2,000 tokens, 6 after 4,000
+    and 7 after 8,000. A step of PACS samples four times as many, so that 4,000 tokens are its step 10, half-way to its
+    first evaluation: a straight line gives (1 + 7)/2 = 4 of 8 there, 2 fewer than it has."""
+    for seed in range(3):
+        for loss, right, tokens in (("grpo", (1, 5, 6), 100.0), ("pacs", (1, 7, 7), 400.0)):
+            wave = [tuple(r + (i + seed) % 2 for i in range(30)) for r in right]
+            run(tmp_path, loss, tuple(wave), seed=seed, **{"tokens/rollout": [tokens] * 40})
+    table = frontier.table(load(tmp_path))
+    assert table is not None
+    tokens = table.cells[(table.cells["block"] == "At equal tokens") & (table.cells["metric"] == "avg@8")].iloc[0]
+    assert (tokens["difference"], tokens["verdict"]) == (pytest.approx(-2 / 8), "")
+    early = "loss=pacs reached 4,000 tokens, before the first evaluation after the base policy"
+    assert any(f"not decided: at equal tokens, {early}" in note for note in table.notes)
+
+
 def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     for seed, last in enumerate((4, 5, 6)):
         run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
@@ -173,7 +189,7 @@ def timed(home: Path, *, own_gpus: bool, claim: dict[str, Any] | None = None) ->
     plan = []
     for loss, of_seeds in {"grpo": (2.0, 2.1, 2.2), "pacs": (4.0, 4.3, 4.5)}.items():
         for seed, seconds in enumerate(of_seeds):
-            right = zip(STEPS, (1, 3, 5), strict=True)
+            right = zip((0, 10, 20, 40), (1, 2, 3, 5), strict=True)
             at = {step: {"maze7": counts(*(r + i % 3 for i in range(30)))} for step, r in right}
             training = {"time/step_s": [seconds] * 40, "tokens/rollout": [9.0] * 40}
             run_id = write_run(home, config(loss, seed=seed), at, training=training, own_gpus=own_gpus)
