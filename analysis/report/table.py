@@ -178,9 +178,10 @@ def interval_notes(seeds: int, *, on_problems: bool = True) -> tuple[str, ...]:
 def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:
     """The notes on differences: reference, seeds, problems, family of hypotheses. level: of the intervals."""
     alone = cells[cells["difference"].isna() & (cells["reference"] != "")]
+    names = alone["metric"].where(alone["metric"] != "", alone["column"])
     pairs = [
         f"{row} and {reference} ({', '.join(metrics.unique())})"
-        for (row, reference), metrics in alone.groupby(["row", "reference"], sort=False)["metric"]
+        for (row, reference), metrics in names.groupby([alone["row"], alone["reference"]], sort=False)
     ]
     not_compared = [f"Not compared, for want of a common seed or problem: {'; '.join(pairs)}."] if pairs else []
     cells = cells[cells["difference"].notna()]
