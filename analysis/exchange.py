@@ -75,14 +75,25 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     parser.add_argument("--correct-from", type=float, metavar="X", help="the reward from which on an answer is right")
     parser.add_argument("--out", type=Path, help="the file (default: <arm>-s<seed>.rlvr, here)")
     options = parser.parse_args(arguments)
+    arm = _as_typed(options.arm) if "=" in options.arm else options.arm
     dump = dumps.Dump(
-        options.dump, options.format, options.arm, options.seed, options.source, options.reward, options.correct_from
+        options.dump, options.format, arm, options.seed, options.source, options.reward, options.correct_from
     )
     frames = dumps.frames(dump)
     file = _file(options.out or Path(report_cache.folder_name(frames.rows[0].name)))
     if file.exists():
         raise LookupError(f"{file} exists already. Pass another name with --out, or remove it.")
     return frames, file
+
+
+def _as_typed(arm: str) -> str:
+    """The knobs of an arm as they are typed, `lr=1e-6`, from these or from a label, `lr = 1e-6`."""
+    from analysis.scores import words
+
+    try:
+        return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in words.parse(arm).items())
+    except ValueError as error:
+        raise LookupError(f"--arm: {error}") from None
 
 
 def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:

@@ -265,6 +265,21 @@ def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, m
     assert "--seed" in message
 
 
+def test_the_arm_of_an_import_is_read_as_it_is_typed_or_printed(tmp_path, capsys, monkeypatch):
+    """`loss=grpo lr = 1e-6` is a label of a table. The rows of both arms are named by what differs."""
+    monkeypatch.chdir(tmp_path)
+    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": p, "reward": 1} for p in "ab"]))
+    for arm, file in (("loss=grpo lr = 1e-6", "x"), ("loss=lad eta = 0.5 (1/η = 2)", "y"), ("loss=grpo lr=1e-6", "z")):
+        assert command.main(["import", dump, "--format", "rlvr", "--arm", arm, "--out", file]) == 0
+    assert (tmp_path / "x.rlvr").read_bytes() == (tmp_path / "z.rlvr").read_bytes()
+    assert command.main(["x.rlvr", "y.rlvr", "--no-figures", "--out", str(tmp_path)]) == 0
+    cells = pd.read_csv(tmp_path / "x-y-bundle-part" / "tables" / "comparison.csv")
+    assert set(cells["row"]) == {"loss=grpo lr = 1e-6", "loss=lad eta = 0.5 (1/η = 2)"}
+    capsys.readouterr()
+    assert command.main(["import", dump, "--format", "rlvr", "--arm", "loss=grpo old", "--out", "w"]) == 2
+    assert "--arm: 'loss=grpo old' names no arm: write knobs as in 'loss=grpo lr=1e-4'." in capsys.readouterr().err
+
+
 def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0, "step": 40}]))
