@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores import study
-from analysis.scores.arm import Arm
+from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
 from analysis.scores.comparison import Compared, cheapest, compare
 from analysis.scores.metric import AVERAGE, Kind, Metric
@@ -138,10 +138,18 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Co
         values = record(*key, column.key, cells[key], difference, row.against)
         if difference is not None:
             values["cheapest"] = cheapest(difference, *costs(frames, row.arms))
-        elif key in reference_cells and not cells[key].empty and not reference_cells[key].empty:
-            values["reference"] = row.against  # `difference_notes` names what has no partner
+        elif _lacks_partner(row, cells[key], reference_cells.get(key)):
+            values["reference"] = row.against  # `difference_notes` names both
         records.append({**values, "base": row.base, "hint": row.hint})
     return records
+
+
+def _lacks_partner(row: Row, own: Cell, reference: Cell | None) -> bool:
+    """Whether a row that has no difference to its reference might have one: both have a score, of different seeds or
+    problems. The noise floor has other seeds on purpose."""
+    if reference is None or any(arm.control == SEEDS for arm in row.arms):
+        return False
+    return not own.empty and not reference.empty
 
 
 def value(frames: Frames, row: Row, column: Column) -> Cell:

@@ -168,10 +168,22 @@ def test_arms_without_a_common_seed_are_not_compared_and_a_note_says_so(tmp_path
     assert compared.cells["difference"].isna().all()
     note = "Not compared, for want of a common seed or problem: loss=pacs and loss=grpo (avg@8, pass@8)."
     assert note in compared.notes
-    for loss, seeds in (("grpo", (2,)), ("pacs", (0,))):  # from here on seeds 0 and 2 are common
+    for loss, seed in (("grpo", 2), ("pacs", 0)):  # from here on seeds 0 and 2 are common
+        write_run(tmp_path, config(loss, seed=seed), {0: correct(0.25), 40: correct(0.5)})
+    assert not any(note.startswith("Not compared") for note in comparison(load(tmp_path)).notes)
+
+
+def test_that_the_noise_floor_has_other_seeds_than_the_reference_needs_no_note(tmp_path):
+    plan = []
+    for loss, seeds in (("grpo", (0, 1, 7, 8)), ("pacs", (0, 1))):
         for seed in seeds:
             run_id = write_run(tmp_path, config(loss, seed=seed), {0: correct(0.25), 40: correct(0.5)})
-    assert not any(note.startswith("Not compared") for note in comparison(load(tmp_path)).notes)
+            plan.append((run_id, run_id, [f"loss={loss}", f"seed={seed}"]))
+    again = {run_id: "seeds" for run_id, _, typed in plan if typed[1] in ("seed=7", "seed=8")}
+    write_sweep(tmp_path, "s", plan, control=again)
+    compared = comparison(load(tmp_path))
+    assert "loss=grpo control=seeds" in set(compared.cells["row"])
+    assert not any(note.startswith("Not compared") for note in compared.notes)
 
 
 def test_two_runs_of_one_arm_and_seed_are_not_averaged_as_if_one_were_two(tmp_path):
