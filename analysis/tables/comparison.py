@@ -12,13 +12,13 @@ from analysis.frames.frame import records
 from analysis.frames.frames import Frames
 from analysis.frames.runs import IMPORTED
 from analysis.report.cells import BASE as BASE_ROW
-from analysis.report.cells import Block, Column, Row, columns, fill
+from analysis.report.cells import Block, Column, Row, cells_frame, columns, fill
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
 from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
-from analysis.scores.selection import BASE, no_reference, ordered, reference_of
+from analysis.scores.selection import BASE, no_reference, ordered, reference_of, value_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
@@ -142,17 +142,31 @@ def _title(frames: Frames, setting_arms: Sequence[Arm]) -> str:
 
 def _crossed(cells: pd.DataFrame, setting_arms: Sequence[Arm], knob: str) -> pd.DataFrame:
     """The cells with the values of one knob as columns. A row without the knob is repeated in every column."""
-    knobs = {arm.label: arm.knobs for arm in setting_arms}
-    values = list(dict.fromkeys(arm.knobs[knob] for arm in setting_arms if knob in arm.knobs))
+    own_values, others = _values_and_others(setting_arms, knob)
+    values = list(dict.fromkeys(own_values.values()))
     if not values:
         known = ", ".join(dict.fromkeys(key for arm in setting_arms for key in arm.knobs)) or "none"
         raise LookupError(f"--across {knob}: it was not swept. Swept here: {known}.")
     crossed: list[dict[str, Any]] = []
     for record in records(cells):
-        other_knobs = dict(knobs.get(record["row"], {}))
-        own_value = other_knobs.pop(knob, None)
-        row = words.text(other_knobs) or (words.text({"loss": "all"}) if own_value else record["row"])
+        own_value = own_values.get(record["row"])
+        row = record["row"] if own_value is None else others[record["row"]] or words.text({"loss": "all"})
         for value in values if own_value is None else [own_value]:
             head = f"{record['column']} {words.pair(knob, value)}".strip()
-            crossed.append({**record, "row": record["row"] if own_value is None else row, "column": head})
-    return pd.DataFrame(crossed, columns=cells.columns)
+            crossed.append({**record, "row": row, "column": head})
+    return cells_frame(crossed)
+
+
+def _values_and_others(setting_arms: Sequence[Arm], knob: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(the value of a knob, the text of the other knobs), by the label of an arm.
+
+    An arm for which the knob was not typed has no value. But if its other knobs are those of an arm with a value, it
+    has the value of its config: two arms of one row stand in two columns.
+    """
+    own_values = {arm.label: arm.knobs[knob] for arm in setting_arms if knob in arm.knobs}
+    others = {arm.label: words.text({k: v for k, v in arm.knobs.items() if k != knob}) for arm in setting_arms}
+    with_value = {others[label] for label in own_values}
+    for arm in setting_arms:
+        if arm.label not in own_values and others[arm.label] in with_value:
+            own_values[arm.label] = value_of(arm, knob) or "null"
+    return own_values, others

@@ -305,6 +305,37 @@ def test_two_knobs_are_rows_and_columns(tmp_path):
         comparison(load(tmp_path), across="lr")
 
 
+@pytest.mark.parametrize(
+    ("key", "typed", "head"), [("lr", "1e-3", "lr = 1e-06"), ("trainer.critic", "own", "trainer.critic=null")]
+)
+def test_an_arm_with_the_default_of_the_knob_across_has_a_column_of_its_own(tmp_path, key, typed, head):
+    """GRPO has 4 of 8 right by default and 6 with the typed value; PACS 2 and 1."""
+    plan = []
+    for loss, rate, with_knob in (
+        ("grpo", 0.5, False),
+        ("pacs", 0.25, False),
+        ("grpo", 0.75, True),
+        ("pacs", 0.125, True),
+    ):
+        changed = {"lr": 1e-3} if key == "lr" else {"trainer": {"critic": typed}}
+        frozen = config(loss, **(changed if with_knob else {}))
+        words = [f"loss={loss}", *([f"{key}={typed}"] if with_knob else [])]
+        name = f"{loss}-{with_knob}"
+        plan.append((write_run(tmp_path, frozen, {0: correct(0.25), 40: correct(rate)}, name=name), name, words))
+    write_sweep(tmp_path, "s", plan)
+    frames = load(tmp_path)
+    cells = comparison(frames, metrics="avg", across=key).cells
+    means = {(cell["row"], cell["column"]): cell["mean"] for _, cell in cells[~cells["base"]].iterrows()}
+    other = "lr = 1e-3" if key == "lr" else "trainer.critic=own"
+    expected = comparison(frames, metrics="avg").cells.set_index("row")["mean"]
+    assert means == {
+        ("loss=grpo", head): expected["loss=grpo"],
+        ("loss=grpo", other): expected[f"loss=grpo {other}"],
+        ("loss=pacs", head): expected["loss=pacs"],
+        ("loss=pacs", other): expected[f"loss=pacs {other}"],
+    }
+
+
 def test_a_family_is_all_arms_of_a_setting_however_a_table_divides_them_into_blocks(tmp_path):
     write_study(tmp_path)
     frames = load(tmp_path)
