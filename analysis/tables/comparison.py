@@ -59,7 +59,10 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         block = Block(_title(frames, setting_arms), tuple(_rows(setting_arms, against, has_base=has_base)))
         measured = metrics if ask.metrics else default_metrics(frames, [i for arm in setting_arms for i in arm.run_ids])
         cells = fill(frames, [block], _columns(frames, setting_arms, [m for m in metrics if m in measured]))
-        parts.append(_crossed(cells, setting_arms, ask.across) if ask.across else cells)
+        parts.append(_crossed(cells, setting_arms, ask.across) if _have(setting_arms, ask.across) else cells)
+    if ask.across and not _have(all_arms, ask.across):
+        known = ", ".join(dict.fromkeys(key for arm in all_arms for key in arm.knobs)) or "none"
+        raise LookupError(f"--across {ask.across}: it was not swept. Swept here: {known}.")
     if ask.against and not has_reference:
         raise LookupError(f"--against {ask.against}: {no_reference(all_arms, ask.against)}")
     cells = pd.concat(parts, ignore_index=True)
@@ -140,13 +143,15 @@ def _title(frames: Frames, setting_arms: Sequence[Arm]) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def _have(some_arms: Iterable[Arm], knob: str) -> bool:
+    """Whether a knob is in the label of some arm."""
+    return any(knob in arm.knobs for arm in some_arms)
+
+
 def _crossed(cells: pd.DataFrame, setting_arms: Sequence[Arm], knob: str) -> pd.DataFrame:
     """The cells with the values of one knob as columns. A row without the knob is repeated in every column."""
     own_values, others = _values_and_others(setting_arms, knob)
     values = list(dict.fromkeys(own_values.values()))
-    if not values:
-        known = ", ".join(dict.fromkeys(key for arm in setting_arms for key in arm.knobs)) or "none"
-        raise LookupError(f"--across {knob}: it was not swept. Swept here: {known}.")
     crossed: list[dict[str, Any]] = []
     for record in records(cells):
         own_value = own_values.get(record["row"])

@@ -336,6 +336,27 @@ def test_an_arm_with_the_default_of_the_knob_across_has_a_column_of_its_own(tmp_
     }
 
 
+def test_a_setting_that_did_not_sweep_the_knob_across_stays_as_it_is(tmp_path):
+    plan = []
+    for size, arms_of_size in ((7, ("lr=1e-5", "lr=1e-3")), (9, ("loss=grpo", "loss=pacs"))):
+        for typed in arms_of_size:
+            key, _, value = typed.partition("=")
+            loss, changed = (value, {}) if key == "loss" else ("grpo", {"lr": float(value)})
+            frozen = config(loss, task={"size": size}, **changed)
+            run_id = write_run(tmp_path, frozen, {0: correct(0.25), 40: correct(0.5)}, name=f"{size}-{typed}")
+            plan.append((run_id, run_id, [typed]))
+    for number, run in enumerate(plan):
+        write_sweep(tmp_path, f"s{number // 2}{number}", [run], study="st")
+    cells = comparison(load(tmp_path, study="st"), metrics="avg", across="lr").cells
+    places = {(cell["block"], cell["row"], cell["column"]) for _, cell in cells[~cells["base"]].iterrows()}
+    assert places == {
+        ("task.size=7, maze7", "loss=all", "lr = 1e-5"),
+        ("task.size=7, maze7", "loss=all", "lr = 1e-3"),
+        ("task.size=9, maze7", "loss=grpo", ""),
+        ("task.size=9, maze7", "loss=pacs", ""),
+    }
+
+
 def test_a_family_is_all_arms_of_a_setting_however_a_table_divides_them_into_blocks(tmp_path):
     write_study(tmp_path)
     frames = load(tmp_path)
