@@ -154,16 +154,35 @@ Loss = Callable[[Policy, Batch], Terms]
 Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
+def terms_of(loss: Loss, policy: Policy, batch: Batch) -> Terms:
+    """The terms of a loss. ValueError, with its name, if it returns anything but `Terms` of the shapes stated there."""
+    terms: Any = loss(policy, batch)
+    if not isinstance(terms, Terms):
+        returned = type(terms).__name__
+        raise ValueError(f"the loss {_name_of(loss)} returned {returned}, not Terms (rlvr/objective/batch.py).")
+    B, T = batch.mask.shape
+    values: dict[str, Any] = {
+        "loss": terms.loss,
+        **{f"metrics[{name!r}]": terms.metrics[name] for name in terms.metrics},
+    }
+    for name, value in values.items():
+        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if shape not in ([B], [B, T]):
+            raise ValueError(
+                f"the loss {_name_of(loss)} returned {shape} as Terms.{name}, not [{B}, {T}], one value per token, or "
+                f"[{B}], one per response. The trainer masks and averages: return terms that are not summed."
+            )
+    return terms
+
+
 def value_and_derivative(divergence: Divergence, log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """(value, derivative) of a divergence. ValueError, with its name, if it returns anything but two tensors."""
     returned: Any = divergence(log_ratio, a)
     parts: list[Any] = list(cast("list[Any]", returned)) if isinstance(returned, tuple | list) else [returned]
     if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
-        function: Any = divergence.func if isinstance(divergence, partial) else divergence
-        name = getattr(function, "__qualname__", type(function).__qualname__)
         types = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
-            f"the divergence {function.__module__}.{name} returned {types}, not two tensors: the "
+            f"the divergence {_name_of(divergence)} returned {types}, not two tensors: the "
             "value w·f(r/w), and its derivative r·f'(r/w) by the log ratio, as those of rlvr/objective/divergence.py."
         )
     return parts[0], parts[1]
@@ -296,6 +315,12 @@ def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
         return None
     parameters = inspect.signature(statistics).parameters
     return partial(statistics, **{name: value for name, value in knobs.items() if name in parameters})
+
+
+def _name_of(function: object) -> str:
+    """Module and name of a function, or of the class of a callable object, knobs bound or not."""
+    unbound: Any = _without_knobs(function)[0]
+    return f"{unbound.__module__}.{getattr(unbound, '__qualname__', type(unbound).__qualname__)}"
 
 
 def _without_knobs(function: object) -> tuple[object, dict[str, Any]]:

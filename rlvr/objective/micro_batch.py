@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective import penalty, reduce
-from rlvr.objective.batch import Batch, Loss, Policy, declared_needs, marks_of
+from rlvr.objective.batch import Batch, Loss, Policy, declared_needs, marks_of, terms_of
 
 # What a loss may declare with `needs`. "solution" determines the batch itself, in rlvr/job/loop.py.
 AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
@@ -78,7 +78,7 @@ class Objective:
             num_sequences=counts[0, 1],
             max_tokens=self.max_tokens,
         )
-        terms = self.loss(self.visible(policy), batch.with_cut_groups() if cut else batch)
+        terms = terms_of(self.loss, self.visible(policy), batch.with_cut_groups() if cut else batch)
         losses = _weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens

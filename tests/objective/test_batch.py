@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import value_and_derivative
-from tests.support.factories import make_batch
+from rlvr.objective.batch import Batch, Policy, Terms, terms_of, value_and_derivative
+from tests.support.factories import make_batch, make_policy
 
 
 def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
@@ -62,3 +62,25 @@ def test_a_divergence_that_returns_one_value_is_named(divergence: Any, rows: int
 def test_a_divergence_gives_its_value_and_its_derivative() -> None:
     value, derivative = value_and_derivative(lambda x, a: (x - a, x * a), torch.tensor([3.0]), torch.tensor([2.0]))
     assert (value.item(), derivative.item()) == (1.0, 6.0)
+
+
+def reduced(policy: Policy, batch: Batch, *, value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(6, 4), "returned Tensor, not Terms"),
+        (Terms(torch.zeros(())), r"returned \[\] as Terms.loss, not \[6, 4\], one value per token, or \[6\]"),
+        (Terms(torch.zeros(4)), r"returned \[4\] as Terms.loss"),
+        (Terms(torch.zeros(6, 1)), r"returned \[6, 1\] as Terms.loss"),
+        (Terms(torch.zeros(6), {"own": torch.zeros(())}), r"returned \[\] as Terms.metrics\['own'\]"),
+        (Terms(torch.zeros(6), {"own": 3.0}), r"returned float as Terms.metrics\['own'\]"),  # type: ignore[dict-item]
+    ],
+)
+def test_terms_that_are_not_one_per_token_or_response_are_refused_and_name_the_loss(value: Any, message: str) -> None:
+    """They would broadcast, and be averaged as if there were one of each."""
+    batch = make_batch()
+    with pytest.raises(ValueError, match=rf"the loss .*test_batch\.reduced {message}"):
+        terms_of(partial(reduced, value=value), make_policy(batch), batch)
