@@ -32,13 +32,19 @@ NOISE_STREAM = 1 << 32
 
 
 def held_out_problems(task: Task, limit: int | None, split: Split = "test") -> list[Problem]:
-    """The problems of a split, at most `limit` of each benchmark."""
+    """The problems of a split, at most `limit` of each benchmark. Raises ValueError if two of the split have one id."""
     size = task.size(split)
     if size is None:
         raise ValueError(f"task {task.name} has no finite {split} split to evaluate on")
     num_by_source: dict[str, int] = defaultdict(int)
+    index_of: dict[str, int] = {}
     problems = []
-    for problem in (task.problem(split, i) for i in range(size)):
+    for index, problem in enumerate(task.problem(split, i) for i in range(size)):
+        if index_of.setdefault(problem.id, index) != index:
+            raise ValueError(
+                f"task {task.name}: its {split} problems {index_of[problem.id]} and {index} both have the id "
+                f"{problem.id!r}. Noise and tables are keyed by it: give each problem an id of its own."
+            )
         num_by_source[problem.source] += 1
         if limit is None or num_by_source[problem.source] <= limit:
             problems.append(problem)

@@ -10,13 +10,14 @@ from typing import ClassVar
 import pytest
 
 from rlvr.metrics import VALIDATION
-from rlvr.records import Problem, Reward
+from rlvr.records import Problem, Reward, Split
 from rlvr.rollout.evaluation import (
     Answers,
     answer_of,
     complete_evaluation_metrics,
     evaluate,
     evaluation_metrics,
+    held_out_problems,
     metric_names,
 )
 from rlvr.task.math import Math
@@ -156,3 +157,19 @@ def test_right_answers_are_one_answer_however_they_are_written() -> None:
     assert answer_of(task, problem, r"The answer is \boxed{3}.", wrong) is None
     assert answer_of(ParityTask([]), problem, "3", right) == "1"
     assert answer_of(ScriptedTask([]), problem, "3", wrong) is None
+
+
+class OneIdTask(ScriptedTask):
+    """The first and the last problem have one id."""
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return replace(super().problem(split, index), id=f"day-{index % 2}")
+
+
+def test_problems_that_share_an_id_are_refused() -> None:
+    """A report would take them for one problem with twice the samples: another pass@k than that of the run."""
+    message = "its test problems 0 and 2 both have the id 'day-0'"
+    for limit in (None, 1):
+        with pytest.raises(ValueError, match=message):
+            held_out_problems(OneIdTask(["+-"], size=3), limit)
+    assert len(held_out_problems(OneIdTask(["+-"], size=2), None)) == 2
