@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def open_study(path: Path, goal: Goal) -> optuna.Study:
                 file.truncate(complete)
     try:
         return _study(JournalStorage(journal.JournalFileBackend(str(path), _NoLock())), goal)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, LookupError, TypeError) as error:  # no JSON, or JSON that is no line of a study
         raise ValueError(
             f"{path} is damaged. Move it away and repeat the command: the search begins again, and runs that have "
             "finished are not trained again."

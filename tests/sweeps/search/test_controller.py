@@ -96,7 +96,8 @@ def test_a_damaged_journal_is_named_and_without_it_nothing_is_trained_again(tmp_
     undisturbed = complete(tmp_path)
     path = tmp_path / "runs/sweeps/s/optuna.journal"
     lines = path.read_bytes().splitlines(keepends=True)
-    for bad in (b'{"op_code":\x07}\n', b'{"op_code":"\xff"}\n'):
+    of_no_study = lines[2].replace(b"op_code", b"op_bode")  # JSON still, but no line of a study
+    for bad in (b'{"op_code":\x07}\n', b'{"op_code":"\xff"}\n', of_no_study, b"[]\n"):
         for place in (2, len(lines)):  # Optuna itself passes over the last line, until it has written the next
             path.write_bytes(b"".join([*lines[:place], bad, *lines[place + 1 :]]))
             with pytest.raises(ValueError, match=f"{path} is damaged. Move it away"):
