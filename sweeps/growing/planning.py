@@ -106,7 +106,7 @@ def _check_seeds(master: DictConfig, num_points: int, points: PairedPoints) -> N
     """ValueError for a rule that leaves out seeds of some arms. num_points: of the grid."""
     if num_points == len(points.arms) * len(points.seeds):
         return
-    for key in ("exclude", "zip", "when"):
+    for key in ("exclude", "zip", "when", "also"):
         for line in master[key]:
             if re.search(r"\bseed\b", line):
                 raise ValueError(f"{key}={line!r}: until and tune give every arm every seed. Drop seed from {key}.")

@@ -60,6 +60,10 @@ def info(home: Path) -> dict[str, object]:
             "exclude='loss=grpo seed=1': until and tune give every arm every seed. Drop seed from exclude.",
         ),
         (
+            ["-m", "loss=grpo,rloo", "seed=0,1,2", "also=loss=pacs seed=5", "until=decided", "budget=12"],
+            "also='loss=pacs seed=5': until and tune give every arm every seed. Drop seed from also.",
+        ),
+        (
             ["-m", "loss=grpo,rloo", "controls=still", "tune=lr:1e-4,1e-3"],
             "controls=still has lr=0, which tune=lr would replace.",
         ),
