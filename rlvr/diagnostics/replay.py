@@ -240,6 +240,9 @@ def _compose(
     if policy and _checkpoint(policy) is None:
         config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, "chat": config.model.get("chat", False)}
     config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0})
+    # The schedule of the run has more optimiser steps than this one batch.
+    config.trainer.update({"steps": config.steps, "schedule": "constant", "warmup_steps": 0})
+    config.trainer.update({"decay_steps": None, "final_lr": 0.0})
     checker.check(config, choices)
     checker.check_task(config, choices)
     return config

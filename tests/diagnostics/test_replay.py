@@ -87,6 +87,20 @@ def test_what_the_loss_of_the_run_brought_stays_with_that_loss() -> None:
     assert arms(["loss=grpo"], typed.config)[0].config.advantage["_target_"].endswith(".rloo")
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [{"schedule": "constant"}, {"schedule": "wsd", "warmup_steps": 150, "decay_steps": 100, "final_lr": 0.1}],
+    ids=str,
+)
+def test_rollouts_of_a_run_of_any_length_and_schedule_are_replayed(schedule: dict[str, float | str]) -> None:
+    """A run of 100 steps of 2 updates: 200 optimiser steps, of which a replay takes none."""
+    (run,) = arms(["loss=lad"], None)
+    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "lad"}
+    run.config.steps = run.config.trainer.steps = 100
+    run.config.trainer.update({"updates": 2, **schedule})
+    assert [arm.name for arm in arms(["loss=grpo,lad"], run.config)] == ["grpo", "lad"]
+
+
 def test_an_advantage_reaches_the_losses_that_read_one() -> None:
     grpo, pacs = (arm.config.advantage["_target_"] for arm in arms(["loss=grpo,pacs", "advantage=rloo"], None))
     assert grpo == "rlvr.objective.advantage.rloo"
