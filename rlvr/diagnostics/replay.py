@@ -97,8 +97,10 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             raise ValueError(
                 f"{word} is not understood: arguments are key=value. See `python -m rlvr.diagnostics.replay --help`."
             )
+        if key in own:
+            raise ValueError(f"{key} is typed twice: a replay has one. Drop {key}={value}.")
         if key in OWN_ARGUMENTS:
-            own.setdefault(key, value)
+            own[key] = value
         else:
             overrides.append(word)
     return {key: own.get(key, "") for key in OWN_ARGUMENTS}, overrides
@@ -261,6 +263,9 @@ def _inherit(
     What the run has only because its own loss brings it stays with that loss: an advantage, an overlong penalty.
     """
     typed = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
+    task = like.choices.get("task")
+    if task is not None and knobs.get("task", task) != task:
+        raise ValueError(f"task={knobs['task']}: these rollouts are answers to problems of task={task}. Drop it.")
     loss, of_run = choices["loss"], like.choices.get("loss")
     for group in ("task", "model", "advantage"):
         option = like.choices.get(group, choices.get(group))

@@ -101,6 +101,15 @@ def test_rollouts_of_a_run_of_any_length_and_schedule_are_replayed(schedule: dic
     assert [arm.name for arm in arms(["loss=grpo,lad"], run.config)] == ["grpo", "lad"]
 
 
+def test_rollouts_are_not_replayed_as_those_of_another_task() -> None:
+    """The model of another task has other words: its gradient of these tokens means nothing, if there is one."""
+    (run,) = arms(["loss=grpo"], None)
+    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "grpo"}
+    with pytest.raises(ValueError, match="task=skills: these rollouts are answers to problems of task=maze. Drop it."):
+        arms(["loss=grpo", "task=skills"], run.config)
+    assert arms(["loss=grpo", "task=maze"], run.config)
+
+
 def test_an_advantage_reaches_the_losses_that_read_one() -> None:
     grpo, pacs = (arm.config.advantage["_target_"] for arm in arms(["loss=grpo,pacs", "advantage=rloo"], None))
     assert grpo == "rlvr.objective.advantage.rloo"
@@ -118,6 +127,7 @@ def test_an_advantage_reaches_the_losses_that_read_one() -> None:
         (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
         (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
         (["lad"], "lad is not understood"),
+        (["rollouts=a.parquet", "rollouts=b.parquet"], "rollouts is typed twice: a replay has one. Drop rollouts=b"),
         (["rollouts=/nowhere.parquet"], "rollouts=/nowhere.parquet is no file"),
         (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
         (["--dry-run"], "there is no option --dry-run: arguments are KEY=VALUE, --config-dir DIR and --help."),
