@@ -15,7 +15,8 @@ A bundle is a zip archive that is never unpacked to disk: `about.json` (the stud
 
 There are no weights, and only the texts that the page shows. The same runs give the same bytes. A bundle may come from
 an untrusted source: members are read by their names into memory, within limits; nothing is unpickled or executed, no
-path in it is written to, and control characters in its texts are replaced.
+path in it is written to, and control characters in its texts are replaced (those of prompts and responses, which only
+the page shows, are kept).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -32,6 +34,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.frames.cache import decoded
@@ -48,7 +51,7 @@ from rlvr.ledger.tags import redact
 
 FORMAT = 1
 SUFFIX = layout.BUNDLE
-MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked; of a table
+MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked, and of a table's texts; of a table
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -69,6 +72,7 @@ SCHEMAS = {
 }
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SHOWN_ON_THE_PAGE = ("prompt", "response")  # and nowhere else
 
 
 # --- writing
@@ -264,8 +268,17 @@ def read(file: Path) -> Frames:
         return _frames(about, _runs_from_json(runs), tables)
     except OSError as error:
         raise LookupError(f"{file}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, pa.ArrowException) as error:
+    except RecursionError:
+        raise LookupError(f"{file} is no bundle that can be read: its description is nested too deeply") from None
+    except _UNREADABLE as error:
         raise LookupError(f"{file} is no bundle that can be read: {error}") from None
+
+
+# RuntimeError: a member is encrypted, or of a later version of zip. OverflowError: a number is too large for a column.
+_UNREADABLE = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, EOFError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, pa.ArrowException),
+)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
@@ -274,6 +287,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
     infos = [info for info in archive.infolist() if info.filename in known]
     if len(infos) > len(known) or sum(info.file_size for info in infos) > MOST_BYTES:
         raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB")
+    if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in infos):
+        raise ValueError("it is compressed in another way than bundles are")
     members: dict[str, bytes] = {}
     for info in infos:
         with archive.open(info) as member:
@@ -285,13 +300,39 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     schema = pa.schema(list(SCHEMAS[name].items()))
     if data is None:
         return schema.empty_table()
-    file = pq.ParquetFile(io.BytesIO(data), thrift_string_size_limit=1 << 24, thrift_container_size_limit=1 << 20)
+    limits = {"thrift_string_size_limit": 1 << 24, "thrift_container_size_limit": 1 << 20}
+    file = pq.ParquetFile(io.BytesIO(data), **limits)
     size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+    too_much = ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
     if file.metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
-        raise ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
+        raise too_much
     if not file.schema_arrow.equals(schema):
         raise ValueError(f"its table {name} has other columns than {', '.join(schema.names)}")
-    return file.read(use_threads=False)
+    # A few bytes may say that one long text stands in every row: as a dictionary it is in memory once.
+    texts = [column for column, kind in SCHEMAS[name].items() if kind == _TEXT]
+    table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(use_threads=False)
+    if sum(map(_text_bytes, table.select(texts).columns)) > MOST_BYTES:
+        raise too_much
+    for column in texts:
+        if column not in _SHOWN_ON_THE_PAGE:
+            table = table.set_column(table.schema.get_field_index(column), column, _printable(table[column]))
+    return table.cast(schema)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Bytes of all texts of a column of dictionaries, once they are no longer dictionaries."""
+    compute: Any = pc
+    lengths = [compute.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    return sum(compute.sum(part.cast(pa.int64())).as_py() or 0 for part in lengths)
+
+
+def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of dictionaries with control characters replaced, because these texts are printed in terminals."""
+    chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, pa.array(_cleaned(chunk.dictionary.to_pylist()), _TEXT))
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(chunks, column.type)
 
 
 def _from_json(data: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
@@ -191,12 +192,17 @@ def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(pac
     _, file = packed
     with zipfile.ZipFile(file) as archive:
         runs = json.loads(archive.read("runs.json"))
+        judged = pq.read_table(io.BytesIO(archive.read("counts.parquet")))
     runs["name"]["values"][0] = "\x1b]0;owned\x07name"
+    place = judged.schema.get_field_index("source")
+    judged = judged.set_column(place, judged.schema.field(place), pa.array(["\x1b[2Jmaze"] * judged.num_rows))
     hostile = {"../../evil.txt": b"x", "/tmp/evil.txt": b"x", "runs.json": json.dumps(runs).encode()}
+    hostile["counts.parquet"] = parquet(judged)
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     frames = bundle.read(rebuilt(file, inner / "hostile.rlvr", **hostile))
     assert frames.rows[0].name == "\ufffd]0;owned\ufffdname"
+    assert set(frames.judgements.table["source"].to_pylist()) == {"\ufffd[2Jmaze"}
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["hostile.rlvr"]
 
 
@@ -206,6 +212,7 @@ def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(pac
         ({"about.json": None}, "about.json"),
         ({"about.json": b"[]"}, "no JSON object"),
         ({"about.json": b'{"format": 99}'}, "its format is 99"),
+        ({"about.json": b"[" * 100_000 + b"]" * 100_000}, "nested too deeply"),
         ({"runs.json": b"{}"}, f"its runs have no {COLUMNS[0]}"),
         ({"counts.parquet": parquet(pa.table({"evil": [1]}))}, "counts has other columns"),
         ({"counts.parquet": b"PAR1 garbage"}, "no bundle"),
@@ -225,3 +232,43 @@ def test_a_bundle_that_unpacks_to_more_than_the_limit_is_refused_unread(packed, 
         bundle.read(rebuilt(packed[1], tmp_path / "big.rlvr", **{"about.json": b" " * 20_000}))
     with pytest.raises(LookupError, match=r"nothing\.rlvr: No such file"):
         bundle.read(tmp_path / "nothing.rlvr")
+
+
+def test_a_damaged_bundle_is_refused_whatever_its_bytes_have_become(packed, tmp_path):
+    content = bytearray(packed[1].read_bytes())
+    bad = tmp_path / "damaged.rlvr"
+    for place in range(0, len(content), max(1, len(content) // 400)):
+        bad.write_bytes(content[:place] + bytes([content[place] ^ 0x3C]) + content[place + 1 :])
+        with contextlib.suppress(LookupError):  # or the byte decides nothing
+            bundle.read(bad)
+
+
+def test_a_bundle_in_another_compression_is_refused(packed, tmp_path):
+    bad = tmp_path / "lzma.rlvr"
+    with zipfile.ZipFile(packed[1]) as archive, zipfile.ZipFile(bad, "w", zipfile.ZIP_LZMA) as copy:
+        for name in archive.namelist():
+            copy.writestr(name, archive.read(name))
+    with pytest.raises(LookupError, match="compressed in another way"):
+        bundle.read(bad)
+
+
+def test_a_long_text_that_a_few_bytes_put_into_every_row_is_refused_before_it_is_written_out(
+    packed, tmp_path, monkeypatch
+):
+    # 3000 rows of one text of 10 kB are 30 MB, and the file holds the text once.
+    rows = {
+        "run_id": "r",
+        "step": 1,
+        "source": "s",
+        "problem_id": "p",
+        "prompt": "",
+        "sample": 0,
+        "response": "x" * 10_000,
+    }
+    rows |= {"outcome": "wrong", "num_tokens": 1}
+    table = pa.table({name: pa.array([value] * 3000) for name, value in rows.items()})
+    data = parquet(table)
+    assert len(data) < 10_000
+    monkeypatch.setattr(bundle, "MOST_BYTES", 10_000_000)
+    with pytest.raises(LookupError, match="its table responses holds more than"):
+        bundle.read(rebuilt(packed[1], tmp_path / "bomb.rlvr", **{"responses.parquet": data}))
