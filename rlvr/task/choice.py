@@ -10,7 +10,7 @@ from annotated_types import Interval
 from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.fence import TAGGED
+from rlvr.task.fence import last_tagged
 from rlvr.task.math import last_boxed
 from rlvr.task.procedural import Dice
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
@@ -150,8 +150,8 @@ def named_choice(response: str, choices: Sequence[str]) -> str | None:
     """
     if (boxed := last_boxed(response)) is not None:
         return _letter(boxed[len("\\boxed{") : -1], choices)
-    if tagged := TAGGED.findall(response):
-        return _letter(tagged[-1], choices)
+    if (tagged := last_tagged(response)) is not None:
+        return _letter(tagged, choices)
     for line_end in reversed(ANSWER_LINE.findall(response)):
         if letter := _letter(line_end, choices):
             return letter

@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
+
+
+def last_tagged(text: str) -> str | None:
+    """The content of the last <answer>...</answer>; None if there is none.
+
+    Tags that are opened behind the last END are not searched: a degenerate response opens thousands, and each would be
+    searched to the end of the text.
+    """
+    tagged = TAGGED.findall(text, 0, text.rfind(END) + len(END)) if END in text else []
+    return tagged[-1] if tagged else None
 
 
 def last_block(text: str, languages: Sequence[str]) -> str | None:

@@ -12,7 +12,7 @@ from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.fence import TAGGED
+from rlvr.task.fence import last_tagged
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
@@ -165,8 +165,8 @@ def final_answer(text: str) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed
-    tagged = TAGGED.findall(text)
-    return f"\\boxed{{{tagged[-1].strip()}}}" if tagged else None
+    tagged = last_tagged(text)
+    return None if tagged is None else f"\\boxed{{{tagged.strip()}}}"
 
 
 def _tolerance(cell: Cell) -> float:

@@ -24,7 +24,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.countdown import parse
-from rlvr.task.fence import TAGGED
+from rlvr.task.fence import last_tagged
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
@@ -247,8 +247,8 @@ class ReasoningGym(Procedural[Item]):
 
     def _answer(self, response: str) -> str | None:
         if not self.spelled:
-            tagged = TAGGED.findall(response)
-            return tagged[-1].strip() if tagged else None
+            tagged = last_tagged(response)
+            return None if tagged is None else tagged.strip()
         return read_response(response)
 
     def close(self) -> None:

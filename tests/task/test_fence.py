@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from rlvr.task.fence import last_block
+from rlvr.task.fence import last_block, last_tagged
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,25 @@ from rlvr.task.fence import last_block
 )
 def test_the_last_closed_block_of_python_is_the_program(text: str, expected: str | None) -> None:
     assert last_block(text, ("python", "py", "")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<answer>1</answer> no: <answer>2</answer>", "2"),
+        ("<answer>1</answer> no: <answer>2", "1"),
+        ("<answer>a<answer>b\n</answer></answer>", "a<answer>b\n"),
+        ("</answer><answer>", None),
+        ("<answer></answer>", ""),
+        ("", None),
+    ],
+)
+def test_the_last_closed_tag_holds_the_answer(text: str, expected: str | None) -> None:
+    assert last_tagged(text) == expected
+
+
+def test_a_response_that_opens_the_tag_thousands_of_times_is_read_at_once() -> None:
+    # 40,000 tags: each of them searched to the end of the text would be a minute.
+    start = time.process_time()
+    assert last_tagged("<answer>1</answer>" + "<answer>" * 40_000) == "1"
+    assert time.process_time() - start < 1
