@@ -199,6 +199,17 @@ def test_a_verdict_cannot_be_forged(pool: Pool, tests: dict[str, Any]) -> None:
     assert outcomes(pool, *FORGERIES, tests=tests) == ["wrong"] * len(FORGERIES)
 
 
+def test_an_exception_of_a_program_does_not_end_the_loops_of_the_tests(pool: Pool) -> None:
+    loops = [
+        "for a, b in zip(map(double, [1, 2]), [2, 4]): assert a == b",
+        "assert all(map(lambda x: double(x) == 2 * x, [1]))",
+    ]
+    for loop in loops:
+        tests = {"names": ["double"], "setup": "", "tests": loop}
+        programs = ("def double(x): raise StopIteration", "def double(x): return 2 * x")
+        assert outcomes(pool, *programs, tests=tests) == ["wrong", "correct"]
+
+
 def test_a_program_cannot_choose_to_be_no_answer_at_all(pool: Pool) -> None:
     """`error` is never trained on: a program that could cause it would escape its punishment."""
     programs = [
