@@ -53,11 +53,15 @@ def is_alive(job: Mapping[str, Any]) -> bool | None:
 
 
 def lock_is_held(path: Path) -> bool | None:
-    """Whether any process holds this lock; None if this cannot be tested. Takes a shared lock for an instant."""
+    """Whether any process holds this lock; None if this cannot be tested, as of another user's. Takes a shared lock for
+    an instant.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,11 +89,12 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 def lock(path: Path, patience_s: float = 0.5) -> int | None:
     """File descriptor that holds the lock; None if another process holds it for longer than `patience_s`.
 
-    The default is longer than `lock_is_held` keeps the lock.
+    The default is longer than `lock_is_held` keeps the lock. Only its owner may open the file: who can read it can lock
+    it, and another user could keep a run from going on.
 
     Raises ValueError if the file system has no locks.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience_s
     while True:
         try:

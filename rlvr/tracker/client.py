@@ -64,7 +64,7 @@ class Client:
         self._artifacts = artifacts
         path = sqlite_path(uri)
         # Processes that create the tables of one database at the same time crash in its migrations.
-        with _translated(), FileLock(f"{path}.lock", timeout=60) if path else nullcontext():
+        with _translated(), FileLock(f"{path}.lock", timeout=60, mode=0o600) if path else nullcontext():
             if path is not None:
                 _create_database(path)
             self._mlflow = MlflowClient(tracking_uri=uri)

@@ -244,7 +244,7 @@ class Shipper:
         """Hold the lock of the home. Raises StoreDown if another pass holds it for longer than LOCK_S."""
         from filelock import FileLock, Timeout
 
-        held = FileLock(layout.mlflow_lock(self.home))
+        held = FileLock(layout.mlflow_lock(self.home), mode=0o600)  # as `rlvr.ledger.lock.lock`
         try:
             held.acquire(timeout=LOCK_S)
         except Timeout:

@@ -46,6 +46,7 @@ def up(root: Path = ROOT, *, nodes: int = 4) -> Settings:
 @contextlib.contextmanager
 def _start_lock_held() -> Iterator[None]:
     """Only one cluster starts at a time, so that two do not choose the same free ports, or call apt at once."""
+    LOCK.touch(mode=0o600)  # who can read it can lock it
     with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -58,3 +58,19 @@ def test_the_error_for_a_file_system_without_locks_has_a_remedy(
     with pytest.raises(raised, match=message.format(path=re.escape(str(path)))):
         lock.lock(path)
     assert path not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]
+
+
+def test_other_users_cannot_take_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = lock.lock(path)
+    assert held is not None
+    assert path.stat().st_mode & 0o777 == 0o600
+    lock.unlock(held)
+
+
+def test_whether_the_lock_of_another_user_is_held_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert lock.lock_is_held(tmp_path / "lock") is None
