@@ -24,7 +24,7 @@ def markdown(table: Table) -> str:
     parts = [f"# {table.title}", table.question]
     parts += [_markdown_grid(g) for g in grids(table)]
     if table.notes:
-        parts.append("\n".join(f"- {n}" for n in table.notes))
+        parts.append("\n".join(f"- {_without_html(n)}" for n in table.notes))
     for paper in table.published_apart:
         parts.append(f"## Published: {paper.label}")
         parts += [_markdown_grid(g) for g in published_grids(paper)]
@@ -46,11 +46,11 @@ def _markdown_grid(grid: Grid) -> str:
 
     rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:]), ""])
     lines = (
-        [f"**{grid.title}**", "", line(header), rule, *map(line, rows)]
+        [f"**{_without_html(grid.title)}**", "", line(header), rule, *map(line, rows)]
         if grid.title
         else [line(header), rule, *map(line, rows)]
     )
-    return "\n".join(lines + [f"\n{n}" for n in grid.notes])
+    return "\n".join(lines + [f"\n{_without_html(n)}" for n in grid.notes])
 
 
 def _with_mark(text: str, mark: str, best: str, second: str) -> str:
@@ -60,11 +60,19 @@ def _with_mark(text: str, mark: str, best: str, second: str) -> str:
 
 def _escaped(text: str) -> str:
     """The text with | escaped, which ends a cell in Markdown."""
-    return text.replace("|", r"\|")
+    return _without_html(text).replace("|", r"\|")
+
+
+def _without_html(text: str) -> str:
+    """The text in one line, in which no < begins a tag: names come from data sets, and from bundles of strangers."""
+    return re.sub(r"<(?=[a-zA-Z/!?])", r"\<", " ".join(text.split("\n")))
 
 
 def to_csv(table: Table) -> str:
-    """Every cell at full precision, shares as fractions: COLUMNS, and COMPARED where a row has a reference."""
+    """Every cell at full precision, shares as fractions: COLUMNS, and COMPARED where a row has a reference.
+
+    An apostrophe is put before a text that a spreadsheet would compute.
+    """
     compared = [c for c in COMPARED if (table.cells["reference"] != "").any()]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -74,8 +82,13 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
+_FORMULA = re.compile(r"[=@\t]|[-+](?![-+\d.e ]*\Z)")  # but numbers, one or several
+
+
 def _full_precision(value: Any) -> Any:
     """NaN as an empty cell, whole numbers above 1 without a decimal point."""
+    if isinstance(value, str) and _FORMULA.match(value):
+        return f"'{value}"
     if not isinstance(value, float):
         return value
     if math.isnan(value):
@@ -87,7 +100,7 @@ def latex(table: Table) -> str:
     r"""One `table` environment per grid; the document needs \usepackage{booktabs,amssymb}."""
     parts = [f"% {table.title}: {table.question}".replace("\n", " ")]
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
-    parts += [f"% {note}" for note in table.notes]
+    parts += [f"% {note}".replace("\n", " ") for note in table.notes]
     for p, paper in enumerate(table.published_apart):
         titled = [replace(g, title=": ".join(filter(None, (paper.label, g.title)))) for g in published_grids(paper)]
         parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(titled)]

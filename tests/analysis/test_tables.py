@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -308,6 +309,21 @@ def test_csv_keeps_every_cell_at_full_precision(spoilt):
             assert (row[name] == "") == math.isnan(cell[name])
             assert row[name] == "" or float(row[name]) == cell[name]
         assert row["state"] == cell["state"]
+
+
+def test_names_are_text_in_every_format_not_formulas_commands_or_tags(complete):
+    """Names come from data sets, and from bundles of strangers."""
+    hostile = {"js": "=cmd|' /C calc'!A0", "hd": "-2+cmd()", "tv": "@SUM(1)", "jf": "<img src=x>\n\\input{/etc/passwd}"}
+    table = divergence.table(complete)
+    cells = table.cells.assign(row=table.cells["row"].replace(hostile), per_seed="-0.5 1e-05")
+    note = f"Against {hostile['jf']}: 3 seeds."
+    table = replace(table, cells=cells, notes=(note,), published=(), beside=False)
+    written = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert {f"'{hostile[name]}" for name in ("js", "hd", "tv")} <= {row["row"] for row in written}
+    assert {row.get("per_seed", "-0.5 1e-05") for row in written} == {"-0.5 1e-05"}  # no formula, but numbers
+    assert not [line for line in latex(table).splitlines() if line.startswith("\\input")]
+    assert "<img" not in markdown(table).replace(r"\<img", "")
+    assert r"- Against \<img src=x> \input{/etc/passwd}: 3 seeds." in markdown(table).splitlines()
 
 
 def test_special_characters_of_latex_are_escaped():
