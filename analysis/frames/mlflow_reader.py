@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +21,7 @@ from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, lines_by_reason
 
 ANSWER_S = 3.0  # how long a server may take to answer the first request
+DATABASES, SERVERS = ("sqlite:", "postgresql", "mysql", "mssql"), ("http:", "https:", "databricks")  # begin addresses
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 
 
@@ -32,7 +34,12 @@ class MlflowReader:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.sql = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
+        self.sql = uri.startswith(DATABASES)
+        if not _is_address(uri):
+            raise LookupError(
+                f"{words.redact(uri)} is no address of MLflow's. Type one such as --uri sqlite:///mlflow.db or --uri "
+                "http://127.0.0.1:5000; in a password write %5B for [, and so on."
+            )
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
         if fault := _fault_of_server(uri):
@@ -60,27 +67,51 @@ class MlflowReader:
     def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:
         """run_id, step, name, value of these runs."""
         owner = {uuid: run_id for run_id in run_ids for uuid in self._attempts.get(run_id, ())}
-        return tidy_metrics([self._sql_metrics(owner) if self.sql else self._client_metrics(owner)])
+        if self.sql:
+            return tidy_metrics([self._sql_metrics(owner)])
+        with self._refusals_in_one_line():
+            return tidy_metrics([self._client_metrics(owner)])
 
     def _catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
-        return self._sql_catalogue() if self.sql else self._client_catalogue()
+        if self.sql:
+            return self._sql_catalogue()
+        with self._refusals_in_one_line():
+            return self._client_catalogue()
+
+    @contextlib.contextmanager
+    def _refusals_in_one_line(self) -> Iterator[None]:
+        """Raise what a server refuses, such as a request without its password, as LookupError."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as error:
+            raise LookupError(
+                f"{words.redact(self.uri)} cannot be read ({self._without_password(error)}). Without --source the "
+                "report reads runs/."
+            ) from None
+
+    def _without_password(self, error: BaseException) -> str:
+        """The first line of an error's message. With an @ in a password, libraries take its end for a host."""
+        fault = words.redact(str(error).partition("\n")[0])
+        for part in filter(None, (urlsplit(self.uri).password or "").split("@")):
+            fault = fault.replace(part, "***")
+        return fault
 
     def _query(self, statement: str) -> pd.DataFrame:
         import sqlalchemy
         import sqlalchemy.exc
 
-        engine = sqlalchemy.create_engine(self.uri)
         try:
+            engine = sqlalchemy.create_engine(self.uri, poolclass=sqlalchemy.NullPool)
             with engine.connect() as connection:
                 return pd.read_sql_query(sqlalchemy.text(statement), connection)
-        except (sqlalchemy.exc.SQLAlchemyError, pd.errors.DatabaseError) as error:
-            fault = str(error.__cause__ or error).splitlines()[0]
+        except (sqlalchemy.exc.SQLAlchemyError, pd.errors.DatabaseError, ImportError, ValueError) as error:
+            fault = self._without_password(error.__cause__ or error)  # ImportError: no driver for such a database
             raise LookupError(
                 f"{words.redact(self.uri)} cannot be read ({fault}). Without --source the report reads runs/; a "
                 "damaged mlflow.db may be moved away: `python -m sweeps sync` restores all of it."
             ) from None
-        finally:
-            engine.dispose()
 
     def _sql_catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
         ours = "SELECT run_uuid FROM tags WHERE key = 'rlvr.run_id'"
@@ -152,6 +183,13 @@ class MlflowReader:
                     for m in client.get_metric_history(uuid, name)
                 ]
         return _tidy(pd.DataFrame(rows, columns=["run_uuid", "step", "name", "value", "is_nan", "timestamp"]), owner)
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        return uri.startswith((*DATABASES, *SERVERS)) and bool(urlsplit(uri))
+    except ValueError:  # a bracket where none may be
+        return False
 
 
 def _fault_of_server(uri: str) -> str:

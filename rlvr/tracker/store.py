@@ -181,6 +181,9 @@ def _network_filesystem(path: Path, mounts: str) -> str | None:
 
 
 def secrets(uri: str) -> list[str]:
-    """The parts of a URI that must not be printed: its password, which error messages of libraries may contain."""
-    password = urlsplit(uri).password
-    return [part for part in {password, unquote(password or "")} if part]
+    """The parts of a URI that must not be printed: its password, which error messages of libraries may contain, and the
+    pieces of one with an @ in it, whose end libraries take for a host. Longest first.
+    """
+    password = urlsplit(uri).password or ""
+    parts = {password, unquote(password), *password.split("@")} - {""}
+    return sorted(parts, key=lambda part: (-len(part), part))

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pandas as pd
@@ -466,6 +469,39 @@ def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tm
                 load(tmp_path, source="mlflow", uri=uri)
             assert time.monotonic() - began < 10
             assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("postgresql://ann:s3c@ret@127.0.0.1:9/x", "cannot be read"),
+        ("postgresql://ann:s3cret@127.0.0.1:port/x", "'port'"),
+        ("postgresql://ann:s3[cret@127.0.0.1/x", "in a password write %5B"),
+        ("mysql+nodriver://ann:s3cret@127.0.0.1/x", "cannot be read"),
+        ("foo://ann:s3cret@127.0.0.1", "is no address of MLflow's"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_one_line_without_its_password(tmp_path: Path, uri: str, message: str) -> None:
+    with pytest.raises(LookupError, match=message) as caught:
+        load(tmp_path, source="mlflow", uri=uri)
+    assert not re.search("s3|ret@", str(caught.value))
+
+
+def test_a_server_that_asks_for_a_password_is_one_line(tmp_path: Path) -> None:
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 401)
+            self.end_headers()
+            self.wfile.write(b"You are not authenticated")
+
+        do_POST = do_GET
+
+    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(LookupError, match="You are not authenticated") as caught:
+            load(tmp_path, source="mlflow", uri=f"http://ann:s3cret@127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_damaged_database_gives_one_line_with_the_remedy(tmp_path: Path) -> None:
