@@ -135,16 +135,22 @@ def read_verified_config(run_dir: Path) -> dict[str, Any]:
 
 
 def check_owner(directory: Path) -> None:
-    """Raises Unreadable for what another user but root owns, unless $RLVR_TRUST=1: configs name code that is run."""
-    try:
-        owner = directory.stat().st_uid
-    except FileNotFoundError:
-        return
-    if owner not in (os.geteuid(), 0) and not trusted(EVERYBODY):
-        why = (
-            f"it belongs to user {owner}, and what it says is run as code. If you trust that user: {TRUST}={EVERYBODY}"
-        )
-        raise Unreadable(str(directory), why)
+    """Raises Unreadable for the directory of a run or sweep that another user but root owns, unless $RLVR_TRUST=1:
+    configs name code that is run. Also for its files that name code: where others may write, another user may have put
+    them there.
+    """
+    files = (layout.config(directory), layout.info(directory), layout.sweep_info(directory), layout.manifest(directory))
+    for path in (directory, *files):
+        try:
+            owner = path.stat().st_uid
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # whoever reads it is told
+            continue
+        if owner not in (os.geteuid(), 0) and not trusted(EVERYBODY):
+            why = (
+                f"it belongs to user {owner}, and what it says is run as code. If you trust that user: "
+                f"{TRUST}={EVERYBODY}"
+            )
+            raise Unreadable(str(path), why)
 
 
 def trusted(whom: str) -> bool:

@@ -184,3 +184,16 @@ def test_a_run_of_another_user_is_rejected_unless_trusted(tmp_path: Path, monkey
         else:
             with pytest.raises(Unreadable, match=r"belongs to user 12345, .* If you trust that user: RLVR_TRUST=1"):
                 check_owner(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
+@pytest.mark.parametrize("name", ["config.yaml", "run.json", "sweep.json", "manifest.jsonl"])
+def test_a_file_that_another_user_has_put_into_our_directory_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("RLVR_TRUST", raising=False)
+    (tmp_path / name).touch()
+    check_owner(tmp_path)
+    os.chown(tmp_path / name, 12345, -1)
+    with pytest.raises(Unreadable, match=rf"{name}: it belongs to user 12345"):
+        check_owner(tmp_path)
