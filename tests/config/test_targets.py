@@ -53,11 +53,28 @@ def test_a_missing_directory_is_named_and_can_be_replaced_by_a_link(
     targets.make_importable([str(was)], config)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"loss": "${oc.decode:'{_target_: os.makedirs, name: x}'}"},
+        {"loss": {"_target_": "rlvr.loss.grpo.grpo", "clip_low": "${oc.env:HF_TOKEN}"}},
+        {"task": {"train": ["a.jsonl", "${cluster.setup}"]}},
+    ],
+)
+def test_a_config_on_disk_refers_to_nothing(config: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"is a reference \(\$\{\), and the config of a run has none"):
+        targets.make_importable([], config)
+
+
+def test_the_lines_of_a_job_may_name_variables_of_the_shell() -> None:
+    targets.make_importable([], {"cluster": {"setup": ["cd ${TMPDIR:-/tmp}"], "environment": {"A": "${B}"}}})
+
+
 def test_every_option_of_conf_is_a_component() -> None:
     registry = Registry()
     groups = ("loss", "advantage", "divergence", "task", "model", "trainer", "rollout", "presample")
     nodes = [registry.node(group, option) for group in groups for option in registry.options(group)]
-    targets.make_importable([], [OmegaConf.to_container(node, resolve=False) for node in nodes])
+    targets.refuse_targets([OmegaConf.to_container(node, resolve=False) for node in nodes], [])
 
 
 @pytest.mark.parametrize(
