@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from analysis.scores.crossed import Interval
 
 TIMES = ("hours", "time/", "throughput/")  # what names of times and of rates begin with
+RESIDUE = 1e-9  # as a printed difference: smaller ones are rounding
 AVERAGE = "Average"  # stands for the mean of the benchmarks where a benchmark's name is expected
 
 
@@ -55,11 +56,15 @@ class Metric:
         return "points" if self.unit == "%" else self.unit
 
     def difference(self, effect: float, interval: Interval) -> str:
-        """A difference as it is printed: `+1.2 [−0.3, 2.7] points`, or `+1.2 without a spread` without an interval."""
-        low, high = self.scale * interval.low, self.scale * interval.high
-        spread = "without a spread" if math.isnan(low) else f"[{low:.3g}, {high:.3g}]"
-        number = f"{self.scale * effect:+.3g} {spread}".replace("-", "−")
-        return f"{number} {self.of_differences}".rstrip()
+        """A difference as it is printed: `+1.2 [−0.3, 2.7] points`, or `+1.2 points without a spread` without an
+        interval. What only rounding has left of equal scores is +0.
+        """
+        size, low, high = (self.scale * value for value in (effect, interval.low, interval.high))
+        number = f"{0.0 if abs(size) < RESIDUE else size:+.3g}"
+        parts = [number, self.of_differences, "without a spread"]
+        if not math.isnan(low):
+            parts = [number, f"[{low:.3g}, {high:.3g}]", self.of_differences]
+        return " ".join(filter(None, parts)).replace("-", "−")
 
     @property
     def is_of_time(self) -> bool:

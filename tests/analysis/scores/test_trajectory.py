@@ -15,8 +15,9 @@ from analysis.frames.load import load
 from analysis.report.grid import grids
 from analysis.scores.arm import Arm, arms
 from analysis.scores.claim import Outcome
+from analysis.scores.crossed import Interval
 from analysis.scores.measured import Point
-from analysis.scores.metric import _evaluation, avg, check_ahead, pass_at
+from analysis.scores.metric import ENTROPY, MODES_COVERED, _evaluation, avg, check_ahead, pass_at
 from analysis.scores.question import questions
 from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
 from analysis.scores.verdict import verdicts
@@ -33,6 +34,16 @@ SOURCES = ["maze7"]
 def test_more_is_better_of_rewards_and_not_of_every_number_of_an_evaluation(name: str, better: int) -> None:
     metric = _evaluation(f"evaluation/{name}")
     assert (metric.name, metric.better) == (name, better)
+
+
+def test_a_difference_is_printed_with_its_unit_and_without_what_rounding_has_left():
+    unknown = Interval(math.nan, math.nan)
+    assert avg(8).difference(-0.012, Interval(-0.02, -0.004)) == "−1.2 [−2, −0.4] points"
+    assert ENTROPY.difference(0.25, unknown) == "+0.25 nats without a spread"
+    assert MODES_COVERED.difference(0.0, unknown) == "+0 without a spread"
+    assert 0.1 + 0.2 - 0.3 > 0  # as 64-bit numbers
+    assert avg(10).difference((0.1 + 0.2 - 0.3) / 3, Interval(-0.1, 0.1)) == "+0 [−10, 10] points"
+    assert avg(8).difference(-0.0, Interval(-0.1, 0.1)) == "+0 [−10, 10] points"
 
 
 def test_a_curve_crosses_between_two_evaluations():
