@@ -7,7 +7,9 @@ job of a wave calls it (sweeps/slurm/job_of_report.py) and submits the next wave
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,13 @@ def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Ge
 def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Callable[[str], None] = print) -> Outcome:
     """Run all waves on this machine, one after the other. start: runs the unfinished runs of the sweep until they end.
 
-    Returns the outcome of the last wave. A wave that was interrupted, or has runs without a result, is not decided: the
-    same command continues it.
+    Returns the outcome of all these waves together. A wave that was interrupted, or has runs without a result, is not
+    decided: the same command continues it.
     """
     with deciding_lock_held(ledger, sweep_id):
         outcome = Outcome()
         while wanted := advance(ledger, sweep_id, say):
-            outcome = start()
+            outcome = _with_earlier(outcome, start())
             open_runs = [state for state in ledger.states(wanted) if state.state not in ENDED]
             if open_runs:
                 say(f"{len(open_runs)} runs of this wave have no result yet: the same command continues them.")
@@ -74,6 +76,20 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
         if not outcome.finished and not outcome.skipped:
             outcome.skipped = [line["run_id"] for line in ledger.sweep(sweep_id).runs]
         return outcome
+
+
+def _with_earlier(earlier: Outcome, newest: Outcome) -> Outcome:
+    """The outcome of a wave together with the earlier ones of this launch, whose runs have all ended."""
+    return replace(
+        newest,
+        finished=[*earlier.finished, *newest.finished],
+        failed=[*earlier.failed, *newest.failed],
+        skipped=[run_id for run_id in newest.skipped if run_id not in earlier.finished],
+        seconds=earlier.seconds + newest.seconds,
+        busy_s=[sum(of_worker) for of_worker in itertools.zip_longest(earlier.busy_s, newest.busy_s, fillvalue=0.0)],
+        states=earlier.states | newest.states,
+        messages=earlier.messages | newest.messages,
+    )
 
 
 def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -> list[str]:

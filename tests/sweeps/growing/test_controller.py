@@ -17,11 +17,13 @@ from analysis.scores.claim import CLAIMS
 from analysis.scores.findings import findings
 from analysis.scores.question import questions
 from analysis.tables import tuning as tuning_table
+from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
-from sweeps.growing.controller import advance, has_results
+from sweeps.growing.controller import advance, grow, has_results
 from sweeps.growing.record import FINAL, TUNING, Candidate, Record
 from sweeps.planned import PlannedRun
+from sweeps.verdict import Outcome
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
 
 PROBLEMS = 60
@@ -106,6 +108,29 @@ def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
     assert len(ledger.sweep("s").runs) == 9 + 3 * 2
     assert advance(ledger, "s", print) == []
     assert ledger.sweep("s").info["until"] == info  # nothing is looked at again
+
+
+def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> None:
+    """Nine runs at the first look and three more at each of the next three, of which one diverges at the second."""
+    until(tmp_path)
+    ledger, begun = Ledger(tmp_path), list[str]()
+
+    def start() -> Outcome:
+        new = [run_id for run_id in ledger.sweep("s").run_ids if run_id not in begun]
+        diverging = [run_id for run_id in new if run_id == "id-rloo-lr1e-06-final-s3"]
+        outcome = Outcome(skipped=[run_id for run_id in begun if "rloo-lr1e-06-final-s3" not in run_id])
+        outcome.seconds, outcome.busy_s = 10.0, [4.0, 8.0]
+        for run_id in new:
+            outcome.add(run_id, State.DIVERGED if run_id in diverging else State.FINISHED)
+            train(tmp_path, lambda _, seed: 3 + seed % 2, "diverged" if run_id in diverging else "ok", of=run_id[3:])
+        begun.extend(new)
+        return outcome
+
+    outcome = grow(ledger, "s", start, lambda _: None)
+    assert len(begun) == 18
+    assert outcome.failed == ["id-rloo-lr1e-06-final-s3"]
+    assert sorted([*outcome.finished, *outcome.failed]) == sorted(begun)
+    assert outcome.summary() == "17 of 18 runs finished, 1 diverged. 40s; 2 workers busy 60% of the time"
 
 
 def test_where_nothing_can_be_compared_nothing_is_decided(tmp_path: Path) -> None:
