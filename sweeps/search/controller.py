@@ -27,6 +27,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps.planned import PlannedRun, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
+from sweeps.verdict import Outcome
 
 NO_VALUE = "no_value"
 # A trial that ended for one of these causes would do so again.
@@ -76,6 +77,7 @@ class Search:
         self.lines = {run["run_id"]: dict(run) for run in known}  # of the manifest
         self.open: dict[int, OpenTrial] = {}  # by number
         self.started: set[str] = set()
+        self.skipped = [state.run_id for state in ledger.states(self.lines) if state.state is State.FINISHED]
 
     def run(self, runs: Runs, at_once: int) -> None:
         """Run trials until n_trials are told, or the user stops the search. ValueError for a metric that no run has."""
@@ -143,9 +145,12 @@ class Search:
         judged = self._is_judged(run.run_id)
         trial.set_user_attr("run_id", run.run_id)
         trial.set_user_attr("overrides", overrides)
+        is_new = run.run_id not in self.lines
         self._record(trial.number, run, own)
         open_trial = self.open[trial.number] = OpenTrial(trial, run.run_id, " ".join(own))
         state = self.ledger.state(run.run_id).state
+        if is_new and state is State.FINISHED:
+            self.skipped.append(run.run_id)
         if state is State.FINISHED or (judged and state in (State.PRUNED, State.DIVERGED, State.FAILED)):
             self._watch(open_trial, prune=False)
             self._tell(open_trial)
@@ -250,6 +255,13 @@ class Search:
         trial.set_user_attr("message", message)
         self.study.tell(trial, state=TrialState.FAIL)
         self.runs.say(f"trial {trial.number}: failed: {cause}{': ' + message if message else ''}")
+
+    def record_runs(self, outcome: Outcome) -> None:
+        """Record in the outcome of this command how the runs of all trials have ended."""
+        outcome.skipped += self.skipped
+        for state in self.ledger.states(self.lines):
+            if state.run_id not in self.skipped:
+                outcome.add(state.run_id, state.state, state.message)
 
     @property
     def counts(self) -> Counter[str]:

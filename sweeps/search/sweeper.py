@@ -242,6 +242,7 @@ class SearchSweep:
         sweep_id = planned.sweep_id
         target = ledger.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
         held = lock(layout.lock(target))
         if held is None:
             raise ValueError(
@@ -270,13 +271,18 @@ class SearchSweep:
             best = report(search)
         finally:
             unlock(held)
-        outcome = _outcome(search, interrupted=runs.stopping)
+        outcome = _outcome(search, interrupted=runs.stopping, seconds=time.monotonic() - began)
         self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=False))
         return best
 
 
-def _outcome(search: Search, *, interrupted: bool) -> Searched:
-    return Searched(complete=search.counts["complete"], done=search.done, interrupted=interrupted and not search.done)
+def _outcome(search: Search, *, interrupted: bool, seconds: float) -> Searched:
+    done = search.done
+    outcome = Searched(
+        complete=search.counts["complete"], done=done, interrupted=interrupted and not done, seconds=seconds
+    )
+    search.record_runs(outcome)
+    return outcome
 
 
 def _words(value: str | Sequence[str] | None) -> list[str]:

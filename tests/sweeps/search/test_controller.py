@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 from rlvr.ledger import journal, layout
 from sweeps.search.pruner import patient
 from sweeps.search.report import report
+from sweeps.verdict import Outcome
 from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
 
 MEDIAN = {"n_startup_trials": 2, "n_warmup_steps": 0, "n_min_trials": 1}
@@ -106,6 +107,18 @@ def test_a_damaged_journal_is_named_and_without_it_nothing_is_trained_again(tmp_
     assert complete(tmp_path) == undisturbed
     ledger = search(tmp_path).ledger
     assert {state.attempt for state in ledger.states(ledger.runs())} == {1}
+
+
+def test_the_outcome_of_a_command_counts_the_runs_of_its_trials(tmp_path: Path) -> None:
+    """Eight points and, with twelve trials, four more; the runs of the first eight had finished before."""
+    first, second = Outcome(), Outcome()
+    for outcome, n_trials in ((first, 8), (second, 12)):
+        searching = search(tmp_path, "random", n_trials=n_trials)
+        searching.run(Here(searching.ledger), at_once=2)
+        searching.record_runs(outcome)
+    assert (len(first.finished), len(first.skipped)) == (8, 0)
+    assert second.summary() == "12 of 12 runs finished (8 before). 0s"
+    assert set(second.skipped) == set(first.finished)
 
 
 def test_more_trials_go_on_from_those_there_are(tmp_path: Path) -> None:
