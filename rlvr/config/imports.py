@@ -85,12 +85,17 @@ def import_paths(packages: Collection[str]) -> tuple[str, ...]:
     If one package comes from an entry of the user, all of the user's entries are returned: the modules that it imports
     may be in any of them. Raises ValueError for a package that is hidden by another of the same name.
     """
-    entries = dict.fromkeys(Path(entry).resolve() for entry in sys.path)
-    own_entries = [entry for entry in entries if not is_common(entry)]
+    entries = own_entries()
     for package in sorted(packages):
-        refuse_hidden(package, own_entries)
+        refuse_hidden(package, entries)
     directories = {directory_of_package(package) for package in packages}
-    return tuple(map(str, own_entries)) if directories.intersection(own_entries) else ()
+    return tuple(map(str, entries)) if directories.intersection(entries) else ()
+
+
+def own_entries() -> list[Path]:
+    """The entries of sys.path that are the user's own, in their order."""
+    entries = dict.fromkeys(Path(entry).resolve() for entry in sys.path)
+    return [entry for entry in entries if not is_common(entry)]
 
 
 def add_import_paths(paths: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rlvr.config import definition as source
 from rlvr.config.definition import Definition, Unclear, definition
-from rlvr.config.imports import add_import_paths, child_environment, python_command
+from rlvr.config.imports import add_import_paths, child_environment, own_entries, python_command, refuse_hidden
 
 # Decorators that do not change a function's parameters -> the mark that each of them sets.
 MARKS = {
@@ -59,8 +59,16 @@ class Signature:
 def signature(target: str) -> Signature:
     """The signature of a function or class by its import path.
 
-    Raises ValueError if it does not exist or its module cannot be imported.
+    Raises ValueError if it does not exist, if its module cannot be imported, or if Python finds another module first.
     """
+    try:
+        return _from_source_or_import(target)
+    except ValueError:
+        refuse_hidden(target.split(".")[0], own_entries())  # then this is the reason
+        raise
+
+
+def _from_source_or_import(target: str) -> Signature:
     try:
         return _from_source(definition(target))
     except Unclear:
@@ -236,8 +244,11 @@ def _of_partial(defined: Definition, node: ast.Assign | ast.AnnAssign) -> Signat
 
 def _from_import(target: str) -> Signature:
     """The signature that a process finds by importing the module: slower, but right for any source."""
-    module = target.rpartition(".")[0]
+    module, _, name = target.rpartition(".")
     if module in sys.modules:
+        if not hasattr(sys.modules[module], name):
+            file = getattr(sys.modules[module], "__file__", "built in")
+            raise ValueError(f"_target_: {target}: {module} ({file}) defines no {name}")
         return _inspected(target)
     request = json.dumps({"target": target, "path": sys.path})
     command = python_command("-m", "rlvr.config.signature")

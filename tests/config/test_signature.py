@@ -222,6 +222,24 @@ def test_a_missing_module_or_name_is_named(odd: Path, target: str, message: str)
         signature(target)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random", r"`import random` finds \S+random\.py, which hides random in "),  # its source can be read
+        ("time", "`import time` finds built-in, which hides time in "),  # it has no source, and is imported already
+        ("analysis", r"_target_: analysis\.Mine: analysis \(\S+analysis/__init__\.py\) defines no Mine"),
+    ],
+)
+def test_a_file_with_the_name_of_a_module_that_python_finds_first_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    importlib.import_module(name)
+    (tmp_path / f"{name}.py").write_text("class Mine: ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(ValueError, match=message):
+        signature(f"{name}.Mine")
+
+
 def test_a_syntax_error_is_reported_with_its_line(odd: Path) -> None:
     with pytest.raises(ValueError, match=r"unfinished\.py, line 2: '\(' was never closed"):
         signature("unfinished.loss")
