@@ -24,7 +24,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any, BinaryIO  # noqa: E402
 
 INSTALLED = ("site-packages", "dist-packages")
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 KEYCTL = {"x86_64": 250, "aarch64": 219}  # number of the system call keyctl
 KEYCTL_JOIN_SESSION_KEYRING = 1
 OOM_SCORE = 900  # killed before the trainer (0), after processes in a sandbox (1000)
@@ -58,6 +58,9 @@ def main() -> None:
             ctypes.CDLL(None).syscall(keyctl, KEYCTL_JOIN_SESSION_KEYRING, None)
     if nice:
         _lower_priority(nice)
+    if sys.platform == "linux":  # after what is written to /proc/self, whose files are root's from here on: child
+        # processes of an answer must not open the pipes of this one there
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
     sys.path.insert(_search_path_index(root), root)
     judge = importlib.import_module(module).judge
     out_of_memory = importlib.import_module("rlvr.task.verify").OUT_OF_MEMORY

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from rlvr.task.verify import OUT_OF_MEMORY
 from rlvr.task.verify.sandbox import Sandbox
@@ -31,6 +31,7 @@ from rlvr.task.verify.watch import WEIGHT_OF_NICE
 START_TIMEOUT_S = 120.0  # importing sympy on a crowded machine or a cold network disk
 START_ATTEMPTS = 3
 ANSWER_ATTEMPTS = 2
+REPLY_BYTES = 64 * 2**20  # longest reply
 
 
 @dataclass(eq=False)
@@ -60,6 +61,10 @@ class Worker:
         """Whether the deadline applies, because the process is starting or busy."""
         return not self.ready or self.job is not None
 
+    @property
+    def is_idle(self) -> bool:
+        return self.ready and self.job is None
+
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -72,6 +77,15 @@ class Worker:
         """The end of the process's stderr."""
         self.stderr.seek(0)
         return self.stderr.read()[-2000:].decode(errors="replace").strip()
+
+
+def _message(line: bytes | bytearray) -> dict[str, Any] | None:
+    """The JSON object in a line; None if it is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", message) if isinstance(message, dict) else None
 
 
 def niceness_for(workers: int) -> int:
@@ -122,8 +136,8 @@ class Pool:
         """The reply to each request, in order; equal requests are sent once. timeout_s: a limit in place of the pool's.
 
         {"outcome": "timeout"}: no reply in time, or none within the memory limit; both count as the answer's fault.
-        {"outcome": "error"}: two processes crashed or were killed. Raises RuntimeError, with the process's stderr, if a
-        process does not start.
+        {"outcome": "error"}: two processes crashed, were killed or sent no JSON object. Raises RuntimeError, with the
+        process's stderr, if a process does not start.
         """
         jobs: dict[bytes, Job] = {}
         for place, request in enumerate(requests):
@@ -238,10 +252,14 @@ class Pool:
         if not chunk:
             return self._handle_exit(worker)
         worker.received += chunk
-        if not worker.received.endswith(b"\n"):
+        is_too_long = len(worker.received) > REPLY_BYTES
+        if not worker.received.endswith(b"\n") and not is_too_long:
             return None
-        message = json.loads(worker.received)
+        message = None if is_too_long or worker.is_idle else _message(worker.received)
         worker.received.clear()
+        if message is None:  # of code in an answer, perhaps
+            os.killpg(worker.process.pid, signal.SIGKILL)
+            return self._handle_exit(worker)
         if not worker.ready:
             worker.ready, self._failed_starts = True, 0
             return None

@@ -8,6 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+PR_GET_DUMPABLE = 3
+
 
 def judge(request: dict[str, Any]) -> dict[str, Any]:
     return {
@@ -16,6 +18,7 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
         "share": Path("/proc/self/autogroup").read_text().split()[-1],
         "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
         "keyring": session_keyring(),
+        "dumpable": ctypes.CDLL(None).prctl(PR_GET_DUMPABLE),
     }
 
 

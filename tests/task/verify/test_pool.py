@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 import rlvr
+from rlvr.task.verify import pool as pool_module
 from rlvr.task.verify.pool import Pool, niceness_for
 from tests.task.verify.looking import session_keyring
 
@@ -22,6 +23,10 @@ HANG = {"gold": "1", "answer": "\\boxed{9^{9^{9^{9}}}}"}  # one integer power th
 
 def make_pool(workers: int = 2, timeout_s: float = 30.0) -> Pool:
     return Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=2.0)
+
+
+def make_talking() -> Pool:
+    return Pool("tests.task.verify.talking", workers=1, timeout_s=30.0, memory_gb=2.0)
 
 
 def number(n: int, gold: int | None = None) -> dict[str, str]:
@@ -110,6 +115,21 @@ def test_an_answer_that_kills_two_processes_is_an_error() -> None:
         thread.join()
         assert len(victims) == 2
         assert pool.ask([number(1)]) == [{"outcome": "correct"}]
+
+
+@pytest.mark.parametrize(
+    "sent", ["no JSON\n", "[1]\n", '{"outcome": "correct"}\n{"outcome": "correct"}\n', "[" * 99_999 + "\n"]
+)
+def test_what_is_no_reply_is_an_error_and_the_process_is_replaced(sent: str) -> None:
+    """Code in an answer may have sent it: it must not end the trainer."""
+    with make_talking() as pool:
+        assert pool.ask([{"send": sent, "sleep_s": 5.0}, {}]) == [{"outcome": "error"}, {"outcome": "correct"}]
+
+
+def test_a_reply_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "REPLY_BYTES", 2**20)
+    with make_talking() as pool:
+        assert pool.ask([{"flood": True}, {}]) == [{"outcome": "error"}, {"outcome": "correct"}]
 
 
 def test_processes_that_died_idle_are_replaced(pool: Pool) -> None:
@@ -225,7 +245,7 @@ def test_processes_yield_to_the_trainer_and_hold_no_key_of_ours() -> None:
     with Pool("tests.task.verify.looking", workers=1, timeout_s=30, memory_gb=1, nice=3) as pool:
         (seen,) = pool.ask([{}])
     keyring = seen.pop("keyring")
-    assert seen == {"nice": min(19, nice + 3), "session": True, "share": "3", "oom_score_adj": "900"}
+    assert seen == {"nice": min(19, nice + 3), "session": True, "share": "3", "oom_score_adj": "900", "dumpable": 0}
     assert keyring > 0
     assert keyring != session_keyring()
 
