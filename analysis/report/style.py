@@ -11,7 +11,10 @@ import matplotlib
 import matplotlib.colors as colors
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Metric
@@ -107,6 +110,9 @@ def encode(figure: Figure, kind: str) -> bytes:
     """The figure as "png" or "pdf": the same figure gives the same bytes (no date, no version)."""
     metadata = {"Software": None} if kind == "png" else {"CreationDate": None, "Creator": None, "Producer": None}
     out = io.BytesIO()
+    for text in figure.findobj(Text):
+        if not all(map(_can_be_drawn, text.get_text().split("\n"))):
+            text.set_parse_math(False)
     with _style():
         if figure.get_layout_engine() is not None:  # the layout is computed once: it takes as long as drawing
             figure.canvas = FigureCanvasAgg(figure)
@@ -115,6 +121,14 @@ def encode(figure: Figure, kind: str) -> bytes:
             figure.set_layout_engine("none")
         figure.savefig(out, format=kind, dpi=DPI, metadata=metadata)
     return out.getvalue()
+
+
+def _can_be_drawn(line: str) -> bool:
+    """Whether a line is no formula, or one that matplotlib can read. A name from a data set may just contain two $."""
+    try:
+        return not is_math_text(line) or bool(MathTextParser("agg").parse(line))
+    except ValueError:
+        return False
 
 
 def panels(settings: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from analysis.frames.load import load
 from analysis.paper.printed import as_published
@@ -182,6 +183,17 @@ def test_figures_are_drawn_from_the_frames(home, content):
     assert list(js.get_xdata()) == [0.25, 0.5, 1, 2]
     # (maze7 + maze9)/2 in %: (10 + 9)/64, (14 + 13)/64, (20 + 19)/64, (20 + 19)/64
     assert list(js.get_ydata()) == pytest.approx([1900 / 64, 2700 / 64, 3900 / 64, 3900 / 64])
+
+
+def test_a_name_with_dollar_signs_is_drawn_as_it_is_and_a_formula_as_a_formula():
+    drawn = Figure(layout="constrained")
+    axes = drawn.subplots()
+    name, formula = axes.set_title("m$\\frac{$z\nsecond line"), axes.set_xlabel(r"$\eta$")
+    axes.set_xscale("log")
+    axes.plot([1, 1000], [0, 1], label="$^{$")
+    axes.legend()
+    assert encode(drawn, "png")[:4] == b"\x89PNG"
+    assert (name.get_parse_math(), formula.get_parse_math()) == (False, True)
 
 
 def test_divergence_bars_are_the_means_of_the_table(tmp_path):
