@@ -300,7 +300,7 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     schema = pa.schema(list(SCHEMAS[name].items()))
     if data is None:
         return schema.empty_table()
-    limits = {"thrift_string_size_limit": 1 << 24, "thrift_container_size_limit": 1 << 20}
+    limits: dict[str, Any] = {"thrift_string_size_limit": 1 << 24, "thrift_container_size_limit": 1 << 20}
     file = pq.ParquetFile(io.BytesIO(data), **limits)
     size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
     too_much = ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
