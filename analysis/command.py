@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
             raise
-        print(f"analysis: {error.args[0]}", file=sys.stderr)
+        print(f"analysis: {terminal.printable(str(error.args[0]))}", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
         print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -48,6 +47,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import redact
+from rlvr.ledger.terminal import printable
 
 FORMAT = 1
 SUFFIX = layout.BUNDLE
@@ -71,7 +71,6 @@ SCHEMAS = {
     "policy": {"run_id": _TEXT, "step": _WHOLE, "arm": _WHOLE, **dict.fromkeys(POLICY[1:], _NUMBER)},
 }
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOWN_ON_THE_PAGE = ("prompt", "response")  # and nowhere else
 
 
@@ -345,7 +344,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 def _cleaned(content: Any) -> Any:
     """The content with control characters replaced, because these texts are printed in terminals."""
     if isinstance(content, str):
-        return _CONTROL.sub("\ufffd", content)
+        return printable(content)
     if isinstance(content, list):
         return [_cleaned(item) for item in cast(list[Any], content)]
     if isinstance(content, dict):

@@ -341,7 +341,7 @@ def _jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise LookupError(f"{file}, line {number}: {error}") from None
             if not isinstance(row, dict):
                 raise LookupError(f"{file}, line {number} is no JSON object.")

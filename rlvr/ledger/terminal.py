@@ -161,6 +161,14 @@ class _Unfailing:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """The text with all control characters but line ends and tabs replaced: a terminal would obey them."""
+    return _CONTROL.sub("\ufffd", text)
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; for an error of the file system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:

@@ -128,7 +128,13 @@ def test_every_outcome_of_our_own_samples_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{", "line 1"), ("[1]", "no JSON object"), ('{"a": 1}', "without problem_id"), ("", "no sample")],
+    [
+        ("{", "line 1"),
+        ("[" * 99_999, "line 1"),
+        ("[1]", "no JSON object"),
+        ('{"a": 1}', "without problem_id"),
+        ("", "no sample"),
+    ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, line, message):
     file = tmp_path / "d.jsonl"
@@ -290,3 +296,10 @@ def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
     assert command.main(["import", dump, "--format", "rlvr", "--arm", "b", "--out", "kept"]) == 2
     assert "kept.rlvr exists already. Pass another name with --out, or remove it." in capsys.readouterr().err
     assert (tmp_path / "kept.rlvr").read_bytes() == before
+
+
+def test_no_control_character_of_a_dump_reaches_the_terminal(tmp_path, capsys):
+    dump = tmp_path / "1.jsonl"
+    dump.write_text(json.dumps({"\x1b]0;owned\x07": 1}))
+    assert command.main(["import", str(dump), "--format", "verl", "--arm", "x"]) == 2
+    assert "Its columns: \ufffd]0;owned\ufffd." in capsys.readouterr().err
