@@ -5,6 +5,7 @@ An evaluation is a run whose config names a policy. The ledger, sweeps and SLURM
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,10 @@ def check_words(words: Sequence[str]) -> None:
     """Raises ValueError for an override that no evaluation reads."""
     for key in map(key_of, words):
         if key != "rollout" and not any(key == read or key.startswith(f"{read}.") for read in READ):
+            close = difflib.get_close_matches(key, READ, n=1, cutoff=0.85)
+            advice = f"Did you mean {close[0]}?" if close else "Drop it."
             raise ValueError(
-                f"{key} has no effect on an evaluation, which reads only rollout, {', '.join(READ)}. Drop it."
+                f"{key} has no effect on an evaluation, which reads only rollout, {', '.join(READ)}. {advice}"
             )
 
 

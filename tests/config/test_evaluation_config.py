@@ -91,10 +91,19 @@ def test_the_most_likely_answer_is_sampled_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [("evaluation.sample=64", "evaluation.samples"), ("policy.chats=true", "policy.chat"), ("tags_=a", "tags")],
+)
+def test_a_misspelt_knob_of_an_evaluation_is_answered_with_the_one_that_is_meant(word: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"has no effect on an evaluation.*\. Did you mean {meant}\?$"):
+        check_words([word])
+
+
+@pytest.mark.parametrize(
     "word", ["loss=lad", "lr=1e-3", "rollout.samples=4", "evaluation.every=2", "model=hf", "policy.path=x"]
 )
 def test_what_an_evaluation_does_not_read_is_refused(word: str) -> None:
-    with pytest.raises(ValueError, match="has no effect on an evaluation"):
+    with pytest.raises(ValueError, match=r"has no effect on an evaluation.*\. Drop it\.$"):
         check_words([word])
     check_words(
         ["task=maze", "task.size=9", "rollout=vllm", "rollout.engine.eager=true", "policy.chat=true", "also=[]"]
