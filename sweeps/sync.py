@@ -43,7 +43,7 @@ def sync_in_background(ledger: Ledger) -> bool:
     report ships them, without any action of the user. The output goes to runs/sync.log.
     """
     log = layout.sync_log(ledger.home)
-    if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
+    if log.exists() and abs(time.time() - log.stat().st_mtime) < AGAIN_S:  # a clock may have been set back
         return False
     behind = [sweep for sweep in ledger.sweeps() if _is_behind(ledger, sweep)]
     trackers = ((sweep, tracker_of(ledger, sweep)) for sweep in behind)

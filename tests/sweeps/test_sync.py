@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_launch_with_a_store_of_its_own_ships_the_others_to_theirs(
 @pytest.mark.slow
 @pytest.mark.real
 def test_the_next_status_or_report_ships_what_a_dead_server_did_not_take(tmp_path: Path) -> None:
-    """A run ended while the server was away; another one's launch wanted no tracker."""
+    """A run ended while the server was away; another one's launch wanted no tracker. The clock has been set back."""
     store = tmp_path / "store.db"
     for run_id, enabled in (("a" * 12, True), ("b" * 12, False)):
         run_dir = make_run(tmp_path, run_id, steps=4)
@@ -102,6 +103,9 @@ def test_the_next_status_or_report_ships_what_a_dead_server_did_not_take(tmp_pat
         end_attempt(run_dir, 1, "ok")
         make_sweep(tmp_path, f"sweep-{run_id[0]}", [run_id])
     assert is_behind(tmp_path / "runs" / ("a" * 12))
+    in_an_hour = time.time() + 3600
+    (tmp_path / "runs/sync.log").touch()
+    os.utime(tmp_path / "runs/sync.log", (in_an_hour, in_an_hour))
 
     def all_is_there() -> bool:
         try:
