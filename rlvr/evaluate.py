@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_intermixed_args(words)
     overrides = [word for word in options.words if _is_override(word)]
     sources = [word for word in options.words if not _is_override(word)]
-    flags = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir else [])]
+    flags = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir is not None else [])]
     try:
         with runs.one_line_errors([*flags, *overrides]) as registry:
             check_words(overrides)

@@ -245,7 +245,7 @@ def run(words: Sequence[str] = ()) -> Run:
 
 def sweep(words: Sequence[str] = ()) -> Sweep:
     """Train all runs of a sweep. As `run`, with several runs; `-m` need not be passed."""
-    return _launched(words if MULTIRUN & set(words) else ["-m", *words], one_run=False)
+    return _launched(words, one_run=False)
 
 
 def load(
@@ -277,7 +277,8 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
         raise ValueError("rlvr.run and rlvr.sweep must be called from the main thread: it receives the stop signals.")
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
-    typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
+    multirun = [] if one_run or MULTIRUN & set(options) else ["-m"]
+    typed = [*multirun, *(option for option in options if option not in OWN_FLAGS), *overrides]
     with one_line_errors(typed, _as_sweep(words)) as registry:
         session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
     if any(launch.outcome.exit_code == terminal.INTERRUPTED for launch in session.launches):

@@ -231,6 +231,7 @@ MISTAKES = {
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
+    "a config directory without a name": (["--config-dir="], "--config-dir=: there is no such directory."),
     "a search path that is not there": (
         ["hydra.searchpath=[file:///nowhere]"],
         "hydra.searchpath=[file:///nowhere]: there is no such directory.",
@@ -499,3 +500,11 @@ def test_several_values_from_python_need_rlvr_sweep(
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     with pytest.raises(ValueError, match=re.escape('To sweep over them, rlvr.sweep(["loss=grpo", "seed=0,1"])')):
         function(["loss=grpo", "seed=0,1"])
+
+
+def test_a_text_instead_of_words_is_refused_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    for call in (rlvr_run.run, rlvr_run.sweep):
+        with pytest.raises(ValueError, match=re.escape('pass a list of words: ["loss=grpo"].')):
+            call("loss=grpo")
+    assert list(tmp_path.iterdir()) == []

@@ -68,11 +68,11 @@ class Registry:
         Raises ValueError for a directory that does not exist, which Hydra would only warn of, or ignore.
         """
         options = command_line(arguments)
-        flags = {f"--config-dir={options.config_dir}": options.config_dir} if options.config_dir else {}
+        flags = {f"--config-dir={options.config_dir}": options.config_dir} if options.config_dir is not None else {}
         folders = flags | {f"hydra.searchpath=[{entry}]": entry for entry in _search_path(options.overrides)}
         for typed, folder in folders.items():
             path = folder.removeprefix("file://")
-            if "://" not in path and not Path(path).is_dir():
+            if "://" not in path and not (path and Path(path).is_dir()):
                 raise ValueError(f"{typed}: there is no such directory.")
         return Registry([*folders.values()])
 
