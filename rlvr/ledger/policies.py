@@ -50,6 +50,8 @@ def digest_of(path: Path) -> str:
     added = {file.name for file in files} - {digests.FILE} - sealed.keys()
     if sealed and (is_checkpoint(path) or not (added or digests.fault_of(path))):
         return _hash(sorted(sealed.items()))
+    if not path.exists():
+        raise ValueError(f"{path} is gone. A run in training keeps its newest checkpoints only: evaluate it again.")
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a model: it has no config.json.")
     return _hash([[file.name, _content(file)] for file in files])

@@ -67,6 +67,11 @@ def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(
         downloaded("tiny/none")
 
 
+def test_a_checkpoint_that_its_run_has_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="step-00000020 is gone. A run in training keeps its newest checkpoints only"):
+        digest_of(tmp_path / "step-00000020")
+
+
 def test_a_directory_without_a_policy_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a checkpoint nor a model"):
         digest_of(tmp_path)
