@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -89,9 +89,13 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.runs)
 
-    def __getitem__(self, which: int | str) -> Run:
-        """The run at an index, or with a name or id. Raises KeyError for a name that no run has."""
-        if isinstance(which, int):
+    @overload
+    def __getitem__(self, which: int | str) -> Run: ...
+    @overload
+    def __getitem__(self, which: slice) -> tuple[Run, ...]: ...
+    def __getitem__(self, which: int | str | slice) -> Run | tuple[Run, ...]:
+        """The run at an index, or of a name or id; a slice: these runs. Raises KeyError for a name that no run has."""
+        if isinstance(which, int | slice):
             return self.runs[which]
         by_name = {run.name: run for run in self.runs} | {run.run_id: run for run in self.runs}
         return by_name[which]

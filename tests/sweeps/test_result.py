@@ -27,6 +27,7 @@ def test_runs_are_found_by_place_name_and_id(sweep: Sweep) -> None:
     first, second = sweep
     assert (len(sweep), first.name, second.name) == (2, "lad-js-eta0.25-steps5-s0", "lad-js-eta0.25-steps5-s1")
     assert sweep[0] is sweep[first.name] is sweep[first.run_id] is first
+    assert (sweep[1:], sweep[-1]) == ((second,), second)
     with pytest.raises(KeyError):
         sweep["nothing"]
 
