@@ -173,4 +173,6 @@ def one_line(error: BaseException) -> str:
     """The message of an error in one line; for an error of the file system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{final_path(error.filename)}: {error.strerror}."
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
+        return "the disk is full, or your quota used up. Free some space and repeat the command."
     return str(error)

@@ -111,7 +111,9 @@ def _parser() -> terminal.Parser:
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
-    parser.add_argument("--sweep", nargs="+", default=[], metavar="ID", help="only the runs of these sweeps")
+    parser.add_argument(
+        "--sweep", nargs="+", default=[], metavar="NAME", help="only the runs of these sweeps (names or ids)"
+    )
     parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
     parser.add_argument("--until-done", action="store_true", help="follow until every run has ended and is shipped")
     parser.add_argument("--verify", action="store_true", help="ship, then compare MLflow with the journals, row by row")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import subprocess
@@ -63,6 +64,14 @@ def test_a_mistake_is_one_line(
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert message in printed.err
     assert "usage:" not in printed.err
+
+
+def test_a_full_disk_is_said_to_be_one() -> None:
+    """A write that fails knows no name of a file."""
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert terminal.one_line(error) == (
+        "the disk is full, or your quota used up. Free some space and repeat the command."
+    )
 
 
 @pytest.mark.parametrize("command", ["sweeps status", "rlvr.run --dry-run", "analysis", "rlvr.export a b"])
