@@ -87,16 +87,13 @@ class MlflowReader:
             yield
         except MlflowException as error:
             raise LookupError(
-                f"{words.redact(self.uri)} cannot be read ({self._without_password(error)}). Without --source the "
+                f"{words.redact(self.uri)} cannot be read ({self._fault(error)}). Without --source the "
                 "report reads runs/."
             ) from None
 
-    def _without_password(self, error: BaseException) -> str:
-        """The first line of an error's message. With an @ in a password, libraries take its end for a host."""
-        fault = words.redact(str(error).partition("\n")[0])
-        for part in filter(None, (urlsplit(self.uri).password or "").split("@")):
-            fault = fault.replace(part, "***")
-        return fault
+    def _fault(self, error: BaseException) -> str:
+        """The first line of an error's message, without secrets."""
+        return words.without_secrets(str(error).partition("\n")[0], self.uri)
 
     def _query(self, statement: str) -> pd.DataFrame:
         import sqlalchemy
@@ -107,7 +104,7 @@ class MlflowReader:
             with engine.connect() as connection:
                 return pd.read_sql_query(sqlalchemy.text(statement), connection)
         except (sqlalchemy.exc.SQLAlchemyError, pd.errors.DatabaseError, ImportError, ValueError) as error:
-            fault = self._without_password(error.__cause__ or error)  # ImportError: no driver for such a database
+            fault = self._fault(error.__cause__ or error)  # ImportError: no driver for such a database
             raise LookupError(
                 f"{words.redact(self.uri)} cannot be read ({fault}). Without --source the report reads runs/; a "
                 "damaged mlflow.db may be moved away: `python -m sweeps sync` restores all of it."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rlvr.config import imports
 from rlvr.config.definition import Unclear, definition
-from rlvr.ledger.runs import TRUST, trusted
+from rlvr.ledger.runs import TRUST, flatten, trusted
 
 # Packages that contain only components, and the modules with components of other packages.
 COMPONENTS = {
@@ -33,22 +33,24 @@ def make_importable(paths: Sequence[str], config: object) -> None:
     paths: `import_paths` of its run.json. config: its frozen config. Raises ValueError if Python would import another
     module of the same name, or if the config names something that it may not call, or refers to something.
     """
-    refuse_references(config)
+    refuse_references(cast("Mapping[str, Any]", config))
     imports.add_import_paths(paths)
     for package in sorted(packages(config)):
         imports.refuse_hidden(package, [Path(path) for path in paths])
     refuse_targets(config, paths)
 
 
-def refuse_references(config: object) -> None:
-    """Raises ValueError for a text with `${` outside of `cluster`, whose lines are for the shell.
+def refuse_references(config: Mapping[str, Any]) -> None:
+    """Raises ValueError for a value with `${` outside of `cluster`, whose lines are for the shell.
 
     A launch resolves all references. OmegaConf would resolve these, too: `${oc.decode:...}` makes a component that
     `targets` does not see.
     """
-    for key, text in texts(config):
-        if "${" in text and not key.startswith("cluster."):
-            raise ValueError(f"{key}: {text} is a reference (${{), and the config of a run has none. Write it without.")
+    for key, value in flatten(config).items():
+        if "${" in str(value) and not key.startswith("cluster."):
+            raise ValueError(
+                f"{key}: {value} is a reference (${{), and the config of a run has none. Write it without."
+            )
 
 
 def refuse_targets(config: object, paths: Sequence[str]) -> None:
@@ -103,18 +105,6 @@ def targets(config: object) -> frozenset[str]:
     if isinstance(config, list | tuple):
         return frozenset[str]().union(*map(targets, cast("Sequence[object]", config)))
     return frozenset()
-
-
-def texts(config: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every text of a config."""
-    if isinstance(config, str):
-        yield key, config
-    elif isinstance(config, Mapping):
-        for name, value in cast("Mapping[object, object]", config).items():
-            yield from texts(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(config, list | tuple):
-        for value in cast("Sequence[object]", config):
-            yield from texts(value, key)
 
 
 def packages(config: object) -> frozenset[str]:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import decisive
@@ -149,3 +150,20 @@ def redact(text: str) -> str:
     for pattern in (_OVERRIDE, _TYPED, _IN_BRACES, _IN_LINES):
         text = pattern.sub(r"\1***", text)
     return _USER_INFO.sub(r"\1***@", text)
+
+
+def secrets(uri: str) -> list[str]:
+    """The parts of a URI that must not be printed: its password, which error messages of libraries may contain, and the
+    pieces of one with an @ in it, whose end libraries take for a host. Longest first.
+    """
+    password = urlsplit(uri).password or ""
+    parts = {password, unquote(password), *password.split("@")} - {""}
+    return sorted(parts, key=lambda part: (-len(part), part))
+
+
+def without_secrets(message: str, uri: str) -> str:
+    """A library's message about this URI, redacted."""
+    message = redact(message)
+    for secret in secrets(uri):
+        message = message.replace(secret, "***")
+    return message

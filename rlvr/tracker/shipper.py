@@ -34,7 +34,7 @@ from rlvr.ledger.files import sync
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
-from rlvr.ledger.tags import redact
+from rlvr.ledger.tags import redact, without_secrets
 from rlvr.tracker import store, verification
 from rlvr.tracker.cursor import Cursor, send_changes, signature
 from rlvr.tracker.parent_runs import EXPERIMENT, ParentRuns
@@ -408,9 +408,7 @@ class Shipper:
 
     def _clean(self, error: Exception) -> str:
         """An error in one line without secrets: messages of HTTP libraries contain the address."""
-        text = redact(" ".join(str(error).split()))
-        for secret in store.secrets(self.uri):
-            text = text.replace(secret, "***")
+        text = without_secrets(" ".join(str(error).split()), self.uri)
         return text if len(text) < 500 else text[:500] + "…"
 
 

@@ -9,7 +9,7 @@ import sqlite3
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from rlvr.ledger.layout import mlflow_database
 from rlvr.ledger.tags import redact
@@ -178,12 +178,3 @@ def _network_filesystem(path: Path, mounts: str) -> str | None:
         if point is not None and path.is_relative_to(point) and len(point.parts) >= depth:
             depth, kind = len(point.parts), fields[2]
     return kind if kind in _NETWORK_FILESYSTEMS else None
-
-
-def secrets(uri: str) -> list[str]:
-    """The parts of a URI that must not be printed: its password, which error messages of libraries may contain, and the
-    pieces of one with an @ in it, whose end libraries take for a host. Longest first.
-    """
-    password = urlsplit(uri).password or ""
-    parts = {password, unquote(password), *password.split("@")} - {""}
-    return sorted(parts, key=lambda part: (-len(part), part))

@@ -22,7 +22,6 @@ from rlvr.ledger import layout, state, tags
 from rlvr.ledger.journal import encode, read
 from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
-from rlvr.tracker import store
 from rlvr.tracker.cursor import is_behind
 from rlvr.tracker.mlflow import Shipper, main, run_dirs
 from tests.tracker import places
@@ -540,7 +539,7 @@ def test_messages_of_a_server_are_shown_without_secrets(home):
 
 def test_the_pieces_of_a_password_with_an_at_sign_are_secrets_too():
     # SQLAlchemy reads the host of ann:s3c@ret@db.lab as ret@db.lab, and says that it cannot resolve it.
-    assert store.secrets("postgresql://ann:s3c@ret@db.lab/mlflow") == ["s3c@ret", "ret", "s3c"]
+    assert tags.secrets("postgresql://ann:s3c@ret@db.lab/mlflow") == ["s3c@ret", "ret", "s3c"]
 
 
 def test_a_server_that_accepts_and_never_answers_costs_seconds(home):
