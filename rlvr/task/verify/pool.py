@@ -61,10 +61,6 @@ class Worker:
         """Whether the deadline applies, because the process is starting or busy."""
         return not self.ready or self.job is not None
 
-    @property
-    def is_idle(self) -> bool:
-        return self.ready and self.job is None
-
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -255,9 +251,9 @@ class Pool:
         is_too_long = len(worker.received) > REPLY_BYTES
         if not worker.received.endswith(b"\n") and not is_too_long:
             return None
-        message = None if is_too_long or worker.is_idle else _message(worker.received)
+        message = None if is_too_long or not worker.timed else _message(worker.received)
         worker.received.clear()
-        if message is None:  # of code in an answer, perhaps
+        if message is None:  # of code in an answer, perhaps: an idle process has nothing to say
             os.killpg(worker.process.pid, signal.SIGKILL)
             return self._handle_exit(worker)
         if not worker.ready:
