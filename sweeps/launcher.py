@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
-import shlex
-import shutil
 import sys
-from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import own_code, targets
-from rlvr.config.engine import gpus_of_workers, samples_beside_training
-from rlvr.config.explain import unreadable_option_lines
-from rlvr.config.overrides import key_of
-from rlvr.ledger import inputs
+from rlvr.config import targets
+from rlvr.config.engine import gpus_of_workers
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, check_owner, lines_by_reason, read_info, read_verified_config
 from rlvr.ledger.sweeps import Ledger, grows
-from rlvr.tracker import store
-from slurm.client import is_configured
-from sweeps import controls, expected, session
+from sweeps import before_launch, controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, available_gpus, check_here, computes_bfloat16, gpus_of, run_local
-from sweeps.naming import RunNames, check_free
+from sweeps.local import Outcome, run_local
+from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan, with_unique_names, write
-from sweeps.planned import PlannedRun, seed_by_seed
+from sweeps.planned import seed_by_seed
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
@@ -100,9 +90,11 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
         return with_unique_names(composed, RunNames(ledger))
 
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
-    on_slurm = is_for_slurm(master.cluster.backend)
+    on_slurm = before_launch.is_for_slurm(master.cluster.backend)
     all_runs = replace(first, runs=tuple(candidate.run for candidate in record.candidates))
-    check_launch(all_runs, ledger, master.tracker, on_slurm=on_slurm)
+    before_launch.check_launch(
+        all_runs, ledger, master.tracker, current.registry, on_slurm=on_slurm, dry_run=current.dry_run
+    )
     _check_expected(all_runs)
     outcome, forecast_lines = Outcome(), tuple[str, ...]()
     if current.dry_run:
@@ -135,7 +127,7 @@ def _continue_growing(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool =
             ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=run_ids, unless_cancelled=unless_cancelled
         )
 
-    on_slurm = is_for_slurm(first.cluster.backend)
+    on_slurm = before_launch.is_for_slurm(first.cluster.backend)
     if not on_slurm:
         return controller.grow(ledger, sweep_id, start)
     with controller.deciding_lock_held(ledger, sweep_id, controller.LOCK_S):
@@ -149,8 +141,8 @@ def launch(planned: Plan) -> Outcome:
     planned = with_unique_names(planned, RunNames(ledger))
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
-    on_slurm = is_for_slurm(cluster.backend)
-    check_launch(planned, ledger, tracker, on_slurm=on_slurm)
+    on_slurm = before_launch.is_for_slurm(cluster.backend)
+    before_launch.check_launch(planned, ledger, tracker, current.registry, on_slurm=on_slurm, dry_run=current.dry_run)
     outcome = Outcome()
     if not current.dry_run:
         configs = {run.run_id: run.config for run in planned.runs}
@@ -180,105 +172,6 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
         if is_new and not begun:
             ledger.withdraw_sweep(sweep_id)
         raise
-
-
-def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool, n_jobs: int | None = None) -> None:
-    """The checks of every launch, before anything is written. Raises ValueError.
-
-    n_jobs: of a search; on this machine it stands for `cluster.workers`.
-    """
-    _check_shared(planned, on_slurm=on_slurm)
-    _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run, n_jobs=n_jobs)
-    _check_store(tracker)
-    _check_name(planned, ledger)
-    for line in unreadable_option_lines(session.current().registry):
-        print(line, file=sys.stderr)
-
-
-def _check_name(planned: Plan, ledger: Ledger) -> None:
-    """ValueError for a name of the sweep that something else has already."""
-    if planned.name:
-        studies = session.current().registry.options("study")
-        check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
-
-
-def _check_store(tracker: Any) -> None:
-    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is not the address of a store."""
-    if tracker.enabled:
-        store.resolve(home(), tracker.uri)
-
-
-def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
-    """ValueError where runs differ in a setting of the whole launch. On SLURM the resources may differ between job
-    arrays, so that fewer settings are of the whole launch there.
-    """
-    local_keys = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
-    for key in ("backend", "wait", "report", *local_keys):
-        values = list(dict.fromkeys(run.config["cluster"][key] for run in planned.runs))
-        if len(values) > 1:
-            settings = " and ".join(f"cluster.{key}={value}" for value in values)
-            where = "on this machine " if key in local_keys else ""
-            raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
-
-
-def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:
-    """ValueError if this machine lacks the SLURM, or the nodes and GPUs, that the launch needs. A dry run may show a
-    recipe for other machines: there only what was typed is checked, not what the recipe has.
-    """
-    _check_offload(
-        [run.config for run in planned.runs if not dry_run or _is_typed(run, "trainer.reference_offload")],
-        has_gpus=bool(available_gpus()) and not on_slurm,
-    )
-    if on_slurm:
-        if not is_configured():
-            raise ValueError(
-                "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster. Pass "
-                "cluster=local, or log in where it is."
-            )
-        return
-    clusters = [(run, run.config["cluster"]) for run in planned.runs]
-    largest = {
-        key: max((c[key] for run, c in clusters if not dry_run or _is_typed(run, f"cluster.{key}")), default=0)
-        for key in ("nodes", "gpus")
-    }
-    check_here(**largest)
-    _check_turns([run.config for run in planned.runs], n_jobs)
-
-
-def _check_turns(configs: Iterable[Mapping[str, Any]], n_jobs: int | None) -> None:
-    """ValueError for a vLLM that would share its GPU with other runs here, or not take turns with training."""
-    num_gpus = len(available_gpus())
-    if not num_gpus:
-        return
-    for config in configs:
-        rollout, workers = config["rollout"], n_jobs or config["cluster"]["workers"]
-        if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
-            continue
-        if rollout.get("ahead"):
-            raise samples_beside_training(rollout["ahead"], "vllm")
-        most = max(1, num_gpus // gpus_of(config))
-        if (workers or 0) > most:
-            knob = "hydra.sweeper.n_jobs" if n_jobs else "cluster.workers"
-            raise ValueError(
-                f"{knob}={workers} runs would share this machine's {num_gpus} GPUs, and each vLLM sizes its cache for "
-                f"a GPU of its own. Pass {knob}={most} or less, or rollout=native."
-            )
-
-
-def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> None:
-    """ValueError for a run that would keep weights out of the memory of a GPU and has none. has_gpus: this machine."""
-    for config in configs:
-        trainer = config["trainer"]
-        if trainer and trainer.get("reference_offload") and not (has_gpus or config["cluster"]["gpus"]):
-            raise ValueError(
-                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and these runs have no GPU. "
-                "Drop it, or pass cluster.gpus=1 or more where there are some."
-            )
-
-
-def _is_typed(run: PlannedRun, key: str) -> bool:
-    """Whether a knob was typed for a run."""
-    return key in map(key_of, run.overrides)
 
 
 def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool) -> Outcome:
@@ -312,7 +205,7 @@ def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless
     if not configs:
         raise ValueError(f"no run of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
-    on_slurm = is_for_slurm(first.cluster.backend)
+    on_slurm = before_launch.is_for_slurm(first.cluster.backend)
     cluster = first.cluster
     return _start(
         ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=wanted, unless_cancelled=unless_cancelled
@@ -347,8 +240,8 @@ def _start(
     """
     run_ids = seed_by_seed(configs if run_ids is None else run_ids, configs)
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
-    _warn_of_timing(configs)
-    _warn_of_changed_inputs(ledger, configs)
+    before_launch.warn_of_timing(configs)
+    before_launch.warn_of_changed_inputs(ledger, configs)
     if on_slurm:
         return run_slurm(
             ledger,
@@ -359,7 +252,7 @@ def _start(
             wait=cluster.wait,
             unless_cancelled=unless_cancelled,
         )
-    _warn_of_slow_numbers(configs)
+    before_launch.warn_of_slow_numbers(configs)
     return run_local(
         ledger,
         sweep_id,
@@ -374,90 +267,13 @@ def _start(
     )
 
 
-def _warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a line if runs sample several steps ahead, and so are not reproducible bit for bit."""
-    ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
-    if ahead > 1:
-        print(
-            f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
-            "same bit for bit (docs/engines.md).",
-            file=sys.stderr,
-        )
-
-
-def _warn_of_slow_numbers(configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a line if runs train in bfloat16 on a CPU of this machine that has no instructions for it."""
-    dtypes = {config["trainer"]["dtype"] for config in configs.values() if config["trainer"]}
-    if "bfloat16" in dtypes and not available_gpus() and not computes_bfloat16():
-        print(
-            "trainer.dtype=bfloat16: this CPU has no instructions for it. trainer.dtype=float32 is faster here, up to "
-            "twenty times.",
-            file=sys.stderr,
-        )
-
-
-def _warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a line for finished runs whose files, model or own code have changed since: they are not run again."""
-    finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
-    changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
-    for paths, count in changed.items():
-        if paths:
-            print(
-                f"{paths}: {count} finished runs read other content than is there now, and are not run again. Give the "
-                "new one another path, which makes other runs.",
-                file=sys.stderr,
-            )
-    by_files: dict[str, list[str]] = {}  # changed files of own code -> runs that used them
-    for run_id in finished:
-        by_files.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
-    for files, run_ids in by_files.items():
-        if files:
-            several = len(run_ids) > 1
-            directories = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
-            print(
-                f"{files}: {len(run_ids)} finished run{'s were' if several else ' was'} made with another version, and "
-                f"{'are' if several else 'is'} not run again. To train anew: rm -r {shlex.quote(str(ledger.root))}/"
-                f"{directories}, and the same command. To have both: a module of another name for the new one, in its "
-                "`_target_`, which makes other runs.",
-                file=sys.stderr,
-            )
-
-
 def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
     """Command that ships a sweep's metrics while it runs; None for tracker=none."""
     if not tracker.enabled:
         return None
-    _warn_of_unreachable_store(ledger, tracker.uri)
+    before_launch.warn_of_unreachable_store(ledger, tracker.uri)
     sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
     return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
-
-
-def _warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:
-    """Print a line if the tracking server does not answer. The launch does not need it, but its user should know."""
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if uri and (fault := store.fault(store.resolve(ledger.home, uri))):
-        print(f"MLflow: {fault}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr)
-
-
-def is_for_slurm(backend: str) -> bool:
-    """Whether `cluster.backend` means SLURM; auto: SLURM where it is set up, else this machine.
-
-    ValueError for an unknown backend, and for a SLURM that does not answer.
-    """
-    if backend not in ("auto", "local", "slurm"):
-        raise ValueError(f"cluster.backend={backend} is unknown: use auto, local or slurm.")
-    if backend != "auto":
-        return backend == "slurm"
-    configured = is_configured()
-    if not configured:
-        _warn_of_unconfigured_slurm()
-    return configured
-
-
-@functools.cache  # once: a growing sweep calls it for each wave
-def _warn_of_unconfigured_slurm() -> None:
-    if shutil.which("sbatch"):
-        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
 
 
 def _job_return(outcome: Outcome) -> JobReturn:

@@ -23,7 +23,7 @@ from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.stages import PRESAMPLED_BY
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import at_once, available_gpus, check_here, gpus_of
+from sweeps.machine import at_once, available_gpus, check_here, gpus_of
 from sweeps.past import Past, costs_of_finished_runs, kind_of, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun

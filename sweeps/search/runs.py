@@ -13,7 +13,8 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import Dispatcher, available_gpus, gpus_of, share_of
+from sweeps.local import Dispatcher
+from sweeps.machine import available_gpus, gpus_of, share_of
 from sweeps.planned import PlannedRun
 from sweeps.progress import Progress
 from sweeps.slurm import submissions

@@ -25,7 +25,7 @@ from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock, write_holder
 from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
-from sweeps import launcher, local, session
+from sweeps import before_launch, launcher, machine, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
 from sweeps.planned import PlannedRun, evaluation_metric_names
@@ -88,13 +88,21 @@ class SearchSweep:
         self._check()
         goal = self._goal(space.axes)
         self.study = self.base.hydra.runtime.choices.get("study") or self.base.name or SEARCH
-        on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
+        on_slurm = before_launch.is_for_slurm(self.base.cluster.backend)
         at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
         sweep_id, first = self._sweep_id(space, goal), self._first_runs(space, goal, at_once)
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
-        launcher.check_launch(planned, Ledger(home()), self.base.tracker, on_slurm=on_slurm, n_jobs=self.n_jobs)
+        before_launch.check_launch(
+            planned,
+            Ledger(home()),
+            self.base.tracker,
+            self.session.registry,
+            on_slurm=on_slurm,
+            dry_run=self.session.dry_run,
+            n_jobs=self.n_jobs,
+        )
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
@@ -184,7 +192,7 @@ class SearchSweep:
             return self.n_jobs or cluster.max_parallel or SLURM_AT_ONCE
         typed = self.n_jobs or cluster.workers
         try:
-            return local.at_once(typed, cluster.threads, cluster.ranks, local.gpus_of(self.base))
+            return machine.at_once(typed, cluster.threads, cluster.ranks, machine.gpus_of(self.base))
         except ValueError:
             if not self.session.dry_run:
                 raise

@@ -22,9 +22,9 @@ from rlvr.ledger import lock
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
-from sweeps import commands, launcher, local
+from sweeps import commands, local
 from sweeps import worker as workers
-from sweeps.local import available_cores, run_local
+from sweeps.local import run_local
 from sweeps.planned import seed_by_seed
 from sweeps.progress import Progress
 from sweeps.slurm.submissions import waiting_here
@@ -140,37 +140,6 @@ def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     assert {key: seen.get(key) for key in wanted} == wanted
-
-
-def test_cores_are_those_of_the_affinity_within_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quota of 300 ms in each 100 ms is three cores, one of 10 ms still a core."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr(local, "Path", lambda _: tmp_path / "cpu.max")
-    assert available_cores() == 8  # no control groups here
-    for quota, cores in (("max", 8), ("300000", 3), ("1600000", 8), ("10000", 1)):
-        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
-        assert available_cores() == cores
-
-
-@pytest.mark.parametrize(
-    ("text", "computes"),
-    [
-        ("flags\t\t: fpu avx avx2 bmi1\n", False),
-        ("flags\t\t: fpu avx512f avx512_bf16 bmi1\n", True),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("Features\t: fp asimd bf16 i8mm\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("model name\t: avx512_bf16 in a name\n", True),  # no list of abilities: unknown, so nothing is said
-    ],
-)
-def test_a_cpu_lists_whether_it_computes_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, computes: bool
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{text}")
-    monkeypatch.setattr(local, "Path", lambda _: tmp_path / "cpuinfo")
-    assert local.computes_bfloat16() is computes
-    monkeypatch.setattr(local, "Path", lambda _: tmp_path / "none")
-    assert local.computes_bfloat16()
 
 
 def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
@@ -612,37 +581,3 @@ def test_several_ranks_are_started_and_stopped_together(tmp_path: Path, stop: bo
         parent.communicate(timeout=100)
     states = [ledger.state(run_id).state for run_id in "ab"]
     assert (states, parent.returncode) == ((["preempted", "planned"], 130) if stop else (["finished", "failed"], 1))
-
-
-def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "available_cores", lambda: 64)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7,8")
-    assert local.at_once(None, threads=1, ranks=1) == 5
-    assert local.at_once(None, threads=1, ranks=2) == 2
-    assert local.at_once(9, threads=1, ranks=1) == 9  # asked for: they share
-    gpus = local.available_gpus()
-    assert [local.share_of(gpus, number, 2) for number in range(3)] == ["2,3", "5,7", "2,3"]
-    with pytest.raises(ValueError, match="has 6 processes with a GPU each.* shows 5. Pass fewer"):
-        local.at_once(None, threads=1, ranks=4, gpus_each=6)
-    for none in ("", "-1", "NoDevFiles"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
-        assert local.at_once(None, threads=1, ranks=4) == 16
-    assert local.share_of([], 0, 1) is None
-
-
-@pytest.mark.parametrize(
-    ("dtype", "computes", "gpus", "lines"),
-    [("bfloat16", False, "", 1), ("bfloat16", True, "", 0), ("bfloat16", False, "0", 0), ("float32", False, "", 0)],
-)
-def test_a_launch_in_bfloat16_on_a_cpu_that_emulates_it_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    dtype: str,
-    computes: bool,
-    gpus: str,
-    lines: int,
-) -> None:
-    monkeypatch.setattr(launcher, "computes_bfloat16", lambda: computes)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    launcher._warn_of_slow_numbers({"trains": {"trainer": {"dtype": dtype}}, "evaluates": {"trainer": None}})
-    assert capsys.readouterr().err.count("trainer.dtype=float32 is faster here") == lines

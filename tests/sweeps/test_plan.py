@@ -20,7 +20,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
-from sweeps.launcher import _warn_of_changed_inputs
+from sweeps.before_launch import warn_of_changed_inputs
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import _local_resources, _prompt, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
@@ -136,7 +136,7 @@ def test_gpus_that_a_recipe_asks_for_and_this_machine_lacks_are_told_on_paper(
 
 def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven GPUs hold two runs of one rank and two workers each."""
-    monkeypatch.setattr("sweeps.local.available_cores", lambda: 64)
+    monkeypatch.setattr("sweeps.machine.available_cores", lambda: 64)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
     cluster = {"workers": None, "threads": 1, "ranks": 1, "nodes": 1, "gpus": 0}
     config = {"cluster": cluster, "rollout": {"engine": {"workers": 2}}}
@@ -395,10 +395,10 @@ def test_a_launch_names_finished_runs_that_read_something_else(
     configs = dict.fromkeys(ledger.runs(), config)
     for run_id in ("a" * 12, "b" * 12):
         finish(ledger, run_id, 1, 1)
-    _warn_of_changed_inputs(ledger, configs)
+    warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == ""
     data.write_text("after that")
-    _warn_of_changed_inputs(ledger, configs)
+    warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == (
         f"task.train={data}: 2 finished runs read other content than is there now, and are not run again. Give the new "
         "one another path, which makes other runs.\n"
@@ -418,10 +418,10 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
         own_code.record(ledger.run_dir(run_id), config, [str(mine)])
     configs = dict.fromkeys(ledger.runs(), config)
     finish(ledger, "a" * 12, 1, 1)
-    _warn_of_changed_inputs(ledger, configs)
+    warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == ""
     (mine / "launched_loss.py").write_text("after that")
-    _warn_of_changed_inputs(ledger, configs)
+    warn_of_changed_inputs(ledger, configs)
     how = (
         "and the same command. To have both: a module of another name for the new one, in its `_target_`, which makes "
         "other runs.\n"
@@ -431,7 +431,7 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
         f"rm -r {tmp_path}/runs/aaaaaaaaaaaa, {how}"
     )
     finish(ledger, "b" * 12, 1, 1)
-    _warn_of_changed_inputs(ledger, configs)
+    warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == (
         f"{mine}/launched_loss.py: 2 finished runs were made with another version, and are not run again. To train "
         f"anew: rm -r {tmp_path}/runs/{{aaaaaaaaaaaa,bbbbbbbbbbbb}}, {how}"

@@ -1,0 +1,213 @@
+"""What is checked before a launch, and what its user is warned of."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlvr.config import own_code
+from rlvr.config.engine import samples_beside_training
+from rlvr.config.explain import unreadable_option_lines
+from rlvr.config.overrides import key_of
+from rlvr.config.registry import Registry
+from rlvr.ledger import inputs
+from rlvr.ledger.cause import State
+from rlvr.ledger.layout import home
+from rlvr.ledger.sweeps import Ledger
+from rlvr.tracker import store
+from slurm.client import is_configured
+from sweeps.machine import available_gpus, check_here, computes_bfloat16, gpus_of
+from sweeps.naming import check_free
+from sweeps.plan import Plan
+from sweeps.planned import PlannedRun
+
+
+def is_for_slurm(backend: str) -> bool:
+    """Whether `cluster.backend` means SLURM; auto: SLURM where it is set up, else this machine.
+
+    ValueError for an unknown backend, and for a SLURM that does not answer.
+    """
+    if backend not in ("auto", "local", "slurm"):
+        raise ValueError(f"cluster.backend={backend} is unknown: use auto, local or slurm.")
+    if backend != "auto":
+        return backend == "slurm"
+    configured = is_configured()
+    if not configured:
+        _warn_of_unconfigured_slurm()
+    return configured
+
+
+@functools.cache  # once: a growing sweep calls it for each wave
+def _warn_of_unconfigured_slurm() -> None:
+    if shutil.which("sbatch"):
+        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
+
+
+def check_launch(
+    planned: Plan,
+    ledger: Ledger,
+    tracker: Any,
+    registry: Registry,
+    *,
+    on_slurm: bool,
+    dry_run: bool,
+    n_jobs: int | None = None,
+) -> None:
+    """The checks of every launch, before anything is written. Raises ValueError.
+
+    n_jobs: of a search; on this machine it stands for `cluster.workers`.
+    """
+    _check_shared(planned, on_slurm=on_slurm)
+    _check_machine(planned, on_slurm=on_slurm, dry_run=dry_run, n_jobs=n_jobs)
+    _check_store(tracker)
+    _check_name(planned, ledger, registry)
+    for line in unreadable_option_lines(registry):
+        print(line, file=sys.stderr)
+
+
+def _check_name(planned: Plan, ledger: Ledger, registry: Registry) -> None:
+    """ValueError for a name of the sweep that something else has already."""
+    if planned.name:
+        studies = registry.options("study")
+        check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
+
+
+def _check_store(tracker: Any) -> None:
+    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is not the address of a store."""
+    if tracker.enabled:
+        store.resolve(home(), tracker.uri)
+
+
+def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
+    """ValueError where runs differ in a setting of the whole launch. On SLURM the resources may differ between job
+    arrays, so that fewer settings are of the whole launch there.
+    """
+    local_keys = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
+    for key in ("backend", "wait", "report", *local_keys):
+        values = list(dict.fromkeys(run.config["cluster"][key] for run in planned.runs))
+        if len(values) > 1:
+            settings = " and ".join(f"cluster.{key}={value}" for value in values)
+            where = "on this machine " if key in local_keys else ""
+            raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
+
+
+def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:
+    """ValueError if this machine lacks the SLURM, or the nodes and GPUs, that the launch needs. A dry run may show a
+    recipe for other machines: there only what was typed is checked, not what the recipe has.
+    """
+    _check_offload(
+        [run.config for run in planned.runs if not dry_run or _is_typed(run, "trainer.reference_offload")],
+        has_gpus=bool(available_gpus()) and not on_slurm,
+    )
+    if on_slurm:
+        if not is_configured():
+            raise ValueError(
+                "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster. Pass "
+                "cluster=local, or log in where it is."
+            )
+        return
+    clusters = [(run, run.config["cluster"]) for run in planned.runs]
+    largest = {
+        key: max((c[key] for run, c in clusters if not dry_run or _is_typed(run, f"cluster.{key}")), default=0)
+        for key in ("nodes", "gpus")
+    }
+    check_here(**largest)
+    _check_turns([run.config for run in planned.runs], n_jobs)
+
+
+def _check_turns(configs: Iterable[Mapping[str, Any]], n_jobs: int | None) -> None:
+    """ValueError for a vLLM that would share its GPU with other runs here, or not take turns with training."""
+    num_gpus = len(available_gpus())
+    if not num_gpus:
+        return
+    for config in configs:
+        rollout, workers = config["rollout"], n_jobs or config["cluster"]["workers"]
+        if "python" not in rollout["engine"] or "workers" in rollout["engine"]:
+            continue
+        if rollout.get("ahead"):
+            raise samples_beside_training(rollout["ahead"], "vllm")
+        most = max(1, num_gpus // gpus_of(config))
+        if (workers or 0) > most:
+            knob = "hydra.sweeper.n_jobs" if n_jobs else "cluster.workers"
+            raise ValueError(
+                f"{knob}={workers} runs would share this machine's {num_gpus} GPUs, and each vLLM sizes its cache for "
+                f"a GPU of its own. Pass {knob}={most} or less, or rollout=native."
+            )
+
+
+def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> None:
+    """ValueError for a run that would keep weights out of the memory of a GPU and has none. has_gpus: this machine."""
+    for config in configs:
+        trainer = config["trainer"]
+        if trainer and trainer.get("reference_offload") and not (has_gpus or config["cluster"]["gpus"]):
+            raise ValueError(
+                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and these runs have no GPU. "
+                "Drop it, or pass cluster.gpus=1 or more where there are some."
+            )
+
+
+def _is_typed(run: PlannedRun, key: str) -> bool:
+    """Whether a knob was typed for a run."""
+    return key in map(key_of, run.overrides)
+
+
+def warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line if runs sample several steps ahead, and so are not reproducible bit for bit."""
+    ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
+    if ahead > 1:
+        print(
+            f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
+            "same bit for bit (docs/engines.md).",
+            file=sys.stderr,
+        )
+
+
+def warn_of_slow_numbers(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line if runs train in bfloat16 on a CPU of this machine that has no instructions for it."""
+    dtypes = {config["trainer"]["dtype"] for config in configs.values() if config["trainer"]}
+    if "bfloat16" in dtypes and not available_gpus() and not computes_bfloat16():
+        print(
+            "trainer.dtype=bfloat16: this CPU has no instructions for it. trainer.dtype=float32 is faster here, up to "
+            "twenty times.",
+            file=sys.stderr,
+        )
+
+
+def warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line for finished runs whose files, model or own code have changed since: they are not run again."""
+    finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
+    changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
+    for paths, count in changed.items():
+        if paths:
+            print(
+                f"{paths}: {count} finished runs read other content than is there now, and are not run again. Give the "
+                "new one another path, which makes other runs.",
+                file=sys.stderr,
+            )
+    by_files: dict[str, list[str]] = {}  # changed files of own code -> runs that used them
+    for run_id in finished:
+        by_files.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
+    for files, run_ids in by_files.items():
+        if files:
+            several = len(run_ids) > 1
+            directories = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
+            print(
+                f"{files}: {len(run_ids)} finished run{'s were' if several else ' was'} made with another version, and "
+                f"{'are' if several else 'is'} not run again. To train anew: rm -r {shlex.quote(str(ledger.root))}/"
+                f"{directories}, and the same command. To have both: a module of another name for the new one, in its "
+                "`_target_`, which makes other runs.",
+                file=sys.stderr,
+            )
+
+
+def warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:
+    """Print a line if the tracking server does not answer. The launch does not need it, but its user should know."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri and (fault := store.fault(store.resolve(ledger.home, uri))):
+        print(f"MLflow: {fault}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr)
