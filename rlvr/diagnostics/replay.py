@@ -52,6 +52,12 @@ The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, pro
 The optimiser has no part in this: AdamW ignores the length of the gradient, not its direction.
 """
 OWN_ARGUMENTS = ("rollouts", "policy", "out")
+# Knobs of what a replay does not do: train for some time, sample again, evaluate. `_compose` sets those of the trainer.
+WITHOUT_EFFECT = (
+    *("steps", "lr", "min_entropy", "max_kl", "keep_rollouts", "checkpoint", "evaluation", "tracker"),
+    *(f"trainer.{name}" for name in ("steps", "updates", "epochs", "lr", "schedule", "warmup_steps", "decay_steps")),
+    *(f"trainer.{name}" for name in ("final_lr", "clip_norm", "weight_decay", "base_kl", "betas", "eps")),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,6 +162,9 @@ def arms(
     """
     registry = registry or Registry()
     axes = dict(map(_axis, overrides))
+    for key in axes:
+        if key in WITHOUT_EFFECT or key.split(".")[0] in WITHOUT_EFFECT:
+            raise ValueError(f"{key} has no effect on a replay: nothing is trained, one gradient is measured. Drop it.")
     losses = axes.pop("loss", ["grpo", "lad"])
     # What each loss brings. Raises for a name that does not exist, before all other checks.
     defaults = {loss: registry.compose([f"loss={loss}"])[0] for loss in losses}

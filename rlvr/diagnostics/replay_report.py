@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from hydra.utils import instantiate
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
 from rlvr.diagnostics.gradient import Effect, cosines, effect, norms, start
 from rlvr.diagnostics.measurement import Arm, write
+from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
+from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import EXPLORE, declared_needs
 from rlvr.records import Rollout
 from rlvr.trainer.heads import HEADS
@@ -96,12 +99,37 @@ def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Pa
         with contextlib.closing(start(arm.config, policy, store)) as run:
             if "solution" in run.trainer.objective.needs:
                 raise ValueError("it learns known answers, not responses: there is nothing to replay. Drop it.")
+            _check_vocabulary(run, groups)
             batch = run.batch(groups, step=1)
             explored = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
             group_norms = norms(run.trainer, [batch.select(number) for number in explored.unique().split(1)])
             return effect(run.trainer, batch), group_norms
     except ValueError as error:
         raise ValueError(f"{arm.name}: {error}") from None
+
+
+def _check_vocabulary(run: Run, groups: Sequence[Rollout]) -> None:
+    """Raises ValueError if the stored tokens are other words to the policy than to the one that sampled them."""
+    known = num_embeddings(run.trainer.actor.model)
+    for group in groups:
+        tokens = [completion.tokens for completion in group.completions]
+        largest = max(int(some.max(initial=0)) for some in [group.prompt, *tokens])
+        if largest >= known or not _read_as(group.texts, tokens, run.parts.sampler.decode):
+            raise ValueError(
+                "its policy has another vocabulary than the one that sampled these rollouts: their tokens are other "
+                "words to it. Pass a policy= with the same tokenizer, or drop rollouts= to sample from this policy."
+            )
+
+
+def _read_as(texts: Sequence[str], tokens: Sequence[NDArray[np.int64]], decode: Callable[..., list[str]]) -> bool:
+    """Whether the tokens decode to the texts, but for the last ones: an end token may be known to one model alone, and
+    a character may consist of several tokens.
+    """
+    whole, begun = decode(tokens), decode([some[:-1] for some in tokens])
+    return all(
+        text == now or (len(some) > 1 and text.startswith(before.rstrip("\ufffd")))
+        for text, now, before, some in zip(texts, whole, begun, tokens, strict=True)
+    )
 
 
 def prompts(names: Sequence[str], group_norms: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from rlvr.diagnostics.gradient import start
 from rlvr.diagnostics.replay import arms, main
 from rlvr.ledger import layout
+from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from tests.support.composed import REGISTRY
 
 BANDIT = [
@@ -122,6 +124,12 @@ def test_an_advantage_reaches_the_losses_that_read_one() -> None:
         (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
         (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
         (["loss=lad", "loss.clip_hihg=0.3"], "has no effect with loss=lad"),
+        (
+            ["loss=lad", "steps=40"],
+            "steps has no effect on a replay: nothing is trained, one gradient is measured. Drop it.",
+        ),
+        (["loss=lad", "evaluation.every=5"], "evaluation.every has no effect on a replay"),
+        (["loss=lad", "trainer.updates=2"], "trainer.updates has no effect on a replay"),
         (["loss=lad", "etta=1"], "etta is not a knob. Did you mean eta?"),
         (["loss=lad", "loss.eta=high"], "loss.eta=high"),
         (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
@@ -187,6 +195,22 @@ def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_m
         assert lacking in err
         assert err.count("\n") == 1
         assert out == ""
+
+
+def test_rollouts_of_another_vocabulary_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A token that the policy reads as another word, and one that it does not have."""
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    assert main(["loss=grpo", *BANDIT, f"out={tmp_path / 'one'}"]) == 0
+    stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
+    groups = read_rollouts(stored)
+    for change in (lambda tokens: tokens[::-1] ^ 1, lambda tokens: tokens + 1000):
+        capsys.readouterr()
+        others = [replace(g, completions=[replace(c, tokens=change(c.tokens)) for c in g.completions]) for g in groups]
+        write_rollouts(others, stored)
+        assert main(["loss=grpo", f"rollouts={stored}"]) == 2
+        assert "grpo: its policy has another vocabulary" in capsys.readouterr().err
 
 
 def _check(folder: Path) -> None:
