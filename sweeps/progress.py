@@ -73,6 +73,12 @@ def hours(useful: float, replayed: float, wasted: float) -> str:
     return " + ".join([duration(3600 * useful), *parts])
 
 
+def _at(state: RunState) -> str:
+    """`41/80 ETA 20s`, or what the run does before that can be known: `0/80 base policy`."""
+    step = f"{state.step}/{state.steps} " if state.steps else ""
+    return step + (state.phase or "starting" if state.eta is None else f"ETA {duration(state.eta)}")
+
+
 def why(state: RunState) -> str:
     """The cause of a run's end, and the first line of its message."""
     first_line = state.message.strip().splitlines()[0] if state.message.strip() else ""
@@ -225,7 +231,7 @@ class Progress:
             self._live.update(self._draw(active), refresh=True)
             return
         states = [self.states[run_id] for run_id in active]
-        running = [f"{state.name} {state.step}/{state.steps} ETA {duration(state.eta)}" for state in states]
+        running = [f"{state.name} {_at(state)}" for state in states]
         parts = [duration(self._drawn - self.began), count(list(self.states.values())), *running[:4]]
         self.say(" | ".join(parts))
 

@@ -326,7 +326,19 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "start     name-new"
     assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250")
-    assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new 0/0 ETA -"]
+    assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new starting"]
+
+
+def test_a_run_whose_pace_is_unknown_says_what_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make_home(tmp_path)
+    monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.0)
+    with Attempt.open(ledger.run_dir("new")) as attempt, Progress(ledger, ["new"], show=True) as progress:
+        attempt.heartbeat(0, 80, "base policy")
+        progress.tick(["new"])
+        attempt.close("preempted", "")
+    assert capsys.readouterr().out.splitlines()[-1] == "0s | 1 running | name-new 0/80 base policy"
 
 
 @pytest.mark.real
