@@ -352,17 +352,30 @@ def _cleaned(content: Any) -> Any:
     return content
 
 
+_DTYPES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(COLUMNS, ("str",)),
+    **dict.fromkeys(("eta", "beta", "seed", "steps", "created"), ("float64", "int64")),
+    **dict.fromkeys(("git_dirty", "own_gpus", "reference"), ("bool", "object")),
+    "typed": ("object",),
+}
+_SCALARS = (str, int, float, bool, type(None))
+
+
 def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
     by_name: dict[str, pd.Series[Any]] = {}
     for name, column in columns.items():
         dtype, values = str(column["dtype"]), list(column["values"])
-        if dtype not in ("str", "float64", "int64", "bool", "object"):
+        if dtype not in _DTYPES.get(name, ("str", "float64", "int64", "bool", "object")):
             raise ValueError(f"its column {name} is of type {dtype!r}")
+        if dtype == "object" and name != "typed" and not all(isinstance(v, _SCALARS) for v in values):
+            raise ValueError(f"its column {name} holds lists or objects")
         if name == "typed":
             values = [tuple(map(str, value)) for value in values]
         by_name[name] = pd.Series(values, dtype=dtype)
     if missing := [name for name in COLUMNS if name not in {*by_name, "own_gpus"}]:  # older bundles lack that one
         raise ValueError(f"its runs have no {', '.join(missing)}")
+    if len(set(map(len, by_name.values()))) > 1:
+        raise ValueError("the columns of its runs have different numbers of values")
     return pd.DataFrame({"own_gpus": False, **by_name})
 
 

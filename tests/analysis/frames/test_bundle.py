@@ -226,6 +226,24 @@ def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsy
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("seed", {"dtype": "str", "values": ["0"]}, "its column seed is of type 'str'"),
+        ("reference", {"dtype": "object", "values": [["no"]]}, "its column reference holds lists or objects"),
+        ("config.lr", {"dtype": "object", "values": [{"a": 1}]}, "its column config.lr holds lists or objects"),
+        ("eta", {"dtype": "float64", "values": [1.0]}, "different numbers of values"),
+    ],
+)
+def test_columns_that_are_not_those_of_runs_are_refused(packed, tmp_path, name, column, message):
+    with zipfile.ZipFile(packed[1]) as archive:
+        runs = json.loads(archive.read("runs.json"))
+    copies = 1 if "numbers" in message else len(runs["run_id"]["values"])
+    runs[name] = {**column, "values": column["values"] * copies}
+    with pytest.raises(LookupError, match=message):
+        bundle.read(rebuilt(packed[1], tmp_path / "bad.rlvr", **{"runs.json": json.dumps(runs).encode()}))
+
+
 def test_a_bundle_that_unpacks_to_more_than_the_limit_is_refused_unread(packed, tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "MOST_BYTES", 10_000)
     with pytest.raises(LookupError, match="holds more than"):
