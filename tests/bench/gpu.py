@@ -1,6 +1,6 @@
 """Speed of models of real size with random weights on a GPU, beside the GPU's limits: one JSON line per measurement.
 
-    make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
+    make bench-gpu                                     all of it: ten to twenty minutes and 80 GB of GPU memory
     python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
     python -m tests.bench.gpu all --fake               shows without a GPU, on a fake one, that all of it runs
     python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        on a CPU: `train`, `logp` and `decode`
