@@ -388,7 +388,7 @@ def main(arguments: list[str] | None = None) -> int:
                 parser.error(why)
             print(f"left out: {why}", file=sys.stderr)
             kinds.remove(kind)
-    jobs = [(kind, model) for model in options.model for kind in kinds]
+    jobs = [(kind, model) for kind in kinds for model in options.model]  # those with vLLM, the slowest, last
     if len(jobs) == 1 or fake:
         for kind, model in jobs:
             print(json.dumps(measured(kind, model, options)), flush=True)
