@@ -62,7 +62,7 @@ def check(config: Knobs) -> None:
     if model["_target_"] == "rlvr.model.hub.hub":
         if model.get("system") is not None and not model.chat:
             raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
-        fault = _fault(str(model.path), chat=bool(model.chat), system=model.system)
+        fault = _fault(str(model.path), chat=bool(model.chat), system=model.get("system"))
         if fault:
             raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 

@@ -249,7 +249,8 @@ def _compose(
     if like is not None:
         _inherit(config, choices, like, knobs, checker.registry, defaults)
     if policy and _checkpoint(policy) is None:
-        config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, "chat": config.model.get("chat", False)}
+        prompted = {"chat": config.model.get("chat", False), "system": config.model.get("system")}
+        config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, **prompted}
     config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0})
     # The schedule of the run has more optimiser steps than this one batch.
     config.trainer.update({"steps": config.steps, "schedule": "constant", "warmup_steps": 0})

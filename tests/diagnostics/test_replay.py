@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import string
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from rlvr.diagnostics.gradient import start
 from rlvr.diagnostics.replay import arms, main
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
+from rlvr.model.tokenizer import word_tokenizer
+from tests.rollout.test_native import make_model
 from tests.support.composed import REGISTRY
 
 BANDIT = [
@@ -211,6 +215,27 @@ def test_rollouts_of_another_vocabulary_are_refused(
         write_rollouts(others, stored)
         assert main(["loss=grpo", f"rollouts={stored}"]) == 2
         assert "grpo: its policy has another vocabulary" in capsys.readouterr().err
+
+
+def test_a_model_directory_is_the_policy_if_it_has_the_words_of_the_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    letters = string.ascii_lowercase
+    for name, words in (("same", letters), ("other", letters[::-1])):
+        make_model(0, vocab_size=len(letters) + 2).save_pretrained(tmp_path / name)
+        word_tokenizer([*words, "end"], "end").save_pretrained(tmp_path / name)
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text("".join(json.dumps({"problem": " ".join(letters[i:]), "answer": i}) + "\n" for i in range(4)))
+    task = ["task=math", f"task.train={problems}", f"task.test={problems}", "task.template='{problem}'", "model=hf"]
+    sampling = ["rollout.prompts=2", "rollout.samples=4", "rollout.max_tokens=6", "rollout.dynamic_sampling=none"]
+    of_model = f"model.path={tmp_path / 'same'}"
+    assert main(["loss=reinforce", *task, of_model, *sampling, f"out={tmp_path / 'one'}"]) == 0
+    stored = f"rollouts={tmp_path / 'one' / 'rollouts' / 'step-00000001.parquet'}"
+    assert main(["loss=reinforce", stored, f"policy={tmp_path / 'same'}", f"out={tmp_path / 'two'}"]) == 0
+    assert (tmp_path / "one" / "objectives.csv").read_bytes() == (tmp_path / "two" / "objectives.csv").read_bytes()
+    assert main(["loss=reinforce", stored, f"policy={tmp_path / 'other'}", f"out={tmp_path / 'three'}"]) == 2
+    assert "reinforce: its policy has another vocabulary" in capsys.readouterr().err
 
 
 def _check(folder: Path) -> None:
