@@ -52,11 +52,15 @@ The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, pro
 The optimiser has no part in this: AdamW ignores the length of the gradient, not its direction.
 """
 OWN_ARGUMENTS = ("rollouts", "policy", "out")
-# Knobs of what a replay does not do: train for some time, sample again, evaluate. `_compose` sets those of the trainer.
+# Of the trainer: one update over the whole batch, unclipped. The schedule of a run has more optimiser steps than that.
+ONE_UPDATE: Mapping[str, Any] = {
+    **{"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0},
+    **{"schedule": "constant", "warmup_steps": 0, "decay_steps": None, "final_lr": 0.0},
+}
+# Knobs of what a replay does not do: train for some time, sample again, evaluate.
 WITHOUT_EFFECT = (
     *("steps", "lr", "min_entropy", "max_kl", "keep_rollouts", "checkpoint", "evaluation", "tracker"),
-    *(f"trainer.{name}" for name in ("steps", "updates", "epochs", "lr", "schedule", "warmup_steps", "decay_steps")),
-    *(f"trainer.{name}" for name in ("final_lr", "clip_norm", "weight_decay", "base_kl", "betas", "eps")),
+    *(f"trainer.{name}" for name in (*ONE_UPDATE, "steps", "lr", "betas", "eps")),
 )
 
 
@@ -251,10 +255,7 @@ def _compose(
     if policy and _checkpoint(policy) is None:
         prompted = {"chat": config.model.get("chat", False), "system": config.model.get("system")}
         config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, **prompted}
-    config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0})
-    # The schedule of the run has more optimiser steps than this one batch.
-    config.trainer.update({"steps": config.steps, "schedule": "constant", "warmup_steps": 0})
-    config.trainer.update({"decay_steps": None, "final_lr": 0.0})
+    config.trainer.update({**ONE_UPDATE, "steps": config.steps})
     checker.check(config, choices)
     checker.check_task(config, choices)
     return config

@@ -125,10 +125,9 @@ def _read_as(texts: Sequence[str], tokens: Sequence[NDArray[np.int64]], decode: 
     """Whether the tokens decode to the texts, but for the last ones: an end token may be known to one model alone, and
     a character may consist of several tokens.
     """
-    whole, begun = decode(tokens), decode([some[:-1] for some in tokens])
     return all(
-        text == now or (len(some) > 1 and text.startswith(before.rstrip("\ufffd")))
-        for text, now, before, some in zip(texts, whole, begun, tokens, strict=True)
+        text == now or (len(some) > 1 and text.startswith(decode([some[:-1]])[0].rstrip("\ufffd")))
+        for text, now, some in zip(texts, decode(tokens), tokens, strict=True)
     )
 
 

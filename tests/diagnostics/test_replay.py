@@ -177,12 +177,17 @@ def test_stored_rollouts_give_the_report_of_fresh_ones(
     _check(tmp_path / "two")
 
 
-def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Rollouts of a bandit's base policy."""
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     assert main(["loss=grpo", *BANDIT, f"out={tmp_path / 'one'}"]) == 0
-    stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
+    return tmp_path / "one" / "rollouts" / "step-00000001.parquet"
+
+
+def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_measured(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (grpo,) = arms(["loss=grpo", *BANDIT], None)
     with contextlib.closing(start(grpo.config, None, layout.replay_stages(tmp_path))) as run:
         run.trainer.save(tmp_path / "step-1", {})
@@ -201,13 +206,8 @@ def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_m
         assert out == ""
 
 
-def test_rollouts_of_another_vocabulary_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rollouts_of_another_vocabulary_are_refused(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A token that the policy reads as another word, and one that it does not have."""
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    assert main(["loss=grpo", *BANDIT, f"out={tmp_path / 'one'}"]) == 0
-    stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
     groups = read_rollouts(stored)
     for change in (lambda tokens: tokens[::-1] ^ 1, lambda tokens: tokens + 1000):
         capsys.readouterr()
