@@ -71,6 +71,7 @@ class Actor(nn.Module):
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.compiled = False  # whether the passes over the head's logits are compiled
         self.heads = nn.ModuleDict()
         device = next(model.parameters()).device
         for name, head in HEADS.items():
@@ -91,7 +92,13 @@ class Actor(nn.Module):
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
         logp, entropy = token_logp(
-            head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient, with_entropy=with_entropy
+            head,
+            hidden,
+            layout.target,
+            self.temperature,
+            entropy_gradient=entropy_gradient,
+            with_entropy=with_entropy,
+            compiled=self.compiled,
         )
         value = None
         if "value" in self.heads:

@@ -24,7 +24,7 @@ class Sharding:
     mesh: DeviceMesh
     dtype: torch.dtype  # of forward and backward passes; heads compute in float32, weights stay in their own precision
     checkpointing: bool = False  # a layer's activations are computed again in the backward pass
-    compiled: bool = False  # layers are compiled by torch.compile, except for packed attention
+    compiled: bool = False  # layers (but not packed attention) and the head's softmax, by torch.compile
     offload: bool = False  # shards are kept in main memory
 
 
@@ -52,6 +52,7 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     }
     critic = [] if actor.critic is None else layers_of(actor.critic.decoder)
     layers = (*decoder_layers(actor.model), *critic)
+    actor.compiled = sharding.compiled
     for layer in layers:
         if sharding.compiled:  # shapes differ from micro-batch to micro-batch
             layer.forward = torch.compile(layer.forward, dynamic=True)

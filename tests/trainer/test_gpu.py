@@ -68,20 +68,27 @@ def exactly(head: nn.Linear, hidden: Tensor, target: Tensor, weight: Tensor) -> 
     return [logp, entropy, *torch.autograd.grad(loss, [h, w, b])]
 
 
-def computed(head: nn.Linear, hidden: Tensor, target: Tensor, weight: Tensor, rows: int) -> list[Tensor]:
+def computed(
+    head: nn.Linear, hidden: Tensor, target: Tensor, weight: Tensor, rows: int, *, compiled: bool
+) -> list[Tensor]:
     """Log-probabilities [n], entropies [n], and the gradients of their weighted sums: of hidden, weight and bias.
 
     rows: tokens in one chunk.
     """
-    logp, entropy = token_logp(head, hidden, target, TEMPERATURE, entropy_gradient=True, chunk=rows * WORDS)
+    logp, entropy = token_logp(
+        head, hidden, target, TEMPERATURE, entropy_gradient=True, compiled=compiled, chunk=rows * WORDS
+    )
     assert entropy is not None
     loss = ((logp + entropy) * weight.to(logp.device)).sum()
     return [logp, entropy, *torch.autograd.grad(loss, [hidden, head.weight, head.bias])]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rows", [2, 128])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_only_gradients_of_the_head_are_rounded_to_half_precision(dtype: torch.dtype, rows: int) -> None:
+def test_only_gradients_of_the_head_are_rounded_to_half_precision(
+    dtype: torch.dtype, rows: int, compiled: bool
+) -> None:
     """Logits are float32 sums of exact products. If they were rounded, log-probabilities would err by 0.009 nats in
     bfloat16 and 0.001 in float16.
 
@@ -95,7 +102,9 @@ def test_only_gradients_of_the_head_are_rounded_to_half_precision(dtype: torch.d
     hidden = (2 * torch.randn(300, WIDTH)).to(device, dtype).requires_grad_()
     target, weight = torch.randint(WORDS, (300,)).to(device), torch.randn(300)
     right = exactly(head, hidden, target, weight)
-    logp, entropy, *gradients = [x.detach().cpu().double() for x in computed(head, hidden, target, weight, rows)]
+    logp, entropy, *gradients = [
+        x.detach().cpu().double() for x in computed(head, hidden, target, weight, rows, compiled=compiled)
+    ]
     assert float(torch.stack([logp - right[0], entropy - right[1]]).abs().max()) < 1e-4
     bound = 1e-5 if dtype == torch.float32 else torch.finfo(dtype).eps / 2
     for gradient, expected in zip(gradients, right[2:], strict=True):
