@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from rlvr.config.registry import Registry
-from rlvr.diagnostics.measurement import command, points, split, write
+from rlvr.diagnostics.measurement import command, points, split, with_progress, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Batch, Loss, Policy, declared_needs
 from rlvr.records import ArmedTask
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(
             "a figure shows one bandit and one η: only divergence takes several values, as divergence=hd,js."
         )
-    of_points = [measured(point, registry, steps=STEPS) for point in grid]
+    of_points = [measured(point, registry, steps=STEPS) for point in with_progress(grid)]
     tables = {name: pd.concat([of_point[name] for of_point in of_points], ignore_index=True) for name in of_points[0]}
     tables["arms"] = of_points[0]["arms"]  # the same for all divergences
     folder = reports(home()) / "bandit_landscape"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from omegaconf import DictConfig
@@ -19,6 +20,7 @@ from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.registry import Registry
 from rlvr.ledger.files import write_text
 
+T = TypeVar("T")
 CONFIG_DIR = ("--config-dir", "-cd")
 
 
@@ -70,6 +72,14 @@ def points(words: Sequence[str]) -> list[list[str]]:
     if no_knobs:
         raise ValueError(f"{no_knobs[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
     return [list(point.values()) for point in overrides.combinations(overrides.alternatives(overrides.parse(words)))]
+
+
+def with_progress(points: Sequence[T]) -> Iterable[T]:
+    """The points one by one, with a bar of how many are done and how long the rest takes, if a terminal is there."""
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(points, "measured", console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], name: str) -> list[Path]:

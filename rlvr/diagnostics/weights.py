@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from rlvr.config.registry import SHORTHANDS, Registry
-from rlvr.diagnostics.measurement import command, points, split, write
+from rlvr.diagnostics.measurement import command, points, split, with_progress, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, declared_needs, first_pass_of
 from rlvr.objective.reduce import aggregate
@@ -145,8 +145,8 @@ def main(arguments: Sequence[str]) -> None:
     for word in typed:
         if (key := word.partition("=")[0]) not in READ and key.partition(".")[0] not in ("loss", "advantage"):
             raise ValueError(f"{key} has no effect on w(p), which reads {', '.join(READ)}, loss.* and advantage.*.")
-    grids = [typed] if typed else DEFAULT
-    rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES, registry)]
+    grid = [point for words in ([typed] if typed else DEFAULT) for point in points(words)]
+    rows = [row for point in with_progress(grid) for row in measured(point, RATES, registry)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # an integer type with missing values
     folder = reports(home()) / "weights"
     files = write(folder, {"weights": table}, "weights")
