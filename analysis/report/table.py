@@ -143,10 +143,10 @@ def with_notes(table: Table, frames: Frames) -> Table:
     seeds = int(cells["seeds"].max()) if len(cells) else 0
     on_problems = bool(len(cells) and (cells["problems"] > 0).any())
     notes = [*interval_notes(seeds, on_problems=on_problems)] if seeds else []
-    if len(cells) and cells["alike"].any():
+    if len(cells) and cells["bounded"].any():
         notes.append(
-            "Where every problem scored alike, ± is what problems unlike those in the set may still do to the mean "
-            "(Beta-Binomial; 3 in P, roughly)."
+            "Where every problem of a benchmark scored alike, ± counts what problems unlike those in the set may still "
+            "do to the mean (Beta-Binomial; 3 in P, roughly)."
         )
     if (table.cells["state"] == "partial").any():
         notes.append(

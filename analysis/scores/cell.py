@@ -56,9 +56,9 @@ class Cell:
         return not math.isfinite(self.mean)
 
     @property
-    def alike(self) -> bool:
-        """Whether all problems have the same score."""
-        return self.problems > 0 and self._complete is not None and self._complete.summary().alike
+    def bounded(self) -> bool:
+        """Whether all problems of some benchmark have the same score, so that a bound is part of the interval."""
+        return self._complete is not None and self._complete.summary().bounded
 
     @property
     def _complete(self) -> Scores | None:

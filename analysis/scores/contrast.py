@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.scores import student
-from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, weighted
+from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, least_alpha, weighted
 
 Array = NDArray[np.float64]
 
@@ -64,10 +64,10 @@ class Scores:
         complete = self.complete()
         return Scores(complete.seeds, ("",), weighted(complete.values, complete.benchmark)[:, None])
 
-    def summary(self) -> Crossed:
-        """Mean and variance over the complete problems."""
+    def summary(self, *, signed: bool = False) -> Crossed:
+        """Mean and variance over the complete problems. signed: see `crossed`."""
         complete = self.complete()
-        return crossed(complete.values, complete.benchmark)
+        return crossed(complete.values, complete.benchmark, signed=signed)
 
 
 def _whole(
@@ -163,7 +163,7 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
         problems=a.problems,
         values=values,
         benchmark=a.benchmark,
-        summary=crossed(values, a.benchmark),
+        summary=crossed(values, a.benchmark, signed=True),
         sampling=_sampling(a) + _sampling(b),
         improvement=improvement(weighted(a.values, a.benchmark), weighted(b.values, b.benchmark)),
         left_out=LeftOut(
@@ -212,6 +212,8 @@ def equivalence(summary: Crossed, margin: float) -> float:
         raise ValueError(f"equivalence needs a margin above 0, got {margin}")
     if summary.alike or not summary.repeats:
         return 1.0
+    if summary.bounded:
+        return least_alpha(lambda alpha: equivalent_within(summary, 1 - alpha) <= margin)
     p_values = [student.above((margin + sign * summary.mean) / summary.error, summary.df) for sign in (1, -1)]
     return float(np.max(p_values))
 
@@ -229,9 +231,8 @@ def detectable(summary: Crossed, *, alpha: float = 1 - LEVEL) -> float:
     """The smallest true mean that a two-sided test at alpha finds to differ from 0 with POWER; NaN without a spread."""
     if not summary.repeats or summary.alike:
         return math.nan
-    df = float(summary.df)
-    critical = float(student.quantile(1 - alpha / 2, df))
-    return student.noncentrality(POWER, critical, df) * float(summary.error)
+    df, error = float(summary.df), float(summary.error)
+    return student.noncentrality(POWER, summary.interval(1 - alpha).half / error, df) * error
 
 
 @dataclass(frozen=True)

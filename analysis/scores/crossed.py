@@ -6,11 +6,15 @@ a column, and the residual (a seed's luck on one problem, the noise of its n sam
 bootstrap over three seeds has a coverage of 84 % at a nominal 95 % (seeds 3 points apart); this interval has 94 %.
 
 Benchmarks have equal weights: with B of them, a problem of benchmark b weighs 1/(B·P_b), and problems and cells vary
-within their benchmark.
+within their benchmark. A benchmark whose values are all equal (all problems solved by all seeds, or none; a single
+problem and a single seed) shows no spread, but another choice of its problems might: instead of a variance it adds the
+bound `unseen` to the interval of the mean.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +58,8 @@ class Crossed:
     sizes: tuple[int, ...]  # problems of each benchmark; () if the values are one number per run
     df_seed: float  # degrees of freedom of `seed`: S − 1, more where it was pooled over arms
     df_problem: Array  # of `problem`: P − 1; over several benchmarks by Welch and Satterthwaite
+    equal: NDArray[np.bool_]  # [..., B] benchmarks whose values are all equal; B = 1 for numbers per run
+    reach: Array  # [..., B] the farthest that a problem's value may lie from the mean of its benchmark
 
     @property
     def num_problems(self) -> int:
@@ -92,37 +98,57 @@ class Crossed:
         """Whether all values (of a single mean) are equal, so that their spread is no estimate."""
         return self.repeats and bool(self.variance < ROUNDING)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether part of the uncertainty of a single mean is a bound, since some benchmark shows no spread."""
+        return bool(self.sizes) and (self.alike or (len(self.sizes) > 1 and bool(self.equal.any())))
+
+    def bound(self, level: float = LEVEL) -> float:
+        """The largest effect on a single mean that unseen problems of benchmarks without a spread may have."""
+        if not self.bounded:
+            return 0.0
+        bounds = self.reach * np.array([unseen(P, level) for P in self.sizes])
+        return float(np.mean(bounds if self.alike else bounds * self.equal))
+
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval of a single mean; (NaN, NaN) if there is no repetition.
 
-        If all values are equal, shares in [−1, 1] get `unseen` to either side, and numbers per run NaN.
+        Its half is the root of the sum of squares of the t interval's and of `bound`, which err independently. If all
+        values are equal, it is the bound alone, and NaN for numbers per run.
         """
         mean = float(self.mean)
         if self.alike:
-            half = float(np.mean([unseen(P, level) for P in self.sizes])) if self.sizes else float("nan")
+            half = self.bound(level) if self.sizes else math.nan
         else:
-            half = float(student.quantile((1 + level) / 2, self.df) * self.error)
+            half = math.hypot(float(student.quantile((1 + level) / 2, self.df) * self.error), self.bound(level))
         return Interval(mean - half, mean + half)
 
     def p_value(self) -> float:
-        """Two-sided p-value of the hypothesis that a single mean is 0; 1 without a spread.
-
-        If all values are equal, 1 − the level at which the bound of `unseen`, of the benchmark with the fewest
-        problems, is the mean.
+        """Two-sided p-value of the hypothesis that a single mean is 0: 1 − the level at which its interval reaches 0; 1
+        without an interval.
         """
-        if self.alike and self.sizes:
-            return max(1 - abs(float(self.mean)), 0.0) ** (min(self.sizes) + 1)
-        if not self.repeats or self.alike:
+        if not self.repeats or (self.alike and not self.sizes):
             return 1.0
+        if self.bounded:
+            return least_alpha(lambda alpha: self.interval(1 - alpha).excludes(0))
         return float(student.two_sided(self.mean / self.error, self.df))
+
+
+def least_alpha(decides: Callable[[float], bool]) -> float:
+    """The smallest α in (0, 1] at which a test, which decides more the larger α is, decides; 1 if it never does."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high
 
 
 def unseen(num_problems: int, level: float = LEVEL) -> float:
     """Upper bound of the share of problems that differ from the P observed ones, which were all alike.
 
     Beta-Binomial: 0 of P under a uniform prior gives the posterior Beta(1, P + 1), whose `level` quantile is
-    1 − (1 − level)^(1/(P+1)): the rule of three, about 3/P. One such problem moves a share by at most 1, so this bounds
-    the effect of unseen problems on a mean.
+    1 − (1 − level)^(1/(P+1)): the rule of three, about 3/P. Times the farthest that the value of one such problem may
+    lie from theirs, this bounds the effect of unseen problems on a mean.
     """
     return 1 - (1 - level) ** (1 / (num_problems + 1))
 
@@ -139,9 +165,10 @@ def by_benchmark(values: Array, benchmark: NDArray[np.int64] | None) -> list[Arr
     return [values[..., benchmark == b] for b in np.unique(benchmark)]
 
 
-def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crossed:
+def crossed(values: Array, benchmark: NDArray[np.int64] | None = None, *, signed: bool = False) -> Crossed:
     """values [..., S, P] without gaps. benchmark [P]: of each problem; None with P = 1: one number per run.
 
+    signed: values of problems lie in [−1, 1], as differences of shares do; otherwise in [0, 1].
     Raises ValueError for undefined values: leave out problems that some seed lacks.
     """
     if not np.isfinite(values).all():
@@ -155,6 +182,7 @@ def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crosse
         problem, cell = problem + part_problem, cell + part_cell
         squares = squares + part_problem**2 / max(part.shape[-1] - 1, 1)
     rows = weighted(values, benchmark)
+    mean = np.stack([part.mean((-2, -1)) for part in parts], axis=-1)
     return Crossed(
         mean=rows.mean(-1),
         seed=rows.var(-1, ddof=1) / S if S > 1 else zero,
@@ -163,6 +191,8 @@ def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crosse
         num_seeds=S,
         sizes=() if benchmark is None and P == 1 else tuple(part.shape[-1] for part in parts),
         df_seed=S - 1,
+        reach=np.maximum(mean + 1 if signed else mean, 1 - mean),
+        equal=np.stack([np.ptp(part, axis=(-2, -1)) ** 2 < ROUNDING for part in parts], axis=-1),
         df_problem=np.divide(problem**2, squares, out=np.full(zero.shape, float(max(P - 1, 1))), where=squares > 0),
     )
 

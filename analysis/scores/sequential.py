@@ -97,12 +97,12 @@ def chances(
     by_look: list[float] = []
     for count, level in zip(seeds, nominal, strict=True):
         then = grown(summary, noise, seeds=count / summary.num_seeds)
-        critical, df = float(student.quantile(1 - level / 2, then.df)), float(then.df)
-        mean, error = abs(float(then.mean)), float(then.error)
+        mean, error, df = abs(float(then.mean)), float(then.error), float(then.df)
+        critical = then.interval(1 - level).half / error
         if margin is None:
             power = student.power(mean / error, critical, df)
         else:
-            one_sided = float(student.quantile(1 - level, then.df))
+            one_sided = then.interval(1 - 2 * level).half / error
             within = sum(student.power((margin + side) / error, one_sided, df) for side in (mean, -mean)) - 1
             power = max(0.0, within) + student.power((mean - margin) / error, critical, df)
         by_look.append(max([power, *by_look[-1:]]))

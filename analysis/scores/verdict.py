@@ -314,16 +314,17 @@ class _Test:
         if len(slope.seeds) < LEAST_SEEDS:
             why = f"too few seeds that all {len(arms)} values have, {len(slope.seeds)} of at least {LEAST_SEEDS}"
             raise NotTested(why, seeds=True)
-        interval = slope.summary().interval(self.level)
+        summary = slope.summary(signed=True)
+        interval = summary.interval(self.level)
         against = any(step.decided and self._is_opposite(step) for step in steps.values())
         if diverged := sum(cell.diverged for cell in cells):
             raise NotTested(f"{_diverged(diverged)}: the remaining runs were the luckier ones")
-        outcome = self._outcome_of_slope(float(slope.summary().mean), interval, against=against)
-        text = self.metric.difference(float(slope.summary().mean), interval)
+        outcome = self._outcome_of_slope(float(summary.mean), interval, against=against)
+        text = self.metric.difference(float(summary.mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
             self._check_room(cells)
-            seeds = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
+            seeds = needed(summary, math.nan, 0, alpha=1 - self.level).seeds
             more = f"about {seeds - len(slope.seeds)} more seeds" if seeds else "no number of seeds would decide it"
             if interval.excludes(0):
                 more = "a step between neighbours is decidedly the other way"
