@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, focus, legend, legible, looks_of
+from analysis.report.lines import BAND, focus, left_out, legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
@@ -35,7 +35,7 @@ def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
     remarks: list[str] = []
     for axes, setting, metric in panels:
         shown, remark = legible(setting.arms, swept(frames))
-        remarks += [remark] if remark and remark not in remarks else []
+        remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
         for arm, look in zip(shown, looks_of(shown), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)
             handles |= {arm.label: line} if line is not None else {}

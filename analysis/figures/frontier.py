@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import legend, legible, looks_of
+from analysis.report.lines import left_out, legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
@@ -47,7 +47,7 @@ def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Fi
             axes.set_visible(False)
         accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
         shown, remark = legible(setting.arms, swept(frames))
-        remarks += [remark] if remark and remark not in remarks else []
+        remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
         for axes, metric in zip(row_axes, others, strict=False):
             for arm, look in zip(shown, looks_of(shown), strict=True):
                 path = _path(axes, frames, setting, (accuracy, metric), arm, look)

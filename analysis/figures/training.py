@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from analysis.frames.frames import Frames
 from analysis.frames.thin import DRAWN
 from analysis.report import style
-from analysis.report.lines import BAND, CYCLE, DASHES, focus, legend
+from analysis.report.lines import BAND, CYCLE, DASHES, focus, left_out, legend
 from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
@@ -71,7 +71,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = logged.get(name, {})
         for arm, look in zip(shown, looks, strict=True):
-            parts = [curves[run_id] for run_id in arm.run_ids if run_id in curves]
+            parts = [curves[run.run_id] for run in arm.drawn if run.run_id in curves]
             window = max(window, _curve(axes, parts, look, band=len(shown) <= MOST_BANDS)) if parts else window
         low, high = _span(values for _, values in curves.values())
         axes.set_title(title, loc="left", fontsize=8)
@@ -199,4 +199,5 @@ def _legend(drawing: Figure, shown: list[Arm], names: list[str], window: int) ->
     several = any(len(arm.run_ids) > 1 for arm in shown)
     remarks += [BAND if len(shown) <= MOST_BANDS else "mean over seeds"] if several else []
     remarks += [f"smoothed over {window} steps"] if window > 1 else []
+    remarks += left_out(shown)
     legend(drawing, handles, "; ".join(remarks))

@@ -81,7 +81,7 @@ def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
     logged = frames.thinned_history(DRAWN if too_many else None)
     if not chosen or logged.empty:
         return []
-    arm_of = {run_id: number for number, arm in enumerate(shown) for run_id in arm.run_ids}
+    arm_of = {run.run_id: number for number, arm in enumerate(shown) for run in arm.drawn}
     logged = logged[logged["run_id"].isin(list(arm_of))]
     numbers = logged["run_id"].map(arm_of).astype(int)
     groups = logged.assign(arm=numbers, name=logged["name"].astype(str)).groupby(["name", "arm", "step"], sort=True)

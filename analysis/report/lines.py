@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,11 +199,26 @@ def _knob_panel(
 MOST_ARMS = 24  # in a figure: more cannot be distinguished; the curves of the page have all
 
 
+MOST_REMARKS = 3  # on single arms, in the title of a legend
+
+
 def legible(arms: Sequence[Arm], swept: Mapping[str, Sequence[str]]) -> tuple[list[Arm], str]:
     """(the arms that a figure shows, in order; the remark for its legend where some are left out, else "")."""
     in_order = ordered(arms, swept)
     remark = f"the first {MOST_ARMS} of {len(in_order)} arms" if len(in_order) > MOST_ARMS else ""
     return in_order[:MOST_ARMS], remark
+
+
+def left_out(arms: Sequence[Arm]) -> list[str]:
+    """The remark for a legend which arms' curves leave runs out, and how these ended; [] where none does."""
+    remarks: list[str] = []
+    for arm in arms:
+        drawn = {run.run_id for run in arm.drawn}
+        others = Counter(str(run.state) for run in arm.runs if run.run_id not in drawn)
+        if others:
+            ended = ", ".join(f"{number} {state}" for state, number in others.items())
+            remarks.append(f"{arm.label}: {len(drawn)} of {len(arm.runs)} runs ({ended})")
+    return remarks if len(remarks) <= MOST_REMARKS else [f"{len(remarks)} arms: finished runs only"]
 
 
 INTERVAL = "95 % interval over seeds and problems, as ± in the tables"
@@ -212,13 +228,14 @@ BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
 def legend(drawing: Figure, handles: dict[str, Artist], title: str = "") -> None:
     """Add a legend below, in as many columns as its longest name has room for; each row after the first adds height."""
     columns = max(1, min(7, 112 // (max(map(len, handles), default=1) + 7)))
-    rows = math.ceil(len(handles) / columns)
-    drawing.set_figheight(drawing.get_figheight() + 0.16 * max(0, rows - 1))
+    titles = textwrap.wrap(title, 125)
+    rows = math.ceil(len(handles) / columns) + max(1, len(titles))
+    drawing.set_figheight(drawing.get_figheight() + 0.16 * max(0, rows - 2))
     drawing.legend(
         handles.values(),
         handles.keys(),
         loc="outside lower center",
         ncols=columns,
-        title=title or None,
+        title="\n".join(titles) or None,
         title_fontsize=7.5,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import CONFIG, REPETITION, Run
 from analysis.scores import words
+from rlvr.ledger.cause import State
 
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
@@ -64,6 +65,12 @@ class Arm:
     @property
     def run_ids(self) -> tuple[str, ...]:
         return tuple(run.run_id for run in self.runs)
+
+    @property
+    def drawn(self) -> tuple[Run, ...]:
+        """The runs whose mean curves show: those that finished, or all while none has. One that ended early would end
+        the curve, or shift it from there on."""
+        return tuple(run for run in self.runs if run.state == State.FINISHED) or self.runs
 
     @property
     def first(self) -> Run:

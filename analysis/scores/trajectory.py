@@ -200,7 +200,7 @@ class Curve:
 
 
 def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
-    """The curve of an arm, with unfinished runs, at the steps at which all of its evaluated runs were evaluated."""
+    """The curve of an arm, at the steps at which all of its drawn runs that were evaluated at all were evaluated."""
     key = ("curve", arm.group_id, metric, tuple(sources))
     if key not in frames.cache:
         frames.cache[key] = _curve(frames, arm, metric, sources)
@@ -208,7 +208,7 @@ def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> C
 
 
 def _curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
-    evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if frames.digest.steps(run.run_id)}
+    evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.drawn if frames.digest.steps(run.run_id)}
     shared = sorted(set.intersection(*map(set, evaluated.values()))) if evaluated else []
     rows: list[tuple[int, float, float, float]] = []
     for step in shared:

@@ -6,10 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.decide import check_metric
+from analysis.figures import evaluation as evaluation_figure
 from analysis.figures import frontier as frontier_figure
+from analysis.figures import training as training_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.report.grid import grids
@@ -172,6 +175,31 @@ def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     assert band.mean == (2 / 8, 4 / 8, 5 / 8)
     # 4/8, 5/8, 6/8: standard deviation 1/8, t(0.975, 2) = 4.302653
     assert band.high[2] - band.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
+
+
+def test_a_run_that_ended_early_does_not_end_the_curve_of_its_arm(tmp_path):
+    """Four seeds of two problems; one diverged at once. The curve is that of the others, and the figure says so."""
+    for seed, last in enumerate((4, 5, 6)):
+        run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed, **{"policy/entropy": [1.0] * 40})
+    first = {0: {"maze7": counts(2, 2)}}
+    short = {"policy/entropy": [9.0] * 12}
+    write_run(tmp_path, config("grpo", seed=3), first, training=short, cause="diverged", message="loss is nan")
+    frames = load(tmp_path)
+    of_finished = curve(frames, arms(frames)[0], avg(8), SOURCES)
+    assert (of_finished.steps, of_finished.mean) == (STEPS, (2 / 8, 4 / 8, 5 / 8))
+    for figure in (frontier_figure.figure(frames), evaluation_figure.figure(frames), training_figure.figure(frames)):
+        assert figure is not None
+        assert "3 of 4 runs (1 diverged)" in " ".join(figure.legends[0].get_title().get_text().split())
+    entropy = training_figure.figure(frames)
+    assert entropy is not None
+    assert np.asarray(entropy.axes[0].lines[0].get_ydata()).tolist() == [1.0] * 40
+
+
+def test_a_run_that_is_under_way_is_drawn_while_none_has_finished(tmp_path):
+    early = {step: {"maze7": counts(2, 2)} for step in (0, 20)}
+    write_run(tmp_path, config("grpo"), early, cause=None)
+    frames = load(tmp_path)
+    assert curve(frames, arms(frames)[0], avg(8), SOURCES).steps == (0, 20)
 
 
 def test_fewer_than_three_seeds_have_no_band(tmp_path):
