@@ -18,7 +18,7 @@ from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores import study
 from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
-from analysis.scores.comparison import Compared, cheapest, compare
+from analysis.scores.comparison import Compared, cheapest, compare, without_luck
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.trajectory import caveat_of_time
 
@@ -132,6 +132,7 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Co
     samples, level = samples_of(frames, [row for _, row in placed_rows], column), study.level(frames)
     unfair = caveat_of_time(column.metric, [arm for _, row in placed_rows for arm in row.arms])
     compared = compare(arm_cells, reference_cells, samples, level, unfair=unfair)
+    compared = without_luck(compared, arm_cells, reference_cells)
     records: list[dict[str, Any]] = []
     for key, (_, row) in zip(labels, placed_rows, strict=True):
         difference = compared.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -126,3 +126,21 @@ def compare(
                 num_samples = samples if d.benchmark is not None else 0
                 compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, unfair)
     return {key: compared[key] for key in cells if key in compared}
+
+
+LUCKY = "runs of the better arm diverged, and the others were the luckier ones"
+
+
+def without_luck(
+    compared: Mapping[K, Compared], cells: Mapping[K, Cell], references: Mapping[K, Cell]
+) -> dict[K, Compared]:
+    """The differences of `compare`, those unfair for which the better arm has diverged runs: its mean is over the
+    others. Of numbers that are not shares of problems, of which either end may be the lucky one, both arms count.
+    """
+    fair: dict[K, Compared] = {}
+    for key, judged in compared.items():
+        own, other = cells[key].diverged, references[key].diverged
+        better = own if judged.effect > 0 else other
+        lucky = better if judged.difference.benchmark is not None else own + other
+        fair[key] = replace(judged, unfair=judged.unfair or (LUCKY if lucky else ""))
+    return fair

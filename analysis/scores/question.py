@@ -14,7 +14,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.comparison import Compared, compare
+from analysis.scores.comparison import LUCKY, Compared, compare, without_luck
 from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.metric import Kind, Metric, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
@@ -29,7 +29,8 @@ NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
 class Question:
     """A question of a sweep.
 
-    outcome: `above`, `below`, a claim's outcome, or `undecided`. measured: the difference and its interval in words.
+    outcome: `above`, `below`, a claim's outcome, `undecided`, or `not tested` if the better arm has diverged runs.
+    measured: the difference and its interval in words.
     groups: group ids of the arms that need more seeds. margin: of an equivalence, in the units of `compared`.
     """
 
@@ -113,7 +114,7 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
     has_samples = metric.kind in (Kind.AVG, Kind.PASS) and not frames.judgements.empty
     samples, unfair = frames.judgements.most_samples if has_samples else 0, caveat_of_time(metric, of_study)
-    compared = compare(cells, references, samples, level, unfair=unfair)
+    compared = without_luck(compare(cells, references, samples, level, unfair=unfair), cells, references)
     return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
 
 
@@ -123,7 +124,11 @@ def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metri
     if compared is None:
         return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
     plain = compared.judged.plain
-    decided = not compared.unfair and plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS
-    outcome = ("above" if compared.effect > 0 else "below") if decided else Outcome.UNDECIDED.value
     measured = metric.difference(compared.effect, plain)
+    outcome = Outcome.UNDECIDED.value
+    if plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS:
+        if compared.unfair == LUCKY:  # more seeds cannot change it: as of a claim
+            outcome, measured = Outcome.NOT_TESTED.value, f"{measured}; {LUCKY}"
+        elif not compared.unfair:
+            outcome = "above" if compared.effect > 0 else "below"
     return Question(name, outcome, measured, groups, (compared,))

@@ -14,7 +14,7 @@ from analysis.scores import study
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
-from analysis.scores.comparison import Compared, compare
+from analysis.scores.comparison import Compared, compare, without_luck
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names, widest
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.study import baseline, swept
@@ -97,7 +97,8 @@ def _compared(
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
     compared = compare(cells, references, 0, study.level(frames))
     reasons = {group: f"at {at.where}, {at.caveat}" if at.caveat else "" for group, at in levels.items()}
-    return {group: replace(difference, unfair=reasons[group]) for group, difference in compared.items()}
+    at_levels = {group: replace(difference, unfair=reasons[group]) for group, difference in compared.items()}
+    return without_luck(at_levels, cells, references)
 
 
 def _level_text(pair_level: Level) -> str:

@@ -87,7 +87,9 @@ def stopped(rule: Mapping[str, Any]) -> str:
         questions = [question for taken in rule["looks"] for question in taken["questions"]]
         untested = sum(question["outcome"] == Outcome.NOT_TESTED for question in questions)
         num_questions = len(rule["looks"][0]["questions"])
-        return f"nothing is left to decide ({untested} of {num_questions} claims not tested)" if untested else "decided"
+        return (
+            f"nothing is left to decide ({untested} of {num_questions} questions not tested)" if untested else "decided"
+        )
     return "budget spent" if len(rule["looks"]) == len(rule["seeds"]) else ""
 
 

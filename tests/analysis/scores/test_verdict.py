@@ -166,6 +166,32 @@ def test_a_difference_of_two_pairs_of_runs_decides_nothing(tmp_path):
     assert question.open
 
 
+@pytest.mark.parametrize(
+    ("diverged", "outcome", "mark"), [("pacs", Outcome.NOT_TESTED, ""), ("grpo", "above", "▲"), ("", "above", "▲")]
+)
+def test_nothing_is_decided_in_favour_of_an_arm_with_diverged_runs(tmp_path, diverged: str, outcome: str, mark: str):
+    """PACS has two of eight more with every seed. If two of its five runs diverged, the others were the luckier ones;
+    those of GRPO that diverged were none that it would have gained by."""
+    plan = []
+    for loss, right in (("grpo", 3), ("pacs", 5)):
+        for seed in range(5):
+            ended = "diverged" if loss == diverged and seed > 2 else "ok"
+            ends = {0: evaluation(1), 40: evaluation(right)}
+            run_id = write_run(tmp_path, config(loss, seed=seed), ends, name=f"{loss}-s{seed}", cause=ended)
+            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    frames = load(tmp_path)
+    (question,) = questions(frames, "avg", 0.95)
+    assert question.outcome == outcome
+    assert not question.open
+    table = comparison.table(frames)
+    assert table is not None
+    cells = table.cells
+    assert set(cells[(cells["row"] == "loss=pacs") & (cells["metric"] == "avg@8")]["verdict"]) == {mark}
+    noted = [note for note in table.notes if "the better arm diverged" in note and "avg@8" in note]
+    assert bool(noted) == (diverged == "pacs")
+
+
 def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_path):
     """PACS at 1e-4 has 2, 3, 2 and 3 of 8 more by seed, at 1e-3 1, 1, 1 and 0 fewer: 0.75 ± t·0.27, the spread pooled
     over both: (1/3 + 1/4)/2 = 0.292 a seed, 6 degrees of freedom. |t| = 2.78: beyond 2.45, of it alone, and not beyond

@@ -280,4 +280,4 @@ def test_a_claim_of_an_arm_that_is_left_out_is_not_said_to_be_decided(tmp_path: 
         advance(record.ledger, "s", lines.append)
     outcomes = [question["outcome"] for question in looks(tmp_path)[0]["questions"]]
     assert outcomes == ["not tested", "holds"]
-    assert lines[-1].startswith("Stopped: nothing is left to decide (1 of 2 claims not tested) after 1 of 1 looks")
+    assert lines[-1].startswith("Stopped: nothing is left to decide (1 of 2 questions not tested) after 1 of 1 looks")
