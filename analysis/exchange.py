@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,12 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     parser.add_argument("--correct-from", type=float, metavar="X", help="the reward from which on an answer is right")
     parser.add_argument("--out", type=Path, help="the file (default: <arm>-s<seed>.rlvr, here)")
     options = parser.parse_args(arguments)
+    if not options.arm.strip():
+        raise LookupError("--arm is empty. Pass a name, or knobs as in 'loss=grpo lr=1e-6'.")
+    if options.seed < 0:
+        raise LookupError(f"--seed {options.seed}: a seed is a whole number from 0.")
+    if options.correct_from is not None and not math.isfinite(options.correct_from):
+        raise LookupError(f"--correct-from {options.correct_from}: no reward can be compared to it. Pass a number.")
     arm = _as_typed(options.arm) if "=" in options.arm else options.arm
     dump = dumps.Dump(
         options.dump, options.format, arm, options.seed, options.source, options.reward, options.correct_from

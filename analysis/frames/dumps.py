@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,6 +73,17 @@ class Dump:
     correct_from: float | None = None
 
 
+class Place(NamedTuple):
+    """Where a row stands, for messages. unit: what the file has, `line` or `row`; number: counted from 1."""
+
+    file: Path
+    unit: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
 class _PackedDump(Packed):
     """Tables of a dump. Unlike a bundle, they hold every response, so texts can be summarised."""
 
@@ -93,6 +104,8 @@ def frames(dump: Dump) -> Frames:
     samples = list(_limited(reader(dump), dump.path))
     if not samples:
         raise LookupError(f"{dump.path} holds no sample.")
+    if all(sample.outcome == "error" for sample in samples):
+        raise LookupError(f"{dump.path}: none of its {len(samples)} samples was judged. Pass --reward NAME?")
     knobs = tuple(dump.arm.split()) if "=" in dump.arm else (f"arm={dump.arm.replace(' ', '_')}",)
     name = f"{'-'.join(k.partition('=')[2] for k in knobs)}-s{dump.seed}"
     run_id = hashlib.sha256(repr((knobs, dump.seed, samples)).encode()).hexdigest()[:12]
@@ -181,77 +194,78 @@ def _logged(counts: Mapping[tuple[int, str, str], Mapping[str, int]]) -> Iterato
 
 
 def _ours(dump: Dump) -> Iterator[Sample]:
-    for file, row in _rows(dump.path):
-        problem, outcome = _need(row, "problem_id", file), row.get("outcome")
+    for place, row in _rows(dump.path):
+        problem, outcome = _need(row, "problem_id", place), row.get("outcome")
         if outcome is not None and outcome not in OUTCOMES:
-            raise LookupError(f"{file}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
+            raise LookupError(f"{place}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
         yield Sample(
-            _whole_number(row, "step", file, UNNUMBERED),
+            _whole_number(row, "step", place, UNNUMBERED),
             str(row.get("source") or dump.source or "dump"),
             str(problem),
             _text(row.get("prompt")),
             _text(row.get("response")),
-            str(outcome) if outcome is not None else _judged(row, dump.reward or "reward", dump, file),
-            _whole_number(row, "num_tokens", file),
+            str(outcome) if outcome is not None else _judged(row, dump.reward or "reward", dump, place),
+            _whole_number(row, "num_tokens", place),
         )
 
 
 def _verl(dump: Dump) -> Iterator[Sample]:
-    for file, row in _rows(dump.path):
-        prompt = _text(_need(row, "input", file))
+    for place, row in _rows(dump.path):
+        prompt = _text(_need(row, "input", place))
         reward = dump.reward or ("acc" if row.get("acc") is not None else "score")
         yield Sample(
-            _whole_number(row, "step", file, _step_in(file, dump)),
+            _whole_number(row, "step", place, _step_in(place.file, dump)),
             str(row.get("data_source") or dump.source or "verl"),
             _problem_id(prompt, row.get("gts")),
             prompt,
-            _text(_need(row, "output", file)),
-            _judged(row, reward, dump, file),
+            _text(_need(row, "output", place)),
+            _judged(row, reward, dump, place),
         )
 
 
 def _trl(dump: Dump) -> Iterator[Sample]:
-    for file, row in _rows(dump.path):
+    for place, row in _rows(dump.path):
         if row.get("mode") not in (None, "eval"):
             continue  # a sample of training
-        prompt = _text(_need(row, "prompt", file))
+        prompt = _text(_need(row, "prompt", place))
         rewards = [k for k, v in row.items() if k not in _TRL_KNOWN and (v is None or isinstance(v, int | float))]
         if not dump.reward and len(rewards) != 1:
             known = ", ".join(rewards) or "none"
-            raise LookupError(f"{file} has no single reward column. Pass --reward NAME, one of: {known}.")
+            raise LookupError(f"{place} has no single reward column. Pass --reward NAME, one of: {known}.")
         yield Sample(
-            _whole_number(row, "step", file, UNNUMBERED),
+            _whole_number(row, "step", place, UNNUMBERED),
             dump.source or "trl",
             _problem_id(prompt),
             prompt,
-            _text(_need(row, "completion", file)),
-            _judged(row, dump.reward or rewards[0], dump, file),
+            _text(_need(row, "completion", place)),
+            _judged(row, dump.reward or rewards[0], dump, place),
         )
 
 
 def _prime_rl(dump: Dump) -> Iterator[Sample]:
-    for file, row in _rows(dump.path):
+    for place, row in _rows(dump.path):
         if isinstance(row.get("traces"), list):
-            yield from _of_episode(row, dump, file)
+            yield from _of_episode(row, dump, place)
             continue
         source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
         error = row.get("error") not in (None, "", False)
         yield Sample(
-            _whole_number(row, "step", file, _step_in(file, dump)),
+            _whole_number(row, "step", place, _step_in(place.file, dump)),
             source,
-            str(_need(row, "example_id", file)),
+            str(_need(row, "example_id", place)),
             _text(row.get("prompt")),
-            _text(_need(row, "completion", file)),
-            "error" if error else _judged(row, dump.reward or "reward", dump, file),
+            _text(_need(row, "completion", place)),
+            "error" if error else _judged(row, dump.reward or "reward", dump, place),
         )
 
 
-def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Sample]:
+def _of_episode(row: Mapping[str, Any], dump: Dump, place: Place) -> Iterator[Sample]:
     """One sample for each agent's trace in an episode of an evaluation.
 
     The folder `all` has every episode, failed ones included; `effective`, beside it, repeats some of them.
     """
     work = _part(_part(row, "run"), "work")
+    file = place.file
     is_repeat = file.parent.name == "effective" and (file.parents[1] / "all" / file.name).exists()
     if is_repeat or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
         return
@@ -268,15 +282,15 @@ def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Samp
         name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
         prompt = _text([message for sampled, message in messages if not sampled])
         yield Sample(
-            _whole_number(work, "step", file, _step_in(file, dump)),
+            _whole_number(work, "step", place, _step_in(place.file, dump)),
             f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
             problem or _problem_id(prompt),
             prompt,
             _text(trace.get("root_reply")) or _text([message for sampled, message in messages if sampled]),
-            _judged({"reward": _reward(trace, dump.reward, file)}, "reward", dump, file)
+            _judged({"reward": _reward(trace, dump.reward, place)}, "reward", dump, place)
             if trace.get("ok")
             else "error",
-            _whole_number(trace, "num_output_tokens", file),
+            _whole_number(trace, "num_output_tokens", place),
         )
 
 
@@ -286,7 +300,7 @@ def _part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], part) if isinstance(part, dict) else {}
 
 
-def _reward(trace: Mapping[str, Any], name: str, file: Path) -> float:
+def _reward(trace: Mapping[str, Any], name: str, place: Place) -> float:
     """The weighted sum of a trace's rewards, or the score of the named one; NaN if the trace was not judged."""
     rewards = _part(trace, "rewards")
     if name and name not in rewards:
@@ -299,7 +313,7 @@ def _reward(trace: Mapping[str, Any], name: str, file: Path) -> float:
         reward = _part({"reward": value}, "reward")
         weight, score = reward.get("weight", 1.0), reward.get("score")
         if not isinstance(score, int | float) or not isinstance(weight, int | float):
-            raise LookupError(f"{file}: reward {value!r} has no score, or no weight, that is a number.")
+            raise LookupError(f"{place}: reward {value!r} has no score, or no weight, that is a number.")
         total += score * (1.0 if name else weight)
     return total
 
@@ -316,57 +330,62 @@ FORMATS = tuple(_READERS)
 # --- rows
 
 
-def _rows(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """(file, row) of every row of the JSONL and Parquet files, in the order of their names."""
+def _rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """(place, row) of every row of the JSONL and Parquet files, in the order of their names."""
     files = [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.parquet")])
     if not files:
         raise LookupError(f"{path}: there is no such file, or no .jsonl or .parquet file in it.")
     for file in files:
-        for row in _parquet(file) if file.suffix == ".parquet" else _jsonl(file):
-            yield file, row
+        yield from _parquet(file) if file.suffix == ".parquet" else _jsonl(file)
 
 
-def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+def _parquet(file: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    number = 0
     try:
         for batch in pq.ParquetFile(file).iter_batches():
-            yield from batch.to_pylist()
+            for row in batch.to_pylist():
+                number += 1
+                yield Place(file, "row", number), row
     except (OSError, pa.ArrowException) as error:
         raise LookupError(f"{file} cannot be read: {error}") from None
 
 
-def _jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
+def _jsonl(file: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            place = Place(file, "line", number)
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise LookupError(f"{file}, line {number}: {error}") from None
+                raise LookupError(f"{place}: {error}") from None
             if not isinstance(row, dict):
-                raise LookupError(f"{file}, line {number} is no JSON object.")
-            yield cast(dict[str, Any], row)
+                raise LookupError(f"{place} is no JSON object.")
+            yield place, cast(dict[str, Any], row)
 
 
-def _need(row: Mapping[str, Any], name: str, file: Path) -> Any:
+def _need(row: Mapping[str, Any], name: str, place: Place) -> Any:
     """A value that the format requires. Raises LookupError if the row lacks it."""
     if row.get(name) is None:
-        raise LookupError(f"{file} has a row without {name}. Its columns: {', '.join(row)}. Another --format?")
+        raise LookupError(f"{place} is a row without {name}. Its columns: {', '.join(row)}. Another --format?")
     return row[name]
 
 
-def _judged(row: Mapping[str, Any], name: str, dump: Dump, file: Path) -> str:
-    """The outcome for a reward. A reward other than −1, 0 and 1 needs --correct-from."""
+def _judged(row: Mapping[str, Any], name: str, dump: Dump, place: Place) -> str:
+    """The outcome for a reward; null and NaN: not judged. A reward other than −1, 0 and 1 needs --correct-from."""
     if name not in row:
-        _need(row, name, file)
+        _need(row, name, place)
     value = row[name]
-    if not isinstance(value, int | float) or math.isnan(value):
+    if value is not None and not isinstance(value, int | float):
+        raise LookupError(f"{place}: {name} is {value!r:.80}, which is no number, true or false.")
+    if value is None or math.isnan(value):
         return "error"  # not judged; True and False count as 1 and 0
     if dump.correct_from is not None:
         return "correct" if value >= dump.correct_from else "wrong"
     if value not in (-1, 0, 1):
         raise LookupError(
-            f"{file}: {name} is {value:g}, and only −1, 0 and 1 can be read as right or wrong. Pass the smallest "
+            f"{place}: {name} is {value:g}, and only −1, 0 and 1 can be read as right or wrong. Pass the smallest "
             "reward of a right answer, as in --correct-from 0.5"
         )
     return "correct" if value == 1 else "wrong"
@@ -391,13 +410,13 @@ def _problem_id(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _whole_number(row: Mapping[str, Any], name: str, file: Path, default: int = 0) -> int:
+def _whole_number(row: Mapping[str, Any], name: str, place: Place, default: int = 0) -> int:
     """A whole number from 0 to 2³¹ − 1; the default for a missing value, as in a Parquet column with gaps."""
     value = row.get(name)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
-        raise LookupError(f"{file}: {name} is {value!r}, and must be a whole number from 0 to {2**31 - 1}.")
+        raise LookupError(f"{place}: {name} is {value!r}, and must be a whole number from 0 to {2**31 - 1}.")
     return int(value)
 
 

@@ -146,18 +146,58 @@ def test_what_cannot_be_read_is_named(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("form", "row", "message"),
     [
-        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl: num_tokens is 'abc'"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl, line 1: num_tokens is 'abc'"),
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": float("nan")}, "num_tokens is nan"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": float("nan")}, "step is nan, and must be a whole number"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": True}, "step is True, and must be a whole number"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": 1e300}, "step is 1e"),
         ("verl", {"input": "p", "output": "x", "score": 1, "step": -1}, "step is -1"),
         ("prime-rl", {"traces": [{"ok": True, "rewards": {"r": 1.0}}]}, r"reward 1\.0 has no score"),
+        ("rlvr", {"problem_id": "1", "reward": "1.0"}, r"d\.jsonl, line 1: reward is '1\.0', which is no number"),
+        ("verl", {"input": "p", "output": "x", "acc": "true"}, r"d\.jsonl, line 1: acc is 'true', which is no number"),
+        ("verl", {"input": "p", "output": "x", "score": [1]}, r"score is \[1\], which is no number"),
     ],
 )
 def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, form, row, message):
     with pytest.raises(LookupError, match=message):
         frames(Dump(jsonl(tmp_path / "d.jsonl", [row]), form, "a"))
+
+
+def test_a_wrong_row_is_named_by_its_number(tmp_path):
+    """Empty lines of JSONL count; the rows of a Parquet file are counted from 1."""
+    row = {"problem_id": "1", "reward": 1}
+    (tmp_path / "d.jsonl").write_text(f"{json.dumps(row)}\n\n{json.dumps({**row, 'step': -1})}\n")
+    with pytest.raises(LookupError, match=r"d\.jsonl, line 3: step is -1"):
+        frames(Dump(tmp_path / "d.jsonl", "rlvr", "a"))
+    pd.DataFrame([row, {**row, "step": -1}]).to_parquet(tmp_path / "e.parquet")
+    with pytest.raises(LookupError, match=r"e\.parquet, row 2: step is -1"):
+        frames(Dump(tmp_path / "e.parquet", "rlvr", "a"))
+
+
+def test_a_dump_without_a_judged_sample_is_refused(tmp_path):
+    rows = [{"problem_id": "1", "reward": reward} for reward in (None, float("nan"))]
+    file = jsonl(tmp_path / "d.jsonl", [*rows, {"problem_id": "1", "outcome": "error"}])
+    with pytest.raises(LookupError, match="none of its 3 samples was judged"):
+        frames(Dump(file, "rlvr", "a"))
+    jsonl(file, [*rows, {"problem_id": "1", "reward": 0}])
+    assert counted(Dump(file, "rlvr", "a")) == [(1, "dump", 1, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--arm", "a", "--correct-from", "nan"], "--correct-from nan: "),
+        (["--arm", "a", "--correct-from=-inf"], "--correct-from -inf: "),
+        (["--arm", "a", "--seed=-1"], "--seed -1: a seed is a whole number from 0."),
+        (["--arm", " "], "--arm is empty."),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_in_one_line(tmp_path, capsys, options, message):
+    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "1", "reward": 1}]))
+    assert command.main(["import", dump, "--format", "rlvr", *options, "--out", str(tmp_path / "x")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "x.rlvr").exists()
 
 
 def test_gaps_in_parquet_columns_get_the_defaults(tmp_path):
