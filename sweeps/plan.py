@@ -54,12 +54,13 @@ class Plan:
             "sweep_id": self.sweep_id,
             "study": self.study,
             "question": self.question,
-            **{key: self.runs[0].config[key] for key in NAMING if self.runs[0].config.get(key)},
+            **{key: self.runs[0].config[key] for key in (*NAMING, "tracker") if self.runs[0].config.get(key)},
             "command": self.command,
             "config_dirs": list(self.config_dirs),
             "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
             "swept": _swept([run.overrides for run in self.runs]),
-            **{key: self.runs[0].config[key] for key in (*EXPECTED, "tracker") if self.runs[0].config.get(key)},
+            # Empty ones too: the newest sweep of a study says what is expected, also that nothing is.
+            **{key: self.runs[0].config.get(key) for key in EXPECTED},
         }
 
 

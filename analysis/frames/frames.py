@@ -60,8 +60,8 @@ class Frames:
         return typed_rows.rows(self.runs)
 
     def newest(self, key: str) -> Any:
-        """The value under `key` in the newest launch that recorded one; None if no launch did."""
-        return next((sweep.info[key] for sweep in reversed(self.sweeps) if sweep.info.get(key)), None)
+        """The value under `key`, which may be empty, in the newest launch that recorded one; None if no launch did."""
+        return next((sweep.info[key] for sweep in reversed(self.sweeps) if key in sweep.info), None)
 
     @cached_property
     def seeds(self) -> dict[str, int]:

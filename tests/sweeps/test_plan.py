@@ -256,6 +256,9 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
     assert [claim["metric"] for claim in sweep.info["claims"]] == ["avg", "avg", "pass", "right answers", "pass"]
     silent = planned(["study=eta", "eta=2", "claims=[]", "baseline=null"], ["study=eta", "loss=grpo"])
     assert silent.runs[0].run_id == claiming.runs[0].run_id
+    write(silent, ledger)
+    (sweep,) = ledger.sweeps()
+    assert (sweep.info["baseline"], sweep.info["claims"]) == (None, [])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from analysis.frames.runs import tidy_metrics
 from analysis.frames.samples import read_table
 from analysis.scores.arm import arms
 from analysis.scores.cell import last_points
-from rlvr.ledger import lock
+from analysis.scores.study import baseline as baseline_of
+from analysis.scores.study import claims as claims_of
+from rlvr.ledger import layout, lock
 from rlvr.ledger.journal import encode
 from rlvr.ledger.samples import write_parquet
 from tests.analysis.ledger_factory import (
@@ -37,6 +39,25 @@ from tests.analysis.ledger_factory import (
     write_study,
     write_sweep,
 )
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "claims", "baseline"),
+    [({"claims": [], "baseline": None}, 0, ""), ({"claims": []}, 0, "loss=grpo"), ({}, 1, "loss=grpo")],
+)
+def test_the_newest_launch_withdraws_claims_and_one_that_did_not_record_them_does_not(
+    tmp_path, withdrawn, claims, baseline
+):
+    claim = {"says": "wins", "metric": "avg", "arm": "loss=lad", "relation": ">"}
+    ids = [write_run(tmp_path, config("grpo", seed=seed), {0: {"maze7": counts(4)}}) for seed in (0, 1)]
+    write_sweep(tmp_path, "old", [(ids[0], "s0", [])], created=1000.0, claims=[claim], baseline="loss=grpo")
+    write_sweep(tmp_path, "new", [(ids[1], "s1", [])], created=2000.0)
+    file = layout.sweep_info(layout.sweep(tmp_path, "new"))
+    info = json.loads(file.read_text())
+    del info["claims"]
+    file.write_text(json.dumps({**info, **withdrawn}))
+    frames = load(tmp_path)
+    assert (len(claims_of(frames)), baseline_of(frames)) == (claims, baseline)
 
 
 def test_every_planned_run_is_a_row_in_any_state(tmp_path):
