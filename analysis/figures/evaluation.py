@@ -55,7 +55,7 @@ def _line(
         return None
     colour, marker, dashes = look
     low, high, mean = ([100 * v for v in values] for values in (trajectory.low, trajectory.high, trajectory.mean))
-    if all(map(math.isfinite, low)):
+    if any(map(math.isfinite, low)):  # the rest, as where all seeds agree, stays blank
         axes.fill_between(trajectory.steps, low, high, color=colour, alpha=0.12, linewidth=0)
     return axes.plot(
         trajectory.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.2

@@ -397,6 +397,20 @@ def test_the_legend_counts_the_arms_left_out_of_any_setting(tmp_path: Path) -> N
     assert drawn.legends[0].get_title().get_text() == "the first 24 of 25 arms"
 
 
+def test_curves_of_evaluations_keep_their_band_where_it_is_defined(tmp_path: Path) -> None:
+    """All seeds agree on the base policy, where there is no band. At step 20 they lie 12.5 points apart."""
+    for seed in range(3):
+        evaluations = {0: START, 20: {"maze7": counts(3 + seed, 3 + seed)}, 40: {"maze7": counts(3 + seed, 8)}}
+        write_run(tmp_path, config(loss="grpo", seed=seed), evaluations)
+    drawn = evaluation_figure.figure(load(tmp_path))
+    assert drawn is not None
+    (band,) = drawn.axes[0].collections
+    corners = band.get_paths()[0].vertices
+    assert {x for x, _ in corners} == {20, 40}
+    half = 4.302653 * 12.5 / 3**0.5
+    assert sorted({round(y, 4) for x, y in corners if x == 20}) == pytest.approx([50 - half, 50 + half], abs=1e-3)
+
+
 def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((0.4, 0.5, 0.6)):
         write_run(tmp_path, config(loss="grpo", seed=seed), {0: START}, training={"policy/entropy": [1.0, last]})
