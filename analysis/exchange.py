@@ -98,9 +98,12 @@ def _as_typed(arm: str) -> str:
     from analysis.scores import words
 
     try:
-        return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in words.parse(arm).items())
+        knobs = words.parse(arm)
     except ValueError as error:
         raise LookupError(f"--arm: {error}") from None
+    if "seed" in knobs:
+        raise LookupError(f"--arm {arm!r}: the seed goes in --seed. With one in --arm, each seed would be another arm.")
+    return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in knobs.items())
 
 
 def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:

@@ -109,7 +109,8 @@ def labels(firsts: Mapping[str, Run]) -> dict[str, Label]:
     several = {key for key in varied if len(values[key] - {None}) > 1}
     knobs_of = {i: _varied_knobs(firsts[i], knobs, varied, several) for i, knobs in typed_knobs.items()}
     knobs_of = _made_distinct(knobs_of, firsts, varied)
-    return {i: Label(text(knobs), knobs) for i, knobs in knobs_of.items()}
+    alone = len(knobs_of) == 1
+    return {i: Label(knobs["arm"] if alone and "arm" in knobs else text(knobs), knobs) for i, knobs in knobs_of.items()}
 
 
 def _varied_knobs(
@@ -153,9 +154,12 @@ def _made_distinct(
 
 
 def _single_arm(run: Run) -> dict[str, str]:
-    """The knob that labels a single arm: its loss, or for an evaluation, which has none, its policy."""
-    policy = "" if run.loss else typed(run).get("policy") or run.knob("policy.name")
-    return {"policy": str(policy)} if policy else {"loss": run.loss}
+    """The knobs that label a single arm: its loss. Of what has none, an evaluation has its policy, and an import the
+    name (`arm`) or the knobs that were typed for it."""
+    if run.loss:
+        return {"loss": run.loss}
+    policy = typed(run).get("policy") or run.knob("policy.name")
+    return {"policy": str(policy)} if policy else typed(run) or {"loss": ""}
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:

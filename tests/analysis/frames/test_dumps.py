@@ -190,6 +190,7 @@ def test_a_dump_without_a_judged_sample_is_refused(tmp_path):
         (["--arm", "a", "--correct-from=-inf"], "--correct-from -inf: "),
         (["--arm", "a", "--seed=-1"], "--seed -1: a seed is a whole number from 0."),
         (["--arm", " "], "--arm is empty."),
+        (["--arm", "loss=grpo seed=0"], "--arm 'loss=grpo seed=0': the seed goes in --seed."),
     ],
 )
 def test_options_that_mean_nothing_are_refused_in_one_line(tmp_path, capsys, options, message):
@@ -324,6 +325,12 @@ def test_the_arm_of_an_import_is_read_as_it_is_typed_or_printed(tmp_path, capsys
     capsys.readouterr()
     assert command.main(["import", dump, "--format", "rlvr", "--arm", "loss=grpo old", "--out", "w"]) == 2
     assert "--arm: 'loss=grpo old' names no arm: write knobs as in 'loss=grpo lr=1e-4'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arm", "row"), [("grpo", "grpo"), ("lr=1e-6", "lr = 1e-6"), ("loss=lad", "loss=lad")])
+def test_the_row_of_one_import_has_the_name_of_its_arm(tmp_path, arm, row):
+    (imported,) = arms(frames(Dump(jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0}]), "rlvr", arm)))
+    assert imported.label == row
 
 
 def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
