@@ -75,7 +75,7 @@ class Block:
 
 
 def fill(frames: Frames, blocks: Iterable[Block], columns: Sequence[Column]) -> pd.DataFrame:
-    """The cells of all blocks, one row each, with the columns COLUMNS, `bounded`, `base` and COMPARED.
+    """The cells of all blocks, one row each, with the columns COLUMNS, `bounded`, `undefined`, `base` and COMPARED.
 
     All rows that are compared to another one are one family of hypotheses, whatever their block: how a table is divided
     into blocks does not change a verdict. ValueError for two rows of one name in a block.
@@ -90,7 +90,7 @@ def record(
 ) -> dict[str, Any]:
     """One row of a table's `cells`. column: (metric, name); compared: its difference to the row `reference`."""
     values = {**_BLANK, "block": block, "row": row, "metric": column[0], "column": column[1], **scored.record()}
-    values["bounded"] = scored.bounded
+    values |= {"bounded": scored.bounded, "undefined": scored.undefined}
     return values if compared is None else {**values, "reference": reference, **compared.record()}
 
 
@@ -101,7 +101,7 @@ def row_records(block: str, row: str, cells: Mapping[str, Cell]) -> list[dict[st
 
 def cells_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The `cells` of a table. ValueError for two rows of one name: a reader could not distinguish them."""
-    cells = pd.DataFrame(records, columns=[*COLUMNS, "bounded", "base", *COMPARED])
+    cells = pd.DataFrame(records, columns=[*COLUMNS, "bounded", "undefined", "base", *COMPARED])
     repeated = cells[cells.duplicated(["block", "row", "metric", "column"])]
     if len(repeated):
         raise ValueError(

@@ -148,6 +148,7 @@ def with_notes(table: Table, frames: Frames) -> Table:
             "Where every problem of a benchmark scored alike, ± counts what problems unlike those in the set may still "
             "do to the mean (Beta-Binomial; 3 in P, roughly)."
         )
+    notes += undefined_notes(cells)
     if (table.cells["state"] == "partial").any():
         notes.append(
             "† not every planned run behind the cell is finished: it averages those that are (†2/3: 2 of 3 seeds)."
@@ -173,6 +174,19 @@ def interval_notes(seeds: int, *, on_problems: bool = True) -> tuple[str, ...]:
         return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)
     few = " Two seeds show little of the luck of training: such intervals cover about 90 %." if seeds == 2 else ""
     return (f"{how} over {seeds} seeds and their problems.{few}",)
+
+
+def undefined_notes(cells: pd.DataFrame) -> tuple[str, ...]:
+    """The note on problems that have no value, by metric, from the cell that lacks most; () without any."""
+    lacking = cells[cells["undefined"] > 0].sort_values("undefined", ascending=False, kind="stable")
+    names = lacking["metric"].where(lacking["metric"] != "", lacking["column"])
+    most = lacking.assign(name=names).drop_duplicates("name")
+    counts = [
+        f"at most {undefined} of {undefined + problems} problems ({name})"
+        for name, undefined, problems in zip(most["name"], most["undefined"], most["problems"], strict=True)
+    ]
+    why = "Left out of means, for want of a value, as with too few judged samples"
+    return (f"{why}: {', '.join(counts)}.",) if counts else ()
 
 
 def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:

@@ -48,7 +48,16 @@ class Cell:
 
     @property
     def problems(self) -> int:
-        """Number of problems of each seed; 0 for one number per run."""
+        """Number of problems with a value in some seed; 0 for one number per run."""
+        return self._all_problems - self.undefined
+
+    @property
+    def undefined(self) -> int:
+        """Number of problems without a value in any seed, such as those with fewer judged samples than k of pass@k."""
+        return int(np.isnan(self.scores.values).all(0).sum()) if self.scores and self._all_problems else 0
+
+    @property
+    def _all_problems(self) -> int:
         return len(self.scores.problems) if self.scores and self.scores.benchmark is not None else 0
 
     @property

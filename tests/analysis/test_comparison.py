@@ -286,6 +286,19 @@ def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(tmp_path):
     assert cell_at(compared, "lr = 1e-05", "pass@2")["mean"] == pytest.approx((14 * 22 + 13 * 25 + 13 * 18) / 28 / 40)
 
 
+def test_problems_without_enough_samples_are_not_counted_and_a_note_says_so(tmp_path):
+    few, enough = counts(*[1] * 10, n=4), counts(2, 4)
+    for lr in (1e-5, 1e-3):
+        frozen = config("grpo", lr=lr)
+        write_run(tmp_path, frozen, {0: correct(0.25), 40: {"maze7": [*few, *enough]}}, name=f"lr={lr:g}")
+    compared = comparison(load(tmp_path), metrics="pass@4,pass@8")
+    cells = compared.cells[~compared.cells["base"].astype(bool)]
+    assert set(zip(cells["metric"], cells["problems"], strict=True)) == {("pass@4", 12), ("pass@8", 2)}
+    assert [note for note in compared.notes if "pass@8" in note] == [
+        "Left out of means, for want of a value, as with too few judged samples: at most 10 of 12 problems (pass@8)."
+    ]
+
+
 def test_two_knobs_are_rows_and_columns(tmp_path):
     write_study(tmp_path)
     compared = comparison(load(tmp_path), metrics="avg", across="eta")
