@@ -409,6 +409,7 @@ def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.T
 def merged(parts: Sequence[Frames]) -> Frames:
     """The runs of several bundles as those of one study. A run that is in several of them is read from the first.
 
+    If the bundles are of several studies, `studies` has the frames of each, since claims belong to a study.
     Raises LookupError for two runs of one arm with one seed.
     """
     if len(parts) == 1:
@@ -433,10 +434,19 @@ def merged(parts: Sequence[Frames]) -> Frames:
         commands=tuple(dict.fromkeys(c for part in parts for c in part.commands)),
         notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)),
         sweeps=_sweeps(parts),
+        studies=_studies(parts),
         cache=cache,
     )
     check_seeds(together.rows)
     return together
+
+
+def _studies(parts: Sequence[Frames]) -> tuple[Frames, ...]:
+    """The frames of each study; () if there is only one."""
+    of_study: dict[str, list[Frames]] = {}
+    for part in parts:
+        of_study.setdefault(part.study, []).append(part)
+    return tuple(map(merged, of_study.values())) if len(of_study) > 1 else ()
 
 
 def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:

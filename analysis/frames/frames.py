@@ -51,6 +51,7 @@ class Frames:
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     every_sample: bool = False
+    studies: tuple[Frames, ...] = ()  # where bundles of several studies are shown together: the frames of each study
     tuned: Frames | None = None  # the tuning runs, by which knobs of these runs were chosen (`tune=`)
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share
 

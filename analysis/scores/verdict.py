@@ -34,9 +34,13 @@ def verdicts(
 ) -> list[Verdict]:
     """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested.
 
+    Of bundles of several studies each study's claims are judged on its own runs, against its own baseline.
+
     level: of intervals and tests; None: that of the study's stopping rule at its last look, else 95 %. claims: None:
     those that the study's newest launch recorded.
     """
+    if claims is None and frames.studies:
+        return [_of_study(part, verdict) for part in frames.studies for verdict in verdicts(part, level)]
     level = study.level(frames) if level is None else level
     settings = by_setting(frames, on_problems=False)
     judged: list[Verdict] = []
@@ -50,6 +54,11 @@ def verdicts(
         else:
             judged += _in_settings(frames, claim, settings, level)
     return [_with_past_looks(study.stopping_rule(frames), verdict) for verdict in judged]
+
+
+def _of_study(frames: Frames, verdict: Verdict) -> Verdict:
+    """The verdict with its study in the claim's words."""
+    return replace(verdict, claim=replace(verdict.claim, says=f"{verdict.claim.says} (study {frames.study})"))
 
 
 def measure(frames: Frames) -> None:

@@ -125,6 +125,33 @@ def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
         assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
 
 
+def test_bundles_of_several_studies_have_the_claims_of_each(tmp_path, capsys):
+    """In each study its claim is true of its own baseline, and false of the other's."""
+    files = []
+    rates = {"one": (("grpo", 3), ("pacs", 5)), "two": (("rloo", 6), ("pacs", 5)), "silent": (("dapo", 4),)}
+    for number, (study, arms) in enumerate(rates.items()):
+        plan = []
+        for loss, right in arms:
+            for seed in range(3):
+                frozen = config(loss, seed=seed, lr=1e-6 * (1 + number))
+                evaluations = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
+                run_id = write_run(tmp_path, frozen, evaluations, study=study, name=f"{study}-{loss}-s{seed}")
+                plan.append((run_id, f"{study}-{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+        relation = ">" if study == "one" else "<"
+        claim = {"says": "PACS differs", "metric": "avg", "arm": "loss=pacs", "relation": relation}
+        about = {"claims": [claim], "baseline": f"loss={arms[0][0]}"} if study != "silent" else {}
+        write_sweep(tmp_path, study, plan, study=study, created=1000.0 + number, **about)
+        files.append(str(tmp_path / f"{study}.rlvr"))
+        assert command.main(["bundle", study, "--home", str(tmp_path), "--out", files[-1]]) == 0
+    for order in (files, files[::-1], [*files, files[0]]):
+        capsys.readouterr()
+        assert command.main([*order, "--claims", "--exit-code"]) == 0
+        shown = capsys.readouterr().out
+        assert "2 claims" in shown
+        assert "holds: PACS differs (study one)" in shown
+        assert "holds: PACS differs (study two)" in shown
+
+
 def make_tuned(home: Path) -> None:
     """Runs with seed 1000 of the sweep `s` tuned its learning rate."""
     folder = home / "runs" / "sweeps" / "s"
