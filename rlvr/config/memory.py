@@ -9,6 +9,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rlvr.config import published
@@ -203,15 +204,16 @@ def _critic_parameters(model: Architecture, setting: Setting) -> int:
     return model.parameters - (0 if model.tied else model.vocab * model.hidden)
 
 
-def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
+def cache_gb(config: Mapping[str, Any], gpu_gb: float | None, base: Path | None = None) -> float:
     """GB for an engine's keys and values: `max_cache_gb`, else what a GPU has left while responses are sampled.
 
-    config: of a run, resolved. gpu_gb: memory of the GPU; None: there is none, or its size is not known.
+    config: of a run, resolved. gpu_gb: memory of the GPU; None: there is none, or its size is not known. base:
+    directory of the policy that is sampled first; None: it may not be there yet, and the model's config tells its size.
     """
     engine = config["rollout"]["engine"]
     if engine["max_cache_gb"] is not None:
         return engine["max_cache_gb"]
-    model = architecture_of_model(config["model"] or config.get("policy"))
+    model = architecture_of_model(config["model"]) if base is None else of_path(str(base))
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
     used_gb = sum(_of_engine(model, engine).values()) / GB

@@ -57,12 +57,12 @@ def one_thread_at_a_time(work: Callable[[A], B], lock: threading.Lock) -> Callab
     return locked
 
 
-def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float]:
+def _room_for_cache(config: DictConfig, device: torch.device, base: Path) -> dict[str, float]:
     """`max_cache_gb`, if the config leaves it open for the engine: computed from the memory of the ranks' GPUs."""
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
     gpu_gb = _free_on_gpus(device) / memory.GB if device.type == "cuda" else None
-    cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)
+    cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb, base)
     log.info("rollout.engine.max_cache_gb=%.3g, from the memory that is free while responses are sampled", cache_gb)
     return {"max_cache_gb": cache_gb}
 
@@ -113,7 +113,7 @@ class Parts:
         silent = [token for token in ends if token != end_word]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
         self.engine: Engine = open_engine(
-            self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device)
+            self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device, self.base)
         )
         policy = config.policy or config.model
         chat, system = bool(policy.get("chat")), policy.get("system")
