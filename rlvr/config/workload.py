@@ -182,7 +182,7 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
         token_budget=trainer["token_budget"],
         recomputed=trainer["activation_checkpointing"],
         evaluations=1 + -(-config["steps"] // evaluation["every"]),
-        evaluated=_evaluated(config),
+        evaluated=_evaluated(config) + _validated(config),
         evaluated_samples=evaluation["samples"],
         presampled=_presampled(presample, config["task"]) if presample else 0,
         presampled_samples=presample.get("samples", 8),
@@ -239,6 +239,17 @@ def _evaluated(config: Mapping[str, Any]) -> int:
     return sum(min(limit or size, size) if size else limit or UNKNOWN_BENCHMARK for size in sizes)
 
 
+def _validated(config: Mapping[str, Any]) -> int:
+    """Validation problems of an evaluation: at most `evaluation.validation` of each source of training problems."""
+    task, limit = config["task"], config["evaluation"].get("validation")
+    if limit is None:
+        return 0
+    if "validation_problems" in task:  # null: as many as of the test split
+        return min(limit, task["validation_problems"] or task.get("test_problems") or limit)
+    known = [TRAIN.get(source) for source in _train_sources(task.get("train"))]
+    return sum(min(limit, round(task.get("validation", 1) * size)) if size else limit for size in known)
+
+
 def _presampled(presample: Mapping[str, Any], task: Mapping[str, Any]) -> int:
     """Training problems that the base policy answers before training."""
     of_task = task.get("train_problems") or (_train_problems(task["train"]) if "train" in task else ENDLESS)
@@ -247,8 +258,13 @@ def _presampled(presample: Mapping[str, Any], task: Mapping[str, Any]) -> int:
 
 def _train_problems(train: object) -> int:
     """Problems of `task.train`: a path or hub name, or several."""
+    sizes = [TRAIN.get(source) for source in _train_sources(train)]
+    return sum(size for size in sizes if size) if all(sizes) else UNKNOWN_TRAIN
+
+
+def _train_sources(train: object) -> list[str]:
+    """The paths or hub names of `task.train`."""
     if isinstance(train, Mapping):
         train = list(cast("Mapping[str, str]", train).values())
     sources = cast("Sequence[str]", train) if isinstance(train, Sequence) and not isinstance(train, str) else [train]
-    sizes = [TRAIN.get(str(source)) for source in sources]
-    return sum(size for size in sizes if size) if all(sizes) else UNKNOWN_TRAIN
+    return [str(source) for source in sources]

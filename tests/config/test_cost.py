@@ -237,6 +237,23 @@ def test_the_workload_counts_the_problems_of_known_data() -> None:
     assert workload_of(config()).evaluated == 16
 
 
+def test_the_workload_counts_validation_problems() -> None:
+    """16 test problems of the maze, and 500 of a file. Of GSM8K's 7473 training problems a hundredth is 75."""
+
+    def evaluated(limit: int | None, **task: Any) -> int:
+        run = {**config(), "task": {"_target_": "task", **task}}
+        return workload_of({**run, "evaluation": {**run["evaluation"], "validation": limit}}).evaluated
+
+    maze = {"test_problems": 16, "validation_problems": None}
+    assert [evaluated(limit, **maze) for limit in (None, 4, 64)] == [16, 20, 32]
+    assert evaluated(64, **{**maze, "validation_problems": 24}) == 40
+    math = {"test": "a.jsonl", "train": "b.jsonl", "validation": 0.01}
+    assert evaluated(128, **math) == 500 + 128
+    assert evaluated(128, **{**math, "train": "openai/gsm8k/main"}) == 500 + 75
+    assert evaluated(128, **{**math, "train": {"a": "openai/gsm8k/main", "b": "b.jsonl"}}) == 500 + 75 + 128
+    assert evaluated(128, labelled=None, test="a.jsonl", validation=0.05) == 500 + 128  # of a size that nobody knows
+
+
 @pytest.mark.parametrize(
     ("task", "presampled"),
     [
