@@ -32,6 +32,7 @@ class IpcTransfer:
         self._buffer: SharedMemory | None = None
         self._descriptions, self._filled = list[Any](), 0
         self.arrived, self.failure = False, ""
+        self.lost = False  # whether the failure is that the child was lost
         child.send({"do": "load", "to_version": version}, {}, timeout_s)
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -57,7 +58,7 @@ class IpcTransfer:
         try:
             work(*arguments)
         except (ProcessLost, NotShared) as error:
-            self.failure = str(error)
+            self.failure, self.lost = str(error), isinstance(error, ProcessLost)
 
     def _add(self, name: str, tensor: Tensor) -> None:
         size = tensor.numel() * tensor.element_size()

@@ -40,6 +40,7 @@ T = TypeVar("T")
 SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
 ATTEMPTS = 3  # processes that may end or hang over one request before the run fails
+MOST_LOSSES = 2  # processes lost amid transfers within the GPU, one after another, before these are given up
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.1}  # nats
 
 
@@ -109,7 +110,8 @@ class VllmEngine:
         self._weights: dict[str, Any] = {}
         # Whether weights are sent by CUDA IPC, for now: to a single process on this GPU alone.
         self.within_gpu = device.type == "cuda" and tensor_parallel == 1
-        self._ipc_works = False  # whether a transfer by CUDA IPC is known to work
+        self._ipc_works = False  # whether this process is known to take a transfer by CUDA IPC
+        self._num_losses = 0  # processes lost amid such transfers, one after another
         self._max_tokens = 0  # of prompt and response together; known once the process has started
         self._ready = False
         self._child = self._launch() if self._is_leader else None
@@ -411,15 +413,13 @@ class VllmEngine:
             self._await_start(child)
         except ProcessLost:
             return None  # `take_weights` notices the loss, too
-        transfer = None
         try:
-            failure = "" if self._ipc_works else refusal(child, self.timeout_s)
-            if not failure:
-                transfer = IpcTransfer(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
+            if not self._ipc_works and (reason := refusal(child, self.timeout_s)):
+                self._use_main_memory(reason)
+                return None
+            transfer = IpcTransfer(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
         except ProcessLost as lost:
-            failure = str(lost)
-        if transfer is None:
-            self._use_main_memory(failure)
+            self._count_loss(str(lost))
             return None
         if not self._ipc_works:
             log.info("weights go to vLLM within the GPU, by CUDA IPC")
@@ -429,11 +429,19 @@ class VllmEngine:
     def _finish_transfer(self, transfer: IpcTransfer) -> None:
         """After a failed transfer, end the process; its successor loads the weights from main memory."""
         if transfer.arrived:
-            self._sent_version = self.version + 1
+            self._sent_version, self._num_losses = self.version + 1, 0
             return
-        self._use_main_memory(transfer.failure)
+        (self._count_loss if transfer.lost else self._use_main_memory)(transfer.failure)
         if self._child is not None:
             self._end_process()  # the process may have received a part of the weights
+
+    def _count_loss(self, reason: str) -> None:
+        """A process lost amid a transfer may have ended for another reason: the next transfer tries its successor."""
+        self._ipc_works, self._num_losses = False, self._num_losses + 1
+        if self._num_losses == MOST_LOSSES:
+            self._use_main_memory(reason)
+        else:
+            log.warning("weights go to vLLM through main memory this time, not within the GPU: %s", reason)
 
     def _use_main_memory(self, reason: str) -> None:
         log.warning("weights go to vLLM through main memory, not within the GPU: %s", reason)

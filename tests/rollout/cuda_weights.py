@@ -87,7 +87,9 @@ def start(directory: str) -> VllmEngine:
 
 
 def within_the_gpu(directory: str) -> dict[str, Any]:
-    """A sync of an engine that is awake and of one that sleeps, one killed before it sleeps, one killed amid a sync."""
+    """A sync of an engine that is awake and of one that sleeps, one killed before it sleeps, one killed amid a sync; a
+    sync of its successor, and two killed amid syncs, one after the other.
+    """
     engine = start(directory)
     first, second, third = (make_model(seed, **WIDE) for seed in (1, 2, 3))
     engine.sync(weights(first))
@@ -105,6 +107,15 @@ def within_the_gpu(directory: str) -> dict[str, Any]:
     engine._child = KilledAtSecondPiece(engine._child)  # type: ignore[assignment]
     engine.sync(weights(third))
     results |= {"struck": off_by(engine, third), "then": route()}
+    engine.sync(weights(first))
+    results |= {"recovered": off_by(engine, first), "recovered by": route()}
+    routes = list[str]()
+    for _ in range(2):
+        engine._child = KilledAtSecondPiece(engine._child)  # type: ignore[assignment]
+        engine.sync(weights(second))
+        routes.append(route())
+    engine.sync(weights(third))
+    results |= {"struck twice": routes, "given up": off_by(engine, third), "afterwards": route()}
     engine.close()
     return results
 

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 CLOSE = 1e-4  # nats, in float32
+THIS_TIME = "weights go to vLLM through main memory this time, not within the GPU:"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,21 @@ def test_a_process_that_was_lost_is_not_started_again_to_sleep(results: dict[str
 
 
 def test_a_process_killed_during_a_transfer_is_replaced_by_one_with_all_weights(results: dict[str, Any]) -> None:
-    assert results["within"]["then"].startswith("weights go to vLLM through main memory, not within the GPU: it ended")
+    assert results["within"]["then"].startswith(f"{THIS_TIME} it ended")
     assert results["within"]["struck"] < CLOSE
+
+
+def test_its_successor_takes_the_next_weights_within_the_gpu(results: dict[str, Any]) -> None:
+    assert results["within"]["recovered by"] == "weights go to vLLM within the GPU, by CUDA IPC"
+    assert results["within"]["recovered"] < CLOSE
+
+
+def test_two_processes_killed_one_after_the_other_end_transfers_within_the_gpu(results: dict[str, Any]) -> None:
+    first, second = results["within"]["struck twice"]
+    assert first.startswith(f"{THIS_TIME} it ended")
+    assert second.startswith("weights go to vLLM through main memory, not within the GPU: it ended")
+    assert results["within"]["afterwards"] == ""
+    assert results["within"]["given up"] < CLOSE
 
 
 def test_weights_go_through_main_memory_where_vllm_cannot_open_them(results: dict[str, Any]) -> None:
