@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import ENDS_AT
-from rlvr.ledger.checkpoints import checkpoints, superseded
+from rlvr.ledger.checkpoints import checkpoints, is_unevaluated, superseded
 from rlvr.ledger.digests import set_aside
 from rlvr.ledger.files import remove
 from rlvr.metrics import accuracy
@@ -35,6 +35,7 @@ class Checkpoints:
         """config: the group `checkpoint` of a run. steps: the number of the last step."""
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
+        self._unevaluated: int | None = None  # step of the resumed checkpoint, if it was saved before its evaluation
         self._saved_at = time.monotonic()  # when the newest save began; at first, when the attempt began
         self._stepped_at: float | None = None  # when the last step of this attempt ended, or the resumed one was loaded
         self._longest_s = 0.0  # longest time between the ends of two steps, with an evaluation or a save between them
@@ -72,21 +73,27 @@ class Checkpoints:
         metrics: Mapping[str, float],
         ahead: StepGroups | None = None,
         share: float = 1.0,
+        unevaluated: Mapping[str, float] | None = None,
     ) -> None:
         """Save the state after a step, with `position` problems drawn from the stream, unless it is saved already.
 
         ahead: the groups of the next step, if they are sampled already. share: of drawn problems, those whose groups
-        were kept.
+        were kept. unevaluated: the step's metrics, if the run stops before its evaluation.
         """
         path = layout.checkpoint(self.directory, step)
         self._saved_at = time.monotonic()
         self.trainer.writer.wait()
-        if distributed.of_first_rank(path.exists()):
-            return
         score = self._score(metrics)
+        if distributed.of_first_rank(path.exists()):
+            if step != self._unevaluated or score is None:
+                return
+            if self.trainer.place.rank == 0:
+                remove(path)  # it lacks its score
+            distributed.barrier()
         self.best = self.best if score is None else score
         state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
-        state["share"] = share
+        measured = None if unevaluated is None else {name: float(value) for name, value in unevaluated.items()}
+        state |= {"share": share, "unevaluated": measured}
         how: dict[str, Any] = {
             "background": self.config.background,
             "when_visible": functools.partial(self._drop, path),
@@ -97,7 +104,7 @@ class Checkpoints:
 
     def resume(self, recorded: int | None = None) -> dict[str, Any] | None:
         """Load the newest intact checkpoint into the trainer. Returns its "step", "position", "ahead" …; None if there
-        is no checkpoint.
+        is no checkpoint. With "unevaluated" metrics its step has to be evaluated and recorded first.
 
         A damaged checkpoint is set aside. recorded: the last step up to which every step is in the journal. Later
         checkpoints are not used: steps that they contain would stay missing in the journal. None: no such limit.
@@ -109,16 +116,18 @@ class Checkpoints:
         extra = self.trainer.load(newest)
         self._stepped_at = time.monotonic()
         self.best = extra["best"]
+        self._unevaluated = None if extra.get("unevaluated") is None else extra["step"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", newest.name)
         return extra
 
     def _newest_intact(self, recorded: int | None) -> Path | None:
         place = self.trainer.place
-        names = distributed.of_first_rank([path.name for path in checkpoints(self.directory)])
-        for path in (self.directory / name for name in reversed(names)):
+        listed = [(path.name, is_unevaluated(path)) for path in checkpoints(self.directory)]
+        for name, unevaluated in reversed(distributed.of_first_rank(listed)):
+            path = self.directory / name
             step = layout.step_of(path)
-            if recorded is not None and step is not None and step > recorded:
+            if recorded is not None and step is not None and step - unevaluated > recorded:
                 log.warning("%s is not used: steps after %d are not in the journal. They are repeated", path, recorded)
                 continue
             fault = self.trainer.fault_of(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.empty_steps import EmptySteps
-from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out_problems
+from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.selection import Selection
@@ -44,7 +44,7 @@ from rlvr.trainer.overlong import penalised, without_cut
 
 log = logging.getLogger("rlvr")
 
-EVALUATION_GRACE_S = 5.0  # to finish an evaluation after a signal to stop; if it is aborted, its step is repeated
+EVALUATION_GRACE_S = 5.0  # to finish an evaluation after a signal to stop; if it is abandoned, it is repeated
 
 
 class Run:
@@ -104,23 +104,36 @@ class Run:
 
     def train(self, stop: StopFlag) -> Cause:
         """Train from the newest checkpoint to the last step, or until the run is asked to stop."""
-        done = self._resume()
+        done, unevaluated = self._resume()
         if done == 0 and not distributed.any_rank(self.journal is not None and 0 in self.journal.steps):
-            with stop.interruptible(EVALUATION_GRACE_S):
-                metrics = self._evaluate(0)
-            self._finish(0, metrics)
+            unevaluated = {}
+        if unevaluated is not None and not self._measure(done, unevaluated, stop):
+            return stop.cause
         for step in range(done + 1, self.config.steps + 1):
             pruned = self.attempt is not None and bool(prune_reason(self.attempt.path))
             if distributed.any_rank(bool(stop) or pruned):
                 self._save(step - 1, {})
                 return Cause.PRUNED if pruned else stop.cause
-            metrics = self._step(step)
-            if step % self.config.evaluation.every == 0 or step == self.config.steps:
-                with stop.interruptible(EVALUATION_GRACE_S):
-                    metrics |= self._evaluate(step)
-            self._finish(step, metrics)
-            check_limits(metrics, step, min_entropy=self.config.min_entropy, max_kl=self.config.max_kl)
+            if not self._measure(step, self._step(step), stop):
+                return stop.cause
         return Cause.OK
+
+    def _measure(self, step: int, metrics: dict[str, float], stop: StopFlag) -> bool:
+        """Evaluate a step, if it is time, and finish it. False: the run was asked to stop and could not wait for the
+        evaluation. The step is then saved with its metrics so far: its evaluation is the first that a resumed run does.
+        """
+        if step % self.config.evaluation.every == 0 or step == self.config.steps:
+            began = time.monotonic()
+            try:
+                metrics |= self._evaluate(step, lambda: stop.overdue(EVALUATION_GRACE_S, began))
+            except Abandoned:
+                log.info("stopped in the evaluation of step %d, which is repeated when the run goes on", step)
+                if step:
+                    self._save(step, {}, unevaluated=metrics)
+                return False
+        self._finish(step, metrics)
+        check_limits(metrics, step, min_entropy=self.config.min_entropy, max_kl=self.config.max_kl)
+        return True
 
     def _step(self, step: int) -> dict[str, float]:
         began, handover_s = time.perf_counter(), self.handover.seconds
@@ -170,22 +183,27 @@ class Run:
         batch = batch if self.mixture is None else self.mixture.add(batch, step)
         return mismatch.weigh(batch, rollout.importance, rollout.importance_cap, self.importance_level)
 
-    def _evaluate(self, step: int) -> dict[str, float]:
+    def _evaluate(self, step: int, abandoned: Callable[[], bool]) -> dict[str, float]:
         began = time.perf_counter()
         self._phase("evaluation", step)
         if isinstance(self.task, ArmedTask):  # the policy's expected reward is exact: nothing is sampled
             metrics = self._exact_evaluation(self.task, step)
         else:
-            metrics = self._sampled_evaluation(step)
+            metrics = self._sampled_evaluation(step, abandoned)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
-    def _sampled_evaluation(self, step: int) -> dict[str, float]:
+    def _sampled_evaluation(self, step: int, abandoned: Callable[[], bool]) -> dict[str, float]:
         options = self.config.evaluation
         self.step_sampler.sync()
         seed = self.config.seed + NOISE_STREAM
         sampling = Sampling(self.place.max_tokens, seed, 0, options.temperature, options.top_p)
         measure = functools.partial(
-            evaluate, self.parts.sampler, samples=options.samples, k=list(options.k), sampling=sampling
+            evaluate,
+            self.parts.sampler,
+            samples=options.samples,
+            k=list(options.k),
+            sampling=sampling,
+            abandoned=abandoned,
         )
         metrics, groups = measure(self.problems)
         if self.validation:
@@ -229,22 +247,23 @@ class Run:
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 
-    def _save(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _save(self, step: int, metrics: Mapping[str, float], unevaluated: Mapping[str, float] | None = None) -> None:
         self._check_lease()
         if self.journal is not None:
-            self.journal.flush()  # a checkpoint must not contain a step that the journal lacks
+            self.journal.flush()  # a checkpoint must contain no evaluated step that the journal lacks
         ahead = self.step_sampler.prefetched()  # before reading the position: sampling draws problems
-        self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share)
+        self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share, unevaluated)
 
-    def _resume(self) -> int:
+    def _resume(self) -> tuple[int, dict[str, float] | None]:
+        """The last step that is done; its metrics if it was saved before its evaluation, else None."""
         recorded = distributed.of_first_rank(None if self.journal is None else self.journal.complete)
         extra = self.checkpoints.resume(recorded)
         if extra is None:
-            return 0
+            return 0, None
         self.stream.position = extra["position"]
         self.step_sampler.share = extra.get("share", 1.0)
         self.step_sampler.restore(extra["ahead"])
-        return extra["step"]
+        return extra["step"], extra.get("unevaluated")
 
     def close(self) -> None:
         try:

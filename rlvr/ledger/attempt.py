@@ -345,35 +345,26 @@ class StopFlag:
         self.signals = signals or STOP_SIGNALS
         self.received: signal.Signals | None = None
         self._previous_handlers: dict[signal.Signals, Any] = {}
-        self._grace_s: float | None = None  # of the interruptible part that is running; None outside of such parts
-        self._timer: threading.Timer | None = None
+        self._received_at = 0.0  # by time.monotonic
+        self._interruptible = False  # whether an interruptible part is running
 
     @contextlib.contextmanager
-    def interruptible(self, grace_s: float = 0.0) -> Generator[None, None, None]:
-        """The body is abandoned `grace_s` seconds after a stop signal: Stopped is raised, in the main thread."""
-        self._grace_s = grace_s
+    def interruptible(self) -> Generator[None, None, None]:
+        """The body is abandoned at a stop signal: Stopped is raised, in the main thread."""
+        self._interruptible = True
         try:
             if self.received is not None:
-                self._interrupt(self.received)
+                raise Stopped(self.received.name)
             yield
         finally:
-            self._grace_s = None
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._interruptible = False
 
-    def _interrupt(self, received: signal.Signals) -> None:
-        if not self._grace_s:
-            raise Stopped(received.name)
-        if self._timer is None:
-            self._timer = threading.Timer(self._grace_s, self._grace_is_over, [received])
-            self._timer.daemon = True
-            self._timer.start()
+    def overdue(self, grace_s: float, began: float) -> bool:
+        """Whether a part that began at `began` (time.monotonic) has gone on for `grace_s` seconds after a stop signal.
 
-    def _grace_is_over(self, received: signal.Signals) -> None:
-        if self._grace_s is not None:
-            self._grace_s = 0.0
-            os.kill(os.getpid(), received)  # Python runs its handler in the main thread
+        Any thread may call this.
+        """
+        return self.received is not None and time.monotonic() - max(began, self._received_at) >= grace_s
 
     def __bool__(self) -> bool:
         return self.received is not None
@@ -384,11 +375,13 @@ class StopFlag:
         return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received == number == signal.SIGINT and self._grace_s is None:
+        if self.received == number == signal.SIGINT and not self._interruptible:
             raise KeyboardInterrupt
+        if self.received is None:
+            self._received_at = time.monotonic()
         self.received = signal.Signals(number)
-        if self._grace_s is not None:
-            self._interrupt(self.received)
+        if self._interruptible:
+            raise Stopped(self.received.name)
 
     def __enter__(self) -> StopFlag:
         for number in self.signals:

@@ -22,10 +22,18 @@ def best_checkpoint(directory: Path) -> Path | None:
     return max(scored, key=scored.__getitem__, default=None)
 
 
+def is_unevaluated(checkpoint: Path) -> bool:
+    """Whether it was saved between a step and its evaluation: then the journal may lack the step."""
+    return _extra(checkpoint).get("unevaluated") is not None
+
+
 def _score(checkpoint: Path) -> float | None:
+    return _extra(checkpoint).get("score")
+
+
+def _extra(checkpoint: Path) -> Mapping[str, Any]:
     state = read_json(layout.trainer_state(checkpoint)) or {}
-    extra: Mapping[str, Any] = state.get("extra") or {}
-    return extra.get("score")
+    return state.get("extra") or {}
 
 
 def superseded(directory: Path, keep: int, *, until: Path | None = None) -> Sequence[Path]:

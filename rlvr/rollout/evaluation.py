@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -29,6 +29,10 @@ from rlvr.rollout.sampler import RolloutCost, Sampler
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under common
 # random numbers.
 NOISE_STREAM = 1 << 32
+
+
+class Abandoned(Exception):
+    """An evaluation was abandoned. Raised on all ranks, at the same point."""
 
 
 def held_out_problems(task: Task, limit: int | None, split: Split = "test") -> list[Problem]:
@@ -59,17 +63,21 @@ def evaluate(
     k: Sequence[int],
     sampling: Sampling,
     prefix: str = EVALUATION,
+    abandoned: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, float], list[Rollout]]:
     """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups that they are computed from.
 
-    prefix: EVALUATION, or VALIDATION for problems of that split.
+    prefix: EVALUATION, or VALIDATION for problems of that split. abandoned: see `Sampler`; raises Abandoned if groups
+    are missing for it, on whichever rank.
     A sample whose verifier failed counts neither as right nor as wrong: it reduces n. A problem with fewer than k
     judged samples does not enter pass@k; `…/error` is the share of samples whose verifier failed. Where the task
     declares which right answers are the same (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of
     different ones, over the problems whose n samples were all judged. Where rewards may be other than 0 and 1
     (`GradedTask`), `…/mean_reward` is the mean over problems of the mean reward of their judged samples.
     """
-    groups = sampler(problems, samples, sampling, RolloutCost())
+    groups = sampler(problems, samples, sampling, RolloutCost(), abandoned=abandoned)
+    if len(groups) < len(problems):
+        raise Abandoned
     by_source: dict[str, list[Answers]] = defaultdict(list)
     for group in groups:
         by_source[group.problem.source].append(Answers.of(sampler.task, group))

@@ -99,11 +99,17 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class CollectedSamples:
-    """A `Progress` that collects all samples, by row. on_answer: called whenever a request is answered."""
+    """A `Progress` that collects all samples, by row, unless they are abandoned. on_answer: called whenever a request
+    is answered.
+    """
 
     on_answer: Callable[[], None] = lambda: None
+    abandoned: Callable[[], bool] = lambda: False
     samples: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
-    enough: bool = False
+
+    @property
+    def enough(self) -> bool:
+        return self.abandoned()
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
         self.samples[row] = samples
@@ -188,18 +194,20 @@ class Sampler:
         sampling: Sampling,
         spent: RolloutCost,
         first: Sequence[int] | None = None,
+        abandoned: Callable[[], bool] = lambda: False,
     ) -> list[Rollout]:
         """Groups in the order of `problems`, the same on every rank. Their cost is added to `spent`.
 
-        first: number of the first sample of each group; None: 0.
+        first: number of the first sample of each group; None: 0. abandoned: whether the groups are no longer needed;
+        once it is true it stays so. Fewer groups are then returned, unless they are complete but for other ranks.
         """
         mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples, first)
-        completions = self._generate(requests, sampling)
+        completions = self._generate(requests, sampling, abandoned)
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
-        groups = self._judge_texts(mine, prompts, completions, texts)
+        groups = [] if abandoned() else self._judge_texts(mine, prompts, completions, texts)
         judged = time.perf_counter()
         merged = self._merge_engines(problems, groups)
         spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
@@ -246,13 +254,17 @@ class Sampler:
         spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
         return merged
 
-    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """All samples. As this may take hours, an engine that can reports each answered request (`on_answer`)."""
+    def _generate(
+        self, requests: Sequence[Request], sampling: Sampling, abandoned: Callable[[], bool] = lambda: False
+    ) -> list[tuple[Completion, ...]]:
+        """All samples, or none if they were abandoned. As this may take hours, an engine that can reports each answered
+        request (`on_answer`).
+        """
         if not requests or not isinstance(self.engine, StoppingEngine):
             return self.engine.generate(requests, sampling) if requests else []
-        collected = CollectedSamples(self.on_answer)
+        collected = CollectedSamples(self.on_answer, abandoned)
         self.engine.generate_until(requests, sampling, collected)
-        return [collected.samples[row] for row in range(len(requests))]
+        return [] if abandoned() else [collected.samples[row] for row in range(len(requests))]
 
     def _requests(
         self, mine: Sequence[Problem], samples: int, first: Sequence[int] | None

@@ -18,6 +18,8 @@ from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
 from rlvr.ledger.runs import write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
+from tests.end_to_end.test_sweep import deterministic
+from tests.job.test_loop import OVERRIDES
 
 ROOT = Path(__file__).parents[2]
 RANK = """
@@ -30,6 +32,29 @@ cause, message = run(Path(sys.argv[1 + int(os.environ["RANK"])]))
 os.write(1, f"{cause} {message}\\n".encode())
 end_process(cause.code, alone=cause.code != 0)
 """
+
+# As RANK, but the second rank alone is told to stop, in its second evaluation: that of step 2.
+STOPPED = (
+    """
+import os, signal
+from rlvr.job import loop
+from rlvr.rollout.evaluation import NOISE_STREAM
+from rlvr.rollout.native import NativeEngine
+
+generate, evaluations = NativeEngine.generate_until, []
+loop.EVALUATION_GRACE_S = 0.0
+
+def signalling(self, requests, sampling, progress):
+    if os.environ["RANK"] == "1" and sampling.seed >= NOISE_STREAM:
+        evaluations.append(sampling)
+        if len(evaluations) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+    generate(self, requests, sampling, progress)
+
+NativeEngine.generate_until = signalling
+"""
+    + RANK
+)
 
 
 def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tuple[Path, Path]:
@@ -45,9 +70,9 @@ def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tu
     return first, other
 
 
-def started(first: Path, other: Path) -> subprocess.Popen[str]:
+def started(first: Path, other: Path, program: str = RANK) -> subprocess.Popen[str]:
     """Two ranks of the run, each with its own view of it."""
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", RANK, str(first), str(other)]
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", program, str(first), str(other)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -81,3 +106,19 @@ def test_a_rank_that_does_not_see_the_base_policy_yet_waits_for_it_and_builds_no
     assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
     assert len(built) == 1
     assert [path.is_symlink() for path in shown.iterdir()] == [True]
+
+
+@pytest.mark.slow
+def test_ranks_of_which_one_is_told_to_stop_in_an_evaluation_save_its_step_together(tmp_path: Path) -> None:
+    words = [*OVERRIDES, "checkpoint.every=100"]
+    whole, stopped = (two_views(tmp_path / name, words, shared=["stages"])[0] for name in ("whole", "stopped"))
+    output, errors = started(whole, whole).communicate(timeout=200)
+    assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
+    output, errors = started(stopped, stopped, STOPPED).communicate(timeout=200)
+    assert output.splitlines() == ["preempted ", "preempted "], errors[-4000:]
+    assert list(deterministic(stopped)) == [0, 1]
+    assert [path.name for path in (stopped / "checkpoints").iterdir()] == ["step-00000002"]
+    output, errors = started(stopped, stopped).communicate(timeout=200)
+    assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
+    assert "resuming from step-00000002" in (stopped / "attempts" / "2" / "log.txt").read_text()
+    assert deterministic(stopped) == deterministic(whole)

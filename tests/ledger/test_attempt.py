@@ -322,16 +322,9 @@ def test_an_end_with_an_unknown_cause_is_an_error(tmp_path: Path) -> None:
     assert (end.cause, end.seconds, end.message) == (Cause.ERROR, 2.0, "")
 
 
-def signalled_and_busy(seconds: float) -> None:
-    signal.raise_signal(signal.SIGUSR1)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:  # Python code, like an evaluation
-        time.sleep(0.01)
-
-
-def test_an_interruptible_part_is_abandoned_after_its_grace_and_a_step_never() -> None:
+def test_an_interruptible_part_is_abandoned_at_a_signal_and_others_learn_how_late_they_are() -> None:
     with StopFlag(signal.SIGUSR1) as stop:
-        with stop.interruptible(60):
+        with stop.interruptible():
             pass
         with pytest.raises(Stopped, match="SIGUSR1"), stop.interruptible():
             signal.raise_signal(signal.SIGUSR1)
@@ -339,12 +332,12 @@ def test_an_interruptible_part_is_abandoned_after_its_grace_and_a_step_never() -
         with pytest.raises(Stopped), stop.interruptible():  # the signal came earlier
             pytest.fail("the body was entered")
     with StopFlag(signal.SIGUSR1) as stop:
-        began = time.monotonic()
-        with pytest.raises(Stopped), stop.interruptible(0.2):
-            signalled_and_busy(60)
-        assert 0.1 < time.monotonic() - began < 30
-    with StopFlag(signal.SIGUSR1) as stop:
-        with stop.interruptible(0.3):
-            signal.raise_signal(signal.SIGUSR1)
-        time.sleep(0.6)  # a step, which is completed
+        earlier = time.monotonic() - 100
+        assert not stop.overdue(0, began=earlier)
+        signal.raise_signal(signal.SIGUSR1)
         assert stop
+        assert stop.overdue(0, began=earlier)
+        assert not stop.overdue(60, began=earlier)  # the signal came just now
+        stop._received_at = earlier
+        assert stop.overdue(60, began=earlier)
+        assert not stop.overdue(60, began=time.monotonic())  # the part began after the signal

@@ -10,8 +10,9 @@ from typing import ClassVar
 import pytest
 
 from rlvr.metrics import VALIDATION
-from rlvr.records import Problem, Reward, Split
+from rlvr.records import Problem, Reward, Rollout, Split
 from rlvr.rollout.evaluation import (
+    Abandoned,
     Answers,
     answer_of,
     complete_evaluation_metrics,
@@ -20,6 +21,7 @@ from rlvr.rollout.evaluation import (
     held_out_problems,
     metric_names,
 )
+from rlvr.rollout.sampler import RolloutCost
 from rlvr.task.math import Math
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
@@ -39,6 +41,24 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     same, _ = evaluate(sampler(task), problems, samples=4, k=[1, 2, 4], sampling=SAMPLING, prefix=VALIDATION)
     assert same == {f"validation/{name.removeprefix('evaluation/')}": value for name, value in metrics.items()}
     assert set(same) == set(metric_names(task, problems, samples=4, k=[1, 2, 4], prefix=VALIDATION))
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_an_evaluation_that_one_rank_abandons_is_abandoned_by_all(mine: bool) -> None:
+    """Of two ranks one has been asked to stop: it samples no more, judges nothing, and still meets the other."""
+    task = ScriptedTask(["+-"])
+    problems = [task.problem("test", i) for i in range(4)]
+    whole = sampler(task)(problems, 2, SAMPLING, RolloutCost())
+    judged = list[int]()
+
+    def gather(own: list[Rollout]) -> list[list[Rollout]]:
+        judged.append(len(own))
+        return [own, whole[1::2] if mine else []]
+
+    one = sampler(task, rank=0, world=2, gather=gather)
+    with pytest.raises(Abandoned):
+        evaluate(one, problems, samples=2, k=[1], sampling=SAMPLING, abandoned=lambda: mine)
+    assert judged == [0 if mine else 2]
 
 
 class ParityTask(ScriptedTask):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -13,12 +14,16 @@ import numpy as np
 import pytest
 import torch
 
+from rlvr.job import loop
 from rlvr.job.loop import Run
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.checkpoints import checkpoints
 from rlvr.ledger.journal import read
 from rlvr.records import Sampling
 from rlvr.rollout.empty_steps import NothingToLearn
+from rlvr.rollout.evaluation import NOISE_STREAM
 from rlvr.rollout.step_sampler import FILE, StepGroups
 from tests.job.test_loop import make_run
 
@@ -178,3 +183,49 @@ def test_a_run_that_was_stopped_by_a_signal_continues_the_same(tmp_path: Path) -
         assert train(stopped, stop) is Cause.PREEMPTED
     assert list(recorded(stopped)) == [0, 1, 2, 3]
     assert trained(make_run(tmp_path / "stopped", *knobs, journal=True)) == expected
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_run_that_was_stopped_in_an_evaluation_continues_with_it(
+    ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In that of step 2, before any checkpoint: steps 1 and 2 are not repeated, and the best evaluation is known."""
+    knobs = (f"rollout.ahead={ahead}", "checkpoint.every=100", "checkpoint.keep_best=true")
+    whole = make_run(tmp_path / "whole", *knobs, journal=True)
+    expected = trained(whole)
+    monkeypatch.setattr(loop, "EVALUATION_GRACE_S", 0.0)
+    for again in (False, True):  # a second time as the run goes on
+        stopped = make_run(tmp_path / "stopped", *knobs, journal=True)
+        signal_in_evaluation(stopped, number=0 if again else 1)
+        with StopFlag() as stop:
+            assert train(stopped, stop) is Cause.PREEMPTED
+        assert list(recorded(stopped)) == [0, 1]
+        assert [path.name for path in stopped.checkpoints.directory.iterdir()] == ["step-00000002"]
+    resumed = make_run(tmp_path / "stopped", *knobs, journal=True)
+    learned = list[int]()
+    learn = resumed.trainer.learn
+    resumed.trainer.learn = lambda batch: (learned.append(resumed.trainer.num_updates), learn(batch))[1]
+    assert trained(resumed) == expected
+    assert learned == [4, 6]  # two updates per step
+    assert all(torch.equal(weight, weights(whole)[name]) for name, weight in weights(resumed).items())
+    assert scores(resumed) == scores(whole)
+    assert scores(whole)["step-00000002"] is not None
+
+
+def scores(run: Run) -> dict[str, float | None]:
+    states = {path.name: layout.trainer_state(path).read_text() for path in checkpoints(run.checkpoints.directory)}
+    return {name: json.loads(state)["extra"]["score"] for name, state in states.items()}
+
+
+def signal_in_evaluation(run: Run, number: int) -> None:
+    """Have the process signalled in this evaluation of the run, the first being number 0."""
+    generate, evaluations = run.parts.engine.generate_until, list[Sampling]()
+
+    def signalling(requests: Any, sampling: Sampling, progress: Any) -> None:
+        if sampling.seed >= NOISE_STREAM:
+            if len(evaluations) == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            evaluations.append(sampling)
+        generate(requests, sampling, progress)
+
+    run.parts.engine.generate_until = signalling
