@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -59,9 +60,18 @@ class Plan:
             "config_dirs": list(self.config_dirs),
             "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
             "swept": _swept([run.overrides for run in self.runs]),
-            # Empty ones too: the newest sweep of a study says what is expected, also that nothing is.
-            **{key: self.runs[0].config.get(key) for key in EXPECTED},
+            **self._expected,
         }
+
+    @property
+    def _expected(self) -> dict[str, Any]:
+        """The claims and the baseline. Empty ones too if a study file or the command says so: then the study has none
+        from now on. A launch that says nothing, such as one of more seeds, leaves those of the study as they are.
+        """
+        config = self.runs[0].config
+        said = {word.partition("=")[0] for word in shlex.split(self.command)}
+        of_file = bool(config["choices"].get("study"))
+        return {key: config.get(key) for key in EXPECTED if of_file or key in said or config.get(key)}
 
 
 def _swept(points: Sequence[Sequence[str]]) -> dict[str, list[str]]:

@@ -90,7 +90,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
     if known:
-        changed = any((known.info.get(key) or None) != (base.about[key] or None) for key in EXPECTED)
+        changed = any((known.info.get(key) or None) != (base.about.get(key) or None) for key in EXPECTED)
         if "until" in known.info and changed:
             print(
                 "baseline and claims stay as the first launch fixed them. Another budget= begins another sweep.",

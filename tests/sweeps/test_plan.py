@@ -261,6 +261,15 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
     assert (sweep.info["baseline"], sweep.info["claims"]) == (None, [])
 
 
+def test_only_a_launch_that_speaks_of_claims_withdraws_them() -> None:
+    """More seeds of arms whose claims were typed at their first launch."""
+    more = planned(["loss=grpo", "seed=1"])
+    assert not {"claims", "baseline"} & more.about.keys()
+    withdrawn = replace(more, command="python -m rlvr.run loss=grpo seed=1 claims=[] 'name=a b'")
+    assert withdrawn.about["claims"] == []
+    assert "baseline" not in withdrawn.about
+
+
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
