@@ -45,8 +45,7 @@ def test_chunks_change_nothing(entropy_gradient: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("entropy_gradient", [True, False])
+@pytest.mark.parametrize(("entropy_gradient", "bias"), [(True, True), (False, False)])
 def test_compiled_passes_give_what_separate_ones_do(entropy_gradient: bool, bias: bool) -> None:
     """For chunks of every size, with no graph more for each of them: 11, 14 and 16 tokens, four at a time."""
     torch._dynamo.reset()
