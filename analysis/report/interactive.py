@@ -63,8 +63,10 @@ def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
             for arm in setting.arms:
                 trajectory = curve(frames, arm, metric, setting.sources)
                 if trajectory.steps:
-                    ends = (trajectory.low, trajectory.high) if all(map(math.isfinite, trajectory.low)) else ((), ())
-                    values = [_rounded(100 * np.array(part, float)) for part in (trajectory.mean, *ends)]
+                    mean, *ends = (np.array(part, float) for part in (trajectory.mean, trajectory.low, trajectory.high))
+                    # Without a band at some step, as where all seeds agree, its ends meet there.
+                    known = [np.where(np.isfinite(end), end, mean) for end in ends] if np.isfinite(ends).any() else []
+                    values = [_rounded(100 * part) for part in (mean, *known)]
                     lines.append(_line(position[arm.group_id], list(trajectory.steps), *values))
             title = setting.titled(f"{metric}, {setting.overall}, %")
             panels += [{"title": title, "lines": lines, "evaluation": True}] if lines else []

@@ -15,6 +15,7 @@ from analysis.figures import frontier as frontier_figure
 from analysis.figures import training as training_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
+from analysis.report import interactive
 from analysis.report.grid import grids
 from analysis.scores.arm import Arm, arms
 from analysis.scores.claim import Outcome
@@ -175,6 +176,11 @@ def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     assert band.mean == (2 / 8, 4 / 8, 5 / 8)
     # 4/8, 5/8, 6/8: standard deviation 1/8, t(0.975, 2) = 4.302653
     assert band.high[2] - band.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
+    # The page keeps it, although the seeds agree at the steps before.
+    page = next(panel for panel in interactive._evaluations(frames, arms(frames)) if "avg@8" in panel["title"])
+    (line,) = page["lines"]
+    assert line["low"][:2] == line["high"][:2] == line["y"][:2] == [25.0, 50.0]
+    assert line["high"][2] - line["y"][2] == pytest.approx(100 * 4.302653 / 8 / 3**0.5, abs=0.02)
 
 
 def test_a_run_that_ended_early_does_not_end_the_curve_of_its_arm(tmp_path):
