@@ -97,8 +97,11 @@ class Answers:
 
     @classmethod
     def of(cls, task: Task, group: Rollout) -> Answers:
-        pairs = zip(group.texts, group.rewards, strict=True)
-        answers = (answer_of(task, group.problem, text, reward) for text, reward in pairs)
+        """What `evaluation_metrics` reads: answers are None but for right samples of a task with several answers."""
+        answers: list[str | None] = [None] * len(group.texts)
+        if _has_several_answers(task):
+            for i, (text, reward) in enumerate(zip(group.texts, group.rewards, strict=True)):
+                answers[i] = task.canonical(group.problem, text) if reward.correct else None
         rewards = tuple(reward.value for reward in group.rewards)
         return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers), rewards)
 

@@ -244,7 +244,7 @@ def test_one_more_token_takes_what_it_takes_in_a_step(
         activation_checkpointing=checkpointing,
         shared_prompt="never",
     )
-    (low, few), (high, many) = (peak_bytes(trainer, length, tmp_path / "trace.json") for length in (400, 800))
+    (low, few), (high, many) = (peak_bytes(trainer, length, tmp_path / "trace.json") for length in (200, 400))
     model = architecture({"model_type": kind, **numbers})
     assert model is not None
     setting = Setting(width=4 if dtype == "float32" else 2, checkpointing=checkpointing)
