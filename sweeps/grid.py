@@ -133,9 +133,15 @@ def _words(line: str, text: str) -> list[str]:
 
 
 def _alternatives(line: str, words: Sequence[str]) -> dict[str, list[str]]:
-    """The overrides of each key. ValueError, which quotes the rule's `line`, for a word that is no override."""
+    """The overrides of each key. ValueError, which quotes the rule's `line`, for a word that is no override, and for a
+    key that is given twice.
+    """
     try:
-        return alternatives(map(read, words))
+        overrides = [read(word) for word in words]
+        keys = [key_of(override.get_key_element()) for override in overrides if not override.is_delete()]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{twice[0]} is given twice. Keep one of them; alternatives are {twice[0]}=A,B.")
+        return alternatives(overrides)
     except ValueError as error:
         raise ValueError(f"{line}: {error}") from None
 

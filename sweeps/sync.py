@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ def sync_in_background(ledger: Ledger) -> bool:
     stores = _by_store((sweep, tracker) for sweep, tracker in trackers if tracker.get("enabled"))
     for store, ids in stores.items():
         with log.open("ab") as file:
+            os.utime(log)  # a shipper writes to it only when it ends
             subprocess.Popen(
                 shipper_command(ledger.home, "--sweep", *ids, *store_options(store)),
                 env=imports.child_environment(),

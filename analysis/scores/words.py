@@ -210,7 +210,10 @@ def parse(selector: str) -> dict[str, str]:
     knobs = re.sub(r"\(1/η\s*=[^)]*\)", "", selector)
     if not _PAIR.search(knobs) or _PAIR.sub("", knobs).strip():
         raise ValueError(f"{selector!r} names no arm: write knobs as in 'loss=grpo lr=1e-4'.")
-    return dict(_PAIR.findall(knobs))
+    pairs = _PAIR.findall(knobs)
+    if twice := [key for key, number in Counter(key for key, _ in pairs).items() if number > 1]:
+        raise ValueError(f"{selector!r} gives {twice[0]} twice. Keep one of them; alternatives are {twice[0]}=A,B.")
+    return dict(pairs)
 
 
 def alternatives(value: str) -> list[str]:

@@ -26,7 +26,7 @@ from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
 
 SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELISM does not match
-    r"(TOKEN|PASSWORD|PASSWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
+    r"(TOKEN|PASSWORD|PASSWD|(?<=_)PWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
 )
 ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # of a shell variable: its name, and the first character of its value
 MOST_DIVISORS = 1000  # the largest number of mini-batches that a message proposes

@@ -114,7 +114,7 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     if config.evaluation.validation is not None and not task.validates:
         share = " Pass task.validation=0.05, a share of the training problems." if "validation" in config.task else ""
         raise ValueError(
-            f"evaluation.validation={config.evaluation.validation} and task={choices.get('task')} has no validation "
+            f"evaluation.validation={config.evaluation.validation}: task={choices.get('task')} has no validation "
             f"problems.{share or ' Drop it, or the tune= that asks for it.'}"
         )
     if "solution" in loss and not task.knows_solutions:

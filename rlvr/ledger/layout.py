@@ -48,7 +48,7 @@ def home() -> Path:
     """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else the current directory.
 
     It need not exist yet. Raises ValueError if $RLVR_HOME is a file or no path, and if the directory's path has a "?",
-    at which the address of a SQLite database ends.
+    at which the address of a SQLite database ends, or a "%41", which it takes for an "A".
     """
     if chosen := os.environ.get("RLVR_HOME"):
         directory = typed_path(chosen, "RLVR_HOME=")
@@ -57,8 +57,10 @@ def home() -> Path:
     else:
         in_checkout = (_ROOT / "pyproject.toml").is_file() and (_ROOT / "conf").is_dir()
         directory = _ROOT if in_checkout else Path.cwd()
-    if "?" in str(directory):
-        raise ValueError(f'{directory}: "?" cannot be in the path of mlflow.db. Set RLVR_HOME to another directory.')
+    if found := re.search(r"\?|%[0-9A-Fa-f]{2}", str(directory)):
+        raise ValueError(
+            f'{directory}: "{found[0]}" cannot be in the path of mlflow.db. Set RLVR_HOME to another directory.'
+        )
     return directory
 
 

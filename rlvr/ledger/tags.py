@@ -70,6 +70,9 @@ def name_of_sweep(sweep: Sweep) -> str:
     return (sweep.name or command or sweep.study or sweep.sweep_id)[:250]
 
 
+WITHDRAWN = ("rlvr.own_gpus", "rlvr.trial", "rlvr.name", "rlvr.tags")  # what a later attempt or launch may take back
+
+
 def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, str]:
     """The tags of a run, apart from those of its chosen options. What may differ between attempts is never a param.
 

@@ -155,8 +155,19 @@ Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def terms_of(loss: Loss, policy: Policy, batch: Batch) -> Terms:
-    """The terms of a loss. ValueError, with its name, if it returns anything but `Terms` of the shapes stated there."""
-    terms: Any = loss(policy, batch)
+    """The terms of a loss. ValueError, with its name, if it returns anything but `Terms` of the shapes stated there, or
+    a loss without gradient, or reads a field that is None because it is not declared with `needs`.
+    """
+    try:
+        terms: Any = loss(policy, batch)
+    except (TypeError, AttributeError) as error:
+        if "NoneType" not in str(error):
+            raise
+        missing = [f.name for part in (policy, batch) for f in fields(part) if getattr(part, f.name) is None]
+        raise ValueError(
+            f"the loss {_name_of(loss)} raised {type(error).__name__}: {error}. What it does not declare with @needs "
+            f"is None, here: {', '.join(missing)}."
+        ) from error
     if not isinstance(terms, Terms):
         returned = type(terms).__name__
         raise ValueError(f"the loss {_name_of(loss)} returned {returned}, not Terms (rlvr/objective/batch.py).")
@@ -172,6 +183,11 @@ def terms_of(loss: Loss, policy: Policy, batch: Batch) -> Terms:
                 f"the loss {_name_of(loss)} returned {shape} as Terms.{name}, not [{B}, {T}], one value per token, or "
                 f"[{B}], one per response. The trainer masks and averages: return terms that are not summed."
             )
+    if policy.logp.requires_grad and not terms.loss.requires_grad:
+        raise ValueError(
+            f"the loss {_name_of(loss)} returned Terms.loss without gradient: it must depend on policy.logp, which "
+            "was not detached."
+        )
     return terms
 
 

@@ -55,9 +55,12 @@ def _translated() -> Iterator[None]:
 
 
 class Client:
-    """An MLflow store, with its tables. artifacts: where new experiments store artifacts; None: its default."""
+    """An MLflow store, with its tables. artifacts: where new experiments store artifacts; None: its default.
 
-    def __init__(self, uri: str, artifacts: str | None) -> None:
+    private: a SQLite file that does not exist yet is created for its user only.
+    """
+
+    def __init__(self, uri: str, artifacts: str | None, *, private: bool = False) -> None:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.identities: dict[str, str] = {}  # {experiment id: `identity`}; to be cleared before each pass
@@ -66,7 +69,7 @@ class Client:
         # Processes that create the tables of one database at the same time crash in its migrations.
         with _translated(), FileLock(f"{path}.lock", timeout=60, mode=0o600) if path else nullcontext():
             if path is not None:
-                _create_database(path)
+                _create_database(path, private=private)
             self._mlflow = MlflowClient(tracking_uri=uri)
             self._mlflow.search_experiments(max_results=1)
 
@@ -240,7 +243,7 @@ class Client:
                 self._mlflow.update_run(run_id, status)
 
 
-def _create_database(path: Path) -> None:
+def _create_database(path: Path, *, private: bool) -> None:
     """Create a SQLite file with MLflow's tables, in one step: MLflow can never use a file that was left half made."""
     from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine  # slow, and not for servers
 
@@ -249,6 +252,8 @@ def _create_database(path: Path) -> None:
     aside = temporary_path(path)
     for leftover in (aside, aside.with_name(f"{aside.name}-journal")):
         leftover.unlink(missing_ok=True)
+    if private:
+        aside.touch(mode=0o600)
     engine = create_sqlalchemy_engine(f"sqlite:///{aside}")
     try:
         _initialize_tables(engine)

@@ -46,7 +46,7 @@ class Cursor:
 
     def save(self, directory: Path, uri: str) -> None:
         path = layout.cursor(directory)
-        write_json(path, {**(read_json(path) or {}), redact(uri): asdict(self)})
+        write_json(path, {**(read_json(path) or {}), redact(uri): asdict(self)}, private=True)
 
     def is_of(self, client: Client) -> bool:
         """Whether it belongs to the database that the client writes to."""

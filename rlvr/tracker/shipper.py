@@ -270,8 +270,11 @@ class Shipper:
             artifacts = layout.mlflow_artifacts(self.home).as_uri() if store.is_local(self.uri) else None
             uri = store.respelled(self.uri, self._num_clients)
             self._num_clients += 1  # also if this one fails: the file may be replaced
-            self._client = Client(uri, artifacts)
-            if store.sqlite_path(self.uri) == layout.mlflow_database(self.home):
+            own = store.sqlite_path(self.uri) == layout.mlflow_database(self.home)
+            if own:  # what was typed is in it, as in the files of runs/ that only their user may read
+                layout.mlflow_artifacts(self.home).mkdir(mode=0o700, exist_ok=True)
+            self._client = Client(uri, artifacts, private=own)
+            if own:
                 self._client.move_artifacts(layout.mlflow_database(self.home))
             self._database = store.identity_of(self.uri)
         self._client.identities.clear()  # to be read once per pass: the database may have been replaced
@@ -284,7 +287,8 @@ class Shipper:
         self._send_lines(client, run, cursor, report)
         if cursor.damaged:
             report.problems[run.name] = f"{run.name}: {', '.join(cursor.damaged)}: left out"
-        current = tags.tags(run.info, run.state, sweeps)
+        current = {name: "" for name in tags.WITHDRAWN if name in cursor.tags}
+        current |= tags.tags(run.info, run.state, sweeps)
         if cursor.non_finite or "rlvr.non_finite" in cursor.tags:
             current["rlvr.non_finite"] = json.dumps(cursor.non_finite)[: tags.MAX_VALUE]
         if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # these lines may have been deleted since

@@ -26,8 +26,8 @@ def report(search: Search) -> list[dict[str, Any]]:
     best = [_best(trial) for trial in _front(search)]
     lines = [f"Search {search.sweep_id}: {counts or 'no trials'}.", *_table(search, best)]
     commands = [f"    python -m rlvr.run {shlex.join(trial['overrides'])}" for trial in best]
-    write_text(layout.search_best(target), "\n".join([*lines, "", *commands]) + "\n")
-    write_text(layout.search_trials(target), _csv(search))
+    write_text(layout.search_best(target), "\n".join([*lines, "", *commands]) + "\n", private=True)
+    write_text(layout.search_trials(target), _csv(search), private=True)
     places = f"All trials: {layout.search_trials(target)}   Commands of the best: {layout.search_best(target)}"
     more = [] if search.done else ["The search is not complete: the same command continues it."]
     print("\n".join(["", *lines, "", places, *more]), flush=True)

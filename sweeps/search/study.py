@@ -60,6 +60,8 @@ def open_study(path: Path, goal: Goal) -> optuna.Study:
         if complete < len(content):
             with path.open("r+b") as file:
                 file.truncate(complete)
+    else:
+        path.touch(mode=0o600)
     try:
         return _study(JournalStorage(journal.JournalFileBackend(str(path), _NoLock())), goal)
     except (ValueError, LookupError, TypeError) as error:  # no JSON, or JSON that is no line of a study

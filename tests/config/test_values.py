@@ -62,6 +62,7 @@ TYPED = {
     "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
     "+cluster.environment.HF_TOKEN=s3cret": "do not, type '+cluster.environment.HF_TOKEN=$HF_TOKEN'.",
+    "+cluster.environment.MYSQL_PWD=s3cret": "cluster.environment.MYSQL_PWD would be kept in runs/.",
     "+cluster.environment.MY_KEY=s3cret": "cluster.environment.MY_KEY would be kept in runs/.",
     "cluster.setup=['HF_TOKEN=s3cret']": "cluster.setup: the value of HF_TOKEN would be kept in runs/.",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
@@ -103,6 +104,7 @@ def test_an_impossible_number_is_refused_in_one_line(
     [
         "lr=0",
         "+cluster.environment.TOKENIZERS_PARALLELISM=false cluster.setup=['HF_TOKEN=$(cat)']",
+        "+cluster.environment.OLDPWD=/a cluster.setup=['PWD=/a']",
         "-m loss=grpo,rloo controls=still",
         "task=digits model=digits_tiny model.steps=0",
     ],

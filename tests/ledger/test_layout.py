@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,10 +41,15 @@ def test_a_home_that_leads_nowhere_is_an_error_of_its_user(tmp_path: Path, monke
             layout.home()
 
 
-def test_a_home_that_a_database_cannot_be_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "why?" / "home"))
-    with pytest.raises(ValueError, match=r'home: "\?" cannot be in the path of mlflow\.db'):
+@pytest.mark.parametrize(("directory", "named"), [("why?", "?"), ("a%41b", "%41"), ("50%ef", "%ef")])
+def test_a_home_that_a_database_cannot_be_in_is_refused(
+    directory: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / directory / "home"))
+    with pytest.raises(ValueError, match=re.escape(f'home: "{named}" cannot be in the path of mlflow.db')):
         layout.home()
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "50%"))
+    assert layout.home() == tmp_path / "50%"
 
 
 def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:

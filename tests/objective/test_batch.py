@@ -84,3 +84,24 @@ def test_terms_that_are_not_one_per_token_or_response_are_refused_and_name_the_l
     batch = make_batch()
     with pytest.raises(ValueError, match=rf"the loss .*test_batch\.reduced {message}"):
         terms_of(partial(reduced, value=value), make_policy(batch), batch)
+
+
+def test_a_loss_that_reads_what_it_does_not_declare_is_named_with_what_is_none() -> None:
+    batch = make_batch()
+    policy = replace(make_policy(batch), entropy=None)
+    message = (
+        r"test_batch\..*reads_entropy raised TypeError: unsupported .* declare with @needs is None, here: entropy, "
+    )
+    with pytest.raises(ValueError, match=message):
+        terms_of(reads_entropy, policy, batch)
+
+
+def reads_entropy(policy: Policy, batch: Batch) -> Terms:  # noqa: ARG001 - the arguments of a loss
+    return Terms(-policy.logp * policy.entropy)  # type: ignore[operator] - what is tested
+
+
+def test_a_loss_without_gradient_is_named() -> None:
+    batch = make_batch()
+    policy = replace(make_policy(batch), logp=torch.zeros(batch.mask.shape, requires_grad=True))
+    with pytest.raises(ValueError, match=r"test_batch\.reduced returned Terms\.loss without gradient"):
+        terms_of(partial(reduced, value=Terms(torch.zeros(6))), policy, batch)

@@ -187,6 +187,13 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         ("a=1,2", {"when": ["tracker.uri=x if a=1"]}, "tracker.uri is set for the whole sweep"),
         ("a=1,2", {"when": ["b='1 if a=1"]}, 'when="b=\'1 if a=1": a quote is not closed'),
         ("a=1,2", {"exclude": ["a=é"]}, "exclude='a=é': a=é: letters and signs of other scripts must be in quotes."),
+        (
+            "a=1,2",
+            {"exclude": ["a=1 a=2"]},
+            "exclude='a=1 a=2': a is given twice. Keep one of them; alternatives are a=A,B",
+        ),
+        ("a=1,2", {"also": ["b=1 c=2 +b=3"]}, "also='b=1 c=2 +b=3': b is given twice."),
+        ("a=1,2", {"when": ["b=1 b=2 if a=1"]}, "b is given twice."),
         ("a=1,2", {"exclude": ["a=("]}, "exclude='a=(': a=(: the value cannot be read."),
         ("a=interval(0,1)", {}, "hydra/sweeper=optuna"),
     ],

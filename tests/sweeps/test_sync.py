@@ -40,6 +40,20 @@ def test_the_words_of_an_earlier_shipper_are_not_the_reason_of_one_that_was_kill
     assert "yet: its shipper ended with code -9" in shipper.finish(60, hurry=lambda: False)
 
 
+def test_commands_in_a_row_start_one_shipper(tmp_path: Path) -> None:
+    """Though the log that the first one is to write is old, and it has written nothing yet."""
+    run_dir = make_run(tmp_path, "a" * 12, steps=1)
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    tracker = {"enabled": True, "uri": "http://127.0.0.1:9"}  # where nobody answers
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"tracker": tracker}))
+    end_attempt(run_dir, 1, "ok")
+    make_sweep(tmp_path, "s", ["a" * 12])
+    (log := tmp_path / "runs/sync.log").touch()
+    os.utime(log, (time.time() - 600,) * 2)
+    assert [sync_in_background(Ledger(tmp_path)) for _ in range(3)] == [True, False, False]
+    wait_for(lambda: "does not answer" in log.read_text(), patience_s=100)
+
+
 def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_before(tmp_path: Path) -> None:
     ledger, point = Ledger(tmp_path), [*BANDIT[1:], "seed=0"]
     before = planned([*point, "tracker=none"])

@@ -318,6 +318,24 @@ def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
                  "where e.name = 'eta'") == [(5,)]  # fmt: skip  # a, b, two parents, the warm run of the template
 
 
+def test_what_a_later_attempt_or_launch_takes_back_is_taken_back_in_mlflow(local, home):
+    """The first attempt had its GPU to itself, and a launch tagged and named the run; neither holds any more."""
+    run = make_run(home, "a", steps=1)
+    make_sweep(home, "s1", ["a"])
+    sweep, job = home / "runs" / "sweeps" / "s1" / "sweep.json", run / "attempts" / "1" / "job.json"
+    plain = json.loads(sweep.read_text())
+    sweep.write_text(json.dumps({**plain, "tags": "pilot", "name": "first"}))
+    end_attempt(run, 1, "preempted")
+    job.write_text(json.dumps({**json.loads(job.read_text()), "own_gpus": True}))
+    names = ("rlvr.own_gpus", "rlvr.tags", "rlvr.name")
+    assert Shipper(home, local.uri).ship([run]).complete
+    assert [tags_of(local, "a")[name] for name in names] == ["true", "pilot", "first"]
+    end_attempt(run, 2, "preempted")
+    sweep.write_text(json.dumps(plain))
+    assert Shipper(home, local.uri).ship([run]).complete
+    assert [tags_of(local, "a")[name] for name in names] == ["", "", ""]
+
+
 def test_equal_sweeps_of_two_homes_have_a_parent_each_also_after_their_cursors_are_lost(local, tmp_path):
     parents = "select run_uuid, name from runs join tags using (run_uuid) where key = 'rlvr.kind' order by start_time"
     of_runs = "select r.start_time, t.value from runs r join tags t using (run_uuid) where t.key = 'mlflow.parentRunId'"
@@ -396,6 +414,8 @@ def test_a_database_that_was_deleted_is_filled_again(home, monkeypatch):
         assert query(home / "mlflow.db", "select artifact_location from experiments where name = 'eta'") == [
             ((home / "mlartifacts").as_uri(),)
         ]
+        own = (home / "mlflow.db", home / "mlartifacts", run / "mlflow.json")
+        assert [oct(path.stat().st_mode & 0o777) for path in own] == ["0o600", "0o700", "0o600"]
         (home / "mlflow.db").unlink()
     assert not (places.ROOT / "mlruns").exists()
 
@@ -578,7 +598,7 @@ def test_a_disk_that_is_full_while_the_database_is_created_does_no_lasting_harm(
         assert shipper.ship([run]).error
     assert shipper.ship([run]).complete
     assert stored(home / "mlflow.db")["r"] == expected(range(3))
-    assert sorted(path.name for path in home.iterdir()) == ["mlflow.db", "mlflow.db.lock", "runs"]
+    assert sorted(path.name for path in home.iterdir()) == ["mlartifacts", "mlflow.db", "mlflow.db.lock", "runs"]
 
 
 @pytest.mark.slow

@@ -130,6 +130,8 @@ def test_a_selector_is_read_with_and_without_spaces():
     assert words.parse("eta = 0.5 (1/η = 2)") == {"eta": "0.5"}  # a label, copied from a table
     with pytest.raises(ValueError, match="names no arm"):
         words.parse("grpo")
+    with pytest.raises(ValueError, match="gives loss twice. Keep one of them; alternatives are loss=A,B"):
+        words.parse("loss=grpo loss=rloo lr=1e-4")
 
 
 def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):

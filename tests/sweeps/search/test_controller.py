@@ -160,7 +160,10 @@ def test_a_pareto_front_is_that_of_brute_force(tmp_path: Path) -> None:
     assert 2 < len(front) < len(points)
     best = report(searching)
     assert {trial["run_id"]: tuple(trial["values"]) for trial in best} == {run_id: points[run_id] for run_id in front}
-    text = (searching.ledger.sweep_dir("s") / "best.md").read_text()
+    target = searching.ledger.sweep_dir("s")
+    private = [target / name for name in ("best.md", "trials.csv", "optuna.journal")]
+    assert [oct(file.stat().st_mode & 0o777) for file in private] == ["0o600"] * 3
+    text = (target / "best.md").read_text()
     assert "Pareto front (maximize up, minimize down)" in text
     assert text.count("python -m rlvr.run") == len(front)
 
