@@ -82,7 +82,7 @@ class Cell(NamedTuple):
 
 
 class Posed(NamedTuple):
-    """A problem, and its text as it is in the data: without the template."""
+    """A problem, and its text as it is in the data: without the template, and the same as a text or a chat message."""
 
     text: str
     problem: Problem
@@ -93,8 +93,8 @@ class Selection:
     """Which rows of the training data are used for training.
 
     validation: share of the training data that is held out, decided by a hash of each problem's text without regard to
-        white space: a problem is on the same side in every file, order and template. Problems that are also in the test
-        data are never in the validation split.
+        white space: a problem is on the same side in every file, order and template, as a text or as a chat message.
+        Problems that are also in the test data are never in the validation split.
     train_problems: number of different problems of a fixed training set, again chosen by a hash, so that a smaller set
         is part of a larger one. None: all. limit: what happens to long prompts.
     """
@@ -163,7 +163,7 @@ def problems(
 
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
         Without a mapping the benchmark is a row's `source`, or else the name of its file or folder.
-    columns: the first one contains the problem's text.
+    columns: the first one contains the problem, as `Cell.prompt` reads it.
     """
     return selection.splits(_rows("train", train, columns, make), _rows("test", test, columns, make))
 
@@ -185,7 +185,7 @@ def _rows(
             prompt, answer = make(*cells)
             label = str(row.get(ID_FIELD, f"{benchmark or table.name}-{number}"))
             problem = Problem(label, prompt, answer, _source(row, benchmark, table))
-            rows.append(Posed(" ".join(str(cells[0].value).split()), problem))
+            rows.append(Posed(" ".join(cells[0].prompt().split()), problem))
     return _with_distinct_ids(rows)
 
 

@@ -71,6 +71,27 @@ def test_a_problem_is_on_one_side_in_every_file_order_and_template(tmp_path: Pat
     assert set(prompts(make_math(tmp_path, validation=0.1), "validation")) < held
 
 
+@pytest.mark.parametrize("keys", [("role", "content"), ("content", "role")])
+def test_a_problem_is_the_same_as_a_text_and_as_a_chat(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keys: tuple[str, str]
+) -> None:
+    """The test data are texts: all 50 training problems that are among them are found, and none is held out."""
+    values = [{"role": "user", "content": row["problem"]} for row in ROWS]
+    chats = [
+        {"prompt": [{key: value[key] for key in keys}], "answer": row["answer"]}
+        for row, value in zip(ROWS, values, strict=True)
+    ]
+    knobs: dict[str, Any] = {"validation": 0.2, "train_problems": 256}
+    texts = make_math(tmp_path, **knobs)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        task = make_math(tmp_path, chats, **knobs)
+    assert "50 of " in caplog.text
+    assert not set(prompts(task, "validation")) & {row["problem"] for row in TEST}
+    for split in ("train", "validation"):
+        assert prompts(task, split) == prompts(texts, split)
+
+
 def test_a_small_training_set_is_part_of_a_larger_one(tmp_path: Path) -> None:
     shuffled = random.Random(0).sample(ROWS, 600)
     small, large = (
