@@ -44,7 +44,7 @@ def pacs(
     reference are equal (with a reset before every rollout at each first update) the std is 0, its gradient is infinite,
     and 1e-6 would make the score's gradient a million times those of the other scores.
 
-    metrics: "implicit_reward" r̂ and "score_accuracy", 1 where ψ has the sign of R − ½, [B].
+    metrics: "implicit_reward" r̂ and "score_accuracy", 1 where ψ has the sign of R − ½ (0 has none), [B].
     Raises ValueError for other rewards, without a reference, and for unknown or non-positive knobs.
     """
     _check(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
@@ -56,7 +56,7 @@ def pacs(
     real = batch.mask.any(-1).to(wide)
     psi = _score(implicit, real, batch, score, std_floor)
     loss = _weight(label, real, batch, weight) * binary_cross_entropy_with_logits(psi, label, reduction="none")
-    accuracy = ((psi > 0) == (label > 0.5)).to(wide)
+    accuracy = (psi * (label - 0.5) > 0).to(wide)
     return Terms(loss=loss, metrics={"implicit_reward": implicit.detach(), "score_accuracy": accuracy})
 
 

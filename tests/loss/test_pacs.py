@@ -61,6 +61,14 @@ def test_numbers_worked_by_hand() -> None:
     assert terms.metrics["score_accuracy"].tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_a_policy_equal_to_its_reference_predicts_nothing(score: Score) -> None:
+    """All log ratios are 0, and so is every ψ: it has the sign of neither a right nor a wrong response."""
+    policy, batch = one_token([1, *[0] * 9], [0] * 10)
+    terms = pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1)
+    assert terms.metrics["score_accuracy"].tolist() == [0] * 10
+
+
 def test_gradient_flows_through_the_baseline_by_hand() -> None:
     """Two responses, r̂ = (0, 0), R = (1, 0): ψ = (r̂_1 − r̂_2, r̂_2 − r̂_1), σ(0) = ½.
 
