@@ -162,14 +162,17 @@ class Judge:
 
 
 def scale(count: int) -> str:
-    """The question with the scale for `count` responses: its limits are the paper's shares of 16 responses."""
+    """The question with the scale for `count` responses: its limits are the paper's shares of 16 responses.
+
+    A line with a range in which no number of responses lies (there are such ranges for 2 and 3) is left out.
+    """
     least = [math.ceil(share * count / RESPONSES) for share in (4, 7, 11, 14)]
-    ranges = [f"{low}-{above - 1}" if above - 1 > low else str(low) for low, above in pairwise(least)]
-    filled = USER.replace("14+ responses", f"{least[-1]}+ responses")
-    filled = filled.replace("≤3 responses", f"≤{least[0] - 1} responses")
-    for of_paper, of_count in zip(("4-6", "7-10", "11-13"), ranges, strict=True):
-        filled = filled.replace(f"• {of_paper} responses", f"• {of_count} responses")
-    return filled
+    limits = {"≤3": f"≤{least[0] - 1}", "14+": f"{least[-1]}+"}
+    for of_paper, (low, above) in zip(("4-6", "7-10", "11-13"), pairwise(least), strict=True):
+        limits[of_paper] = "-".join(map(str, sorted({low, above - 1}))) if low < above else ""
+    # All at once: of 25 responses, 4-6 becomes 7-10, which is also a range of the paper.
+    filled = re.sub(f"({'|'.join(map(re.escape, limits))}) responses", lambda m: f"{limits[m[1]]} responses", USER)
+    return re.sub(r"•  responses .*\n", "", filled)
 
 
 def messages(problem: str, responses: Sequence[str]) -> list[dict[str, str]]:

@@ -62,19 +62,34 @@ def test_the_question_is_that_of_the_paper() -> None:
     assert user["content"].endswith("Return ONLY a number from 1 to 5.")
 
 
-@pytest.mark.parametrize("count", [8, 16, 17, 32])
+@pytest.mark.parametrize("count", range(2, 257))
 def test_its_scale_is_the_rules_at_any_number_of_responses(count: int) -> None:
     """Each number of responses with one approach lies in the range of one score, the one that the rule gives."""
     content = messages("p", ["r"] * count)[1]["content"]
-    ranges = re.findall(r"Score \d - .*\n(?:• No.*\(≤|• )([\d-]+)(\+?) responses", content)
-    assert len(ranges) == 5
+    ranges = re.findall(r"Score (\d) - .*\n(?:• No.*\(≤|• )([\d-]+)(\+?) responses", content)
+    assert len(ranges) == 5 or count < 4
     for most in range(1, count + 1):
         fits = []
-        for score_, (range_, above) in enumerate(ranges, start=1):
+        for score_, range_, above in ranges:
             low, _, high = range_.partition("-")
-            bounds = (1, int(low)) if score_ == 5 else (int(low), count if above else int(high or low))
-            fits += [score_] if bounds[0] <= most <= bounds[1] else []
+            bounds = (1, int(low)) if score_ == "5" else (int(low), count if above else int(high or low))
+            fits += [int(score_)] if bounds[0] <= most <= bounds[1] else []
         assert fits == [approach_score(["x"] * most + list(range(count - most)))]
+
+
+def test_a_range_that_is_also_one_of_the_papers_stays() -> None:
+    """Of 25: 14/16 are 21.9, 11/16 17.2, 7/16 10.9, 4/16 6.25 responses."""
+    content = messages("p", ["r"] * 25)[1]["content"]
+    assert re.findall(r"(?<=• )[\d+-]+ responses|≤\d+ responses", content) == [
+        *("22+ responses", "18-21 responses", "11-17 responses", "7-10 responses", "≤6 responses")
+    ]
+
+
+def test_of_two_responses_no_score_is_described_twice() -> None:
+    """Both alike are 16/16, score 1; one of each 8/16, score 3."""
+    content = messages("p", ["r"] * 2)[1]["content"]
+    assert re.findall(r"(?<=• )[\d+-]+ responses", content) == ["2+ responses", "1 responses"]
+    assert "Score 2 - Low Diversity:\n• 1-2 alternative approaches" in content
 
 
 def test_of_16_responses_it_is_the_papers() -> None:
