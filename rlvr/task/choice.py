@@ -29,7 +29,8 @@ class Choice(Loaded):
 
     train, test: see `rlvr.task.sources.problems`. A row has its choices as a list, as {"text": [...], "label": [...]},
         as columns A, B, ..., or as columns of the right answer and of the wrong ones (GPQA). The right choice is
-        identified by its letter, its number from 0, or its text.
+        identified by its letter, its number from 0, or its text. Null choices are left out of the prompt, which counts
+        the others A, B, ...; the answer's letter and number are those of the row.
     template: the prompt, with {problem} and {choices}, which becomes lines such as `A) Paris`.
     question_field, choices_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names
         that exists.
@@ -106,15 +107,32 @@ def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) ->
     if isinstance(value, Mapping) and "text" in value:
         value, labels = value["text"], value.get("label") or LETTERS
     if value is None:
-        value = [cell.value for cell in lettered if cell.value is not None]
-    if not isinstance(value, list | tuple) or not 2 <= len(value) <= len(LETTERS):
+        last = max((i for i, cell in enumerate(lettered) if cell.value is not None), default=-1)
+        value = [cell.value for cell in lettered[: last + 1]]
+    if not isinstance(value, list | tuple) or not 2 <= sum(choice is not None for choice in value) <= len(LETTERS):
         raise choices_cell.refuse(f"2 to {len(LETTERS)} choices: a list, columns A, B, ..., or incorrect answers")
-    choices = [str(choice).strip() for choice in value]
-    return choices, _right_index(answer, choices, [str(label) for label in labels[: len(choices)]]), True
+    texts = [None if choice is None else str(choice).strip() for choice in value]
+    right = _right_index(answer, texts, [str(label) for label in labels[: len(texts)]])
+    # Empty ones are left out only now: the answer counts them.
+    present = [i for i, text in enumerate(texts) if text is not None]
+    return [text for text in texts if text is not None], present.index(right), True
 
 
-def _right_index(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
-    """Index of the choice that the answer column names: by its label, by its number from 0, or by its text."""
+def _right_index(answer: Cell, choices: Sequence[str | None], labels: Sequence[str]) -> int:
+    """Index of the choice that the answer column names: by its label, by its number from 0, or by its text.
+
+    choices: None where the row has none under this label and number.
+    """
+    index = _named_index(answer, choices, labels)
+    if index is not None and choices[index] is not None:
+        return index
+    named = ", ".join(label for label, choice in zip(labels, choices, strict=False) if choice is not None)
+    reason = "" if index is None else "; the one that it names is null"
+    raise answer.refuse(f"one of {named}, a number from 0 to {len(choices) - 1}, or the text of a choice{reason}")
+
+
+def _named_index(answer: Cell, choices: Sequence[str | None], labels: Sequence[str]) -> int | None:
+    """The index that the answer column names, whether or not there is a choice; None if it names none, or several."""
     value = answer.value[0] if isinstance(answer.value, list) and len(answer.value) == 1 else answer.value
     name = str(value).strip()
     if name in labels:  # which may be numbers
@@ -122,9 +140,7 @@ def _right_index(answer: Cell, choices: Sequence[str], labels: Sequence[str]) ->
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
         return value
     matches = {i for i, choice in enumerate(choices) if name in (choice, str(i))}
-    if len(matches) == 1:
-        return matches.pop()
-    raise answer.refuse(f"one of {', '.join(labels)}, a number from 0 to {len(choices) - 1}, or the text of a choice")
+    return matches.pop() if len(matches) == 1 else None
 
 
 # An answer without a box or tag: a line that contains `Answer: B` or `the answer is (B) Paris`.

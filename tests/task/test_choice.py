@@ -158,6 +158,37 @@ def test_rows_without_a_right_choice_are_refused(tmp_path: Path, row: dict[str, 
         make_choice(tmp_path, [row])
 
 
+@pytest.mark.parametrize(("answer", "letter"), [("A", "A"), ("C", "B"), ("D", "C"), (2, "B"), ("3", "C"), ("z", "B")])
+@pytest.mark.parametrize("form", ["columns", "list", "labels"])
+def test_an_answer_names_the_column_of_its_row_where_another_is_null(
+    tmp_path: Path, form: str, answer: Any, letter: str
+) -> None:
+    """Columns A, C and D are shown as A, B and C. Number 2, counted from 0, is C: z."""
+    texts = ["x", None, "z", "w", None]
+    forms: dict[str, dict[str, Any]] = {
+        "columns": dict(zip("ABCDE", texts, strict=True)),
+        "list": {"options": texts},
+        "labels": {"choices": {"text": texts, "label": list("ABCDE")}},
+    }
+    problem = make_choice(tmp_path, [{"question": "?", **forms[form], "answer": answer}]).problem("test", 0)
+    assert problem.answer == {"letter": letter, "choices": ["x", "z", "w"]}
+    assert "A) x\nB) z\nC) w\n" in problem.prompt
+
+
+@pytest.mark.parametrize("answer", ["B", 1, "1"])
+def test_an_answer_that_names_a_null_column_is_refused(tmp_path: Path, answer: Any) -> None:
+    row = {"question": "?", "A": "x", "B": None, "C": "z", "D": "w", "answer": answer}
+    with pytest.raises(
+        ValueError, match=r"x.jsonl:1: answer is .*, expected one of A, C, D.*; the one that it names is null"
+    ):
+        make_choice(tmp_path, [row])
+
+
+def test_an_answer_that_is_a_null_columns_letter_and_anothers_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"answer is 'B', .*; the one that it names is null"):
+        make_choice(tmp_path, [{"question": "?", "A": "C", "B": None, "C": "B", "answer": "B"}])
+
+
 def test_templates_show_the_choices(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must contain {choices}"):
         make_choice(tmp_path, [FORMS["mmlu"]], template="{problem}")
