@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -200,6 +201,37 @@ def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[
     return {"names": names, "setup": prompt if _is_stub(prompt, names[0]) else "", "tests": code}
 
 
+# Modules whose names a star import adds. They are imported for it, which has no effect but their names. (Others of the
+# standard library print, open windows or replace functions when they are imported.)
+STARRED = frozenset(
+    [
+        *("array", "bisect", "cmath", "collections", "collections.abc", "copy", "dataclasses", "datetime", "decimal"),
+        *(
+            "enum",
+            "fractions",
+            "functools",
+            "heapq",
+            "itertools",
+            "json",
+            "math",
+            "numbers",
+            "operator",
+            "random",
+            "re",
+        ),
+        *("statistics", "string", "textwrap", "time", "typing"),
+    ]
+)
+
+
+def _public_names(module_name: str | None) -> list[str]:
+    """The names that `from module import *` defines, for the modules in STARRED; of any other none."""
+    if module_name not in STARRED:
+        return []
+    module = importlib.import_module(module_name)
+    return list(getattr(module, "__all__", None) or (name for name in vars(module) if not name.startswith("_")))
+
+
 def _undefined_functions(tree: ast.Module) -> list[str]:
     """The functions that the program must define: called, and neither built in nor defined by the tests."""
     called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
@@ -209,6 +241,8 @@ def _undefined_functions(tree: ast.Module) -> list[str]:
             known.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             known.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            known.update(_public_names(node.module if node.level == 0 else None))
         elif isinstance(node, ast.alias):
             known.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.arg):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,36 @@ def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None
     row = {"prompt": "Twice.", "test_list": ["assert twice(2) == 4"]}
     task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]), template="{interface}\n{problem}")
     assert task.problem("train", 0).prompt == "Write Python code that defines `twice`.\nTwice."
+
+
+@pytest.mark.parametrize(
+    ("setup", "condition"),
+    [
+        ("from math import *", "isclose(twice(1.0), 2.0)"),
+        ("from typing import *\nfrom collections import *", "Counter(twice('ab')) == Counter(cast(str, 'abab'))"),
+        ("if True:\n    from collections.abc import *", "isinstance(iter(twice('ab')), Iterator) and Sized()"),
+    ],
+)
+def test_what_a_star_import_defines_is_not_asked_for(tmp_path: Path, setup: str, condition: str) -> None:
+    row = {"prompt": "Twice.", "test_list": [f"assert {condition}"], "test_setup_code": setup}
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]), template="{interface}\n{problem}")
+    assert task.problem("train", 0).prompt == "Write Python code that defines `twice`.\nTwice."
+    assert task.problem("train", 0).answer["names"] == ["twice"]
+
+
+def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`this` prints when it is imported; `mine` may do anything."""
+    (tmp_path / "mine.py").write_text("raise SystemExit(1)")
+    setup = "from this import *\nfrom mine import *\nfrom . import *"
+    row = {"prompt": "Twice.", "test_list": ["assert twice(2) == 4"], "test_setup_code": setup}
+    sys.path.insert(0, str(tmp_path))
+    try:
+        task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]))
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert task.problem("train", 0).answer["names"] == ["twice"]
+    assert capfd.readouterr().out == ""
+    assert not {"this", "mine"} & set(sys.modules)
 
 
 @pytest.mark.parametrize(
