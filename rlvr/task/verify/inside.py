@@ -93,8 +93,13 @@ def serve(request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> Non
             if result is None:
                 reply.update(changed(call, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - as above
-            reply = {"error": type(error).__name__, "message": str(error)[:200]}
+            reply = {"error": builtin_class(error), "message": str(error)[:200]}
         send(writer, reply)
+
+
+def builtin_class(error: BaseException) -> str:
+    """The name of the first built-in class of an exception: ValueError for a JSONDecodeError, which is one."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
 
 
 def changed(call: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
@@ -154,11 +159,7 @@ class Tests:
         exec(compile(self.request["tests"], "tests", "exec"), space)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """The result of the program's function; raises the exception that the function raised, if it is a built-in.
-
-        But for StopIteration: it would end a loop of the tests, such as `for a, b in zip(map(f, inputs), results)`,
-        before anything is compared.
-        """
+        """The result of the program's function; raises the exception that the function raised, as `exception` does."""
         try:
             message = {"name": name, "args": pack(args), "kwargs": pack(kwargs)}
         except TypeError:
@@ -168,17 +169,30 @@ class Tests:
         send(self.writer, message)
         reply = receive(self.reader)
         if "error" in reply:
-            import builtins
-
-            kind = getattr(builtins, str(reply["error"]), RuntimeError)
-            known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
-            raise kind(str(reply.get("message"))) if known else RuntimeError
+            raise exception(str(reply["error"]), str(reply.get("message")))
         if reply["value"] is None and "args" in reply:
             for before, after in zip(args, unpack(reply["args"]), strict=True):
                 rewrite(before, after)
             for key, after in unpack(reply["kwargs"]).items():
                 rewrite(kwargs.get(key), after)
         return unpack(reply["value"])
+
+
+def exception(name: str, message: str) -> Exception:
+    """An exception of the built-in class with this name; a RuntimeError for StopIteration and what is no Exception.
+
+    StopIteration would end a loop of the tests, such as `for a, b in zip(map(f, inputs), results)`, before anything is
+    compared.
+    """
+    import builtins
+
+    kind = getattr(builtins, name, RuntimeError)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or kind is StopIteration:
+        return RuntimeError(message)
+    try:
+        return kind(message)
+    except TypeError:  # UnicodeDecodeError takes five arguments, but can be made without them
+        return kind.__new__(kind)
 
 
 def rewrite(target: Any, after: Any) -> None:

@@ -210,6 +210,43 @@ def test_an_exception_of_a_program_does_not_end_the_loops_of_the_tests(pool: Poo
         assert outcomes(pool, *programs, tests=tests) == ["wrong", "correct"]
 
 
+@pytest.mark.parametrize(
+    ("program", "caught"),
+    [
+        ("import json\ndef f(): json.loads('{')", "ValueError"),  # json.JSONDecodeError
+        ("from decimal import *\ndef f(): return Decimal(1) / Decimal(0)", "ZeroDivisionError"),
+        ("from decimal import *\ndef f(): return Decimal('x')", "ArithmeticError"),
+        ("def f(): b'\\xff'.decode()", "UnicodeDecodeError"),
+        ("class Empty(LookupError, ValueError): pass\ndef f(): raise Empty", "LookupError"),
+        ("class Own(Exception): pass\ndef f(): raise Own", "Exception"),
+    ],
+)
+def test_tests_catch_exceptions_by_the_built_in_class_that_they_belong_to(
+    pool: Pool, program: str, caught: str
+) -> None:
+    code = "try:\n    f()\nexcept {}: pass\nelse: assert False"
+    verdicts = [
+        outcomes(pool, program, tests={"names": ["f"], "setup": "", "tests": code.format(name)})
+        for name in (caught, "ImportError")
+    ]
+    assert verdicts == [["correct"], ["wrong"]]
+
+
+def test_an_exception_cannot_be_of_any_other_class_of_the_tests(pool: Pool) -> None:
+    """The name is looked up among the built-in exceptions: these have the name of the function eval, of none, and of
+    exceptions that would end the tests."""
+    programs = [
+        "class eval(Exception): __module__ = 'builtins'\ndef f(): raise eval('exit(10)')",
+        "class Nothing(Exception): __module__ = 'builtins'\ndef f(): raise Nothing",
+        "class Stop(StopIteration): pass\ndef f(): raise Stop",
+        "class Leave(SystemExit): pass\ndef f(): raise Leave(10)",
+    ]
+    code = "for _ in map(lambda _: f(), [1]): pass\nassert False"
+    assert outcomes(pool, *programs, tests={"names": ["f"], "setup": "", "tests": code}) == ["wrong"] * 4
+    caught = "try:\n    f()\nexcept RuntimeError: pass"
+    assert outcomes(pool, *programs, tests={"names": ["f"], "setup": "", "tests": caught}) == ["correct"] * 4
+
+
 def test_a_program_cannot_choose_to_be_no_answer_at_all(pool: Pool) -> None:
     """`error` is never trained on: a program that could cause it would escape its punishment."""
     programs = [
