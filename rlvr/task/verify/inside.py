@@ -196,8 +196,8 @@ def exception(name: str, message: str) -> Exception:
 
 
 def rewrite(target: Any, after: Any) -> None:
-    """Give a list, dict or set of the tests the contents of the program's copy `after`, nested containers included."""
-    if type(target) is not type(after) or not isinstance(target, list | dict | set):
+    """Give a list, dict, set or array of the tests the contents of the program's copy `after`, nested ones included."""
+    if type(target) is not type(after) or not is_container(target):
         return
     if isinstance(target, list):
         items = list(target)
@@ -206,21 +206,30 @@ def rewrite(target: Any, after: Any) -> None:
         values = dict(target)
         target.clear()
         target.update({key: _updated(values.get(key), value) for key, value in after.items()})
+    elif is_array(target):
+        target[...] = after
     else:
         target.clear()
         target.update(after)
 
 
 def _updated(target: Any, after: Any) -> Any:
-    """The tests' object with the contents of `after`, if both are lists, dicts or sets of one type; else `after`."""
-    if type(target) is type(after) and isinstance(target, list | dict | set):
+    """The tests' object with the contents of `after`, if both are containers of one type; else `after`."""
+    if type(target) is type(after) and is_container(target):
         rewrite(target, after)
         return target
     return after
 
 
+def is_container(value: Any) -> bool:
+    """Whether it is of a type whose contents can be changed in place, and that both sides know."""
+    return isinstance(value, list | dict | set) or is_array(value)
+
+
 def normal(value: Any) -> Any:
     """The value in the types of JSON, without tuples and with text keys: expected outputs are JSON."""
+    if is_array(value):
+        return value.tolist()
     if isinstance(value, list | tuple):
         return [normal(item) for item in value]
     return {str(k): normal(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -243,11 +252,13 @@ def receive(reader: BinaryIO) -> Any:
 
 KINDS = (tuple, set, frozenset)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+FACTORIES = {kind.__name__: kind for kind in (int, float, list, set, dict, str)}  # of a defaultdict
+ARRAYS = "?bBhHiIlLqQefdFDSUO"  # types of NumPy arrays (dtype.char) that arrive as arrays: none wider than Python's
 
 
 def pack(value: Any, beyond: Callable[[Any], Any] | None = None) -> Any:
-    """Numbers, texts, bytes and their lists, tuples, sets and dicts as JSON. Anything else is left to `beyond`; without
-    it, a TypeError."""
+    """Numbers, texts, bytes and their lists, tuples, sets, dicts, Counters, defaultdicts and NumPy arrays as JSON.
+    Anything else is left to `beyond`; without it, a TypeError."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -256,13 +267,25 @@ def pack(value: Any, beyond: Callable[[Any], Any] | None = None) -> Any:
         if isinstance(value, kind):
             return {kind.__name__: [pack(item, beyond) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[pack(k, beyond), pack(v, beyond)] for k, v in value.items()]}
+        pairs = [[pack(k, beyond), pack(v, beyond)] for k, v in value.items()]
+        if is_of(value, "collections", "Counter"):
+            return {"Counter": pairs}
+        factory: Any = getattr(value, "default_factory", None)
+        if is_of(value, "collections", "defaultdict") and factory in FACTORIES.values():
+            return {"defaultdict": [factory.__name__, pairs]}
+        return {"dict": pairs}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    if type(value).__module__ == "numpy":
-        return pack(value.tolist(), beyond)
+    if is_array(value) and value.dtype.char in ARRAYS:
+        items = [pack(item, beyond) for item in value.ravel().tolist()]
+        return {"ndarray": [value.dtype.str, list(value.shape), items]}
+    # Other arrays as lists, where they are results: a program must not choose to be no answer at all.
+    if type(value).__module__ == "numpy" and (beyond is not None or not hasattr(value, "__len__")):
+        plain = value.tolist()
+        if type(plain) is not type(value):  # as it is for a longdouble
+            return pack(plain, beyond)
     if beyond is not None:
         return beyond(value)
     raise TypeError(f"{type(value).__name__} is not plain data")
@@ -275,20 +298,28 @@ def pack_result(value: Any) -> Any:
 
 
 def _beyond(value: Any) -> Any:
-    kind = type(value)
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
     if isinstance(value, VIEWS):
-        return {kind.__name__: [pack_result(item) for item in value]}
-    if (kind.__module__, kind.__name__) == ("collections", "deque"):
+        return {type(value).__name__: [pack_result(item) for item in value]}
+    if is_of(value, "collections", "deque"):
         return {"deque": [[pack_result(item) for item in value], value.maxlen]}
-    if (kind.__module__, kind.__name__) == ("fractions", "Fraction"):
+    if is_of(value, "fractions", "Fraction"):
         return {"Fraction": [int(value.numerator), int(value.denominator)]}
-    if (kind.__module__, kind.__name__) == ("decimal", "Decimal"):
+    if is_of(value, "decimal", "Decimal"):
         return {"Decimal": str(value)}
-    if hasattr(kind, "__next__"):
+    if hasattr(type(value), "__next__"):
         return {"iterator": [pack_result(item) for item in value]}
     return pack(value)  # TypeError
+
+
+def is_of(value: Any, module_name: str, name: str) -> bool:
+    """Whether a value is of this class, which need not have been imported."""
+    return (type(value).__module__, type(value).__name__) == (module_name, name)
+
+
+def is_array(value: Any) -> bool:
+    return is_of(value, "numpy", "ndarray")
 
 
 def unpack(value: Any) -> Any:
@@ -299,7 +330,10 @@ def unpack(value: Any) -> Any:
     ((name, content),) = value.items()
     makers: dict[str, Callable[[Any], Any]] = {
         **{kind.__name__: lambda items, kind=kind: kind(unpack(items)) for kind in KINDS},
-        "dict": lambda pairs: {unpack(k): unpack(v) for k, v in pairs},
+        "dict": pairs_of,
+        "Counter": lambda pairs: imported("collections", "Counter")(pairs_of(pairs)),
+        "defaultdict": lambda parts: imported("collections", "defaultdict")(FACTORIES[parts[0]], pairs_of(parts[1])),
+        "ndarray": lambda parts: array(*parts),
         "bytes": bytes.fromhex,
         "complex": lambda parts: complex(*parts),
         "range": lambda parts: range(*parts),
@@ -314,8 +348,20 @@ def unpack(value: Any) -> Any:
     return makers[name](content)
 
 
+def pairs_of(packed: Any) -> dict[Any, Any]:
+    return {unpack(key): unpack(value) for key, value in packed}
+
+
+def array(dtype: str, shape: list[int], items: Any) -> Any:
+    """A NumPy array from its packed items, in the order of C."""
+    flat = imported("numpy", "empty")(len(items), dtype)
+    for i, item in enumerate(items):  # one at a time: in an array of objects an item may be a list
+        flat[i] = unpack(item)
+    return flat.reshape(shape)
+
+
 def imported(module_name: str, name: str) -> Any:
-    """A class of the standard library, imported when it is needed."""
+    """What a module contains under a name, imported when it is needed."""
     return getattr(__import__(module_name), name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -97,6 +98,9 @@ def test_plain_data_crosses_as_it_is(pool: Pool) -> None:
     assert outcomes(pool, program, tests={"names": ["same"], "setup": "", "tests": code}) == ["correct"]
 
 
+COLLECTIONS = "from collections import Counter, defaultdict"
+
+
 @pytest.mark.parametrize(
     ("body", "right", "wrong"),
     [
@@ -111,6 +115,11 @@ def test_plain_data_crosses_as_it_is(pool: Pool) -> None:
         ("import fractions; return fractions.Fraction(x, 4)", "f(3) == 0.75", "f(3) == 3"),
         ("import decimal; return decimal.Decimal('0.1') * x", "str(f(3)) == '0.3'", "f(3) == 0.3"),
         ("return [iter([x])]", "[list(part) for part in f(3)] == [[3]]", "f(3) == [[3]]"),
+        (f"{COLLECTIONS}; return Counter('a' * x)", "f(3).most_common() == [('a', 3)] and f(3)['b'] == 0", "f(3)['b']"),
+        (f"{COLLECTIONS}; return [Counter(a=x)]", "f(3) == [{'a': 3}] and f(3)[0].total() == 3", "f(3) == [('a', 3)]"),
+        (f"{COLLECTIONS}; return defaultdict(int, a=x)", "f(3) == {'a': 3} and f(3)['b'] == 0", "f(3)['b'] == 1"),
+        (f"{COLLECTIONS}; return defaultdict(list)", "f(3) == {} and f(3)['b'] == []", "f(3)['b'] == {}"),
+        (f"{COLLECTIONS}; return defaultdict(lambda: 1, a=x)", "f(3) == {'a': 3}", "f(3)['b'] == 1"),
     ],
 )
 def test_results_that_a_test_converts_equal_what_they_equal_in_python(
@@ -132,6 +141,82 @@ def test_an_endless_generator_is_ended(pool: Pool) -> None:
 def test_numpy_values_count_as_numbers(pool: Pool) -> None:
     program = "import numpy\ndef double(x): return (numpy.array([x]) * 2)[0] if isinstance(x, int) else x * 2"
     assert outcomes(pool, program, tests=DOUBLE, cpu_s=20) == ["correct"]
+
+
+@pytest.mark.parametrize(
+    ("result", "condition"),
+    [
+        ("np.array([x, 2])", "f(3).tolist() == [3, 2] and f(3).shape == (2,) and f(3).dtype == np.array([3]).dtype"),
+        ("np.array([[x, 0.1]], np.float32)", "f(3)[0, 1] == np.float32(0.1) and f(3).dtype == np.float32"),
+        ("np.zeros((0, x), bool)", "f(3).shape == (0, 3) and f(3).dtype == bool"),
+        ("np.asfortranarray([[1, 2], [x, 4]]).T", "f(3).tolist() == [[1, 3], [2, 4]]"),
+        ("[np.array(x), {'k': np.array(['a', 'bc'])}]", "f(3)[0].shape == () and (f(3)[1]['k'] == ['a', 'bc']).all()"),
+        ("np.array([x + 1j, 2])", "f(3)[0] == 3 + 1j"),
+        ("np.array([[1], [x], None][:2] + [None], dtype=object)", "f(3)[1] == [3] and f(3)[2] is None"),
+        ("np.array([(1, x)], dtype='i4,i4')", "list(f(3)) == [(1, 3)]"),  # structured: as a list
+    ],
+)
+def test_an_array_that_a_program_returns_is_one_for_the_tests(pool: Pool, result: str, condition: str) -> None:
+    program = f"import numpy as np\ndef f(x): return {result}"
+    codes = [f"import numpy as np\nassert {condition}", f"import numpy as np\nassert not ({condition})"]
+    verdicts = [
+        outcomes(pool, program, tests={"names": ["f"], "setup": "", "tests": code}, cpu_s=20)[0] for code in codes
+    ]
+    assert verdicts == ["correct", "wrong"]
+
+
+def test_an_array_counts_as_a_list_where_the_expected_result_is_json(pool: Pool) -> None:
+    tests = {"names": ["f"], "setup": "", "cases": [[[[1, 2]], [[2, 4]]]]}
+    programs = [f"import numpy as np\ndef f(x): return {factor} * np.array(x)" for factor in (2, 3)]
+    assert outcomes(pool, *programs, tests=tests, cpu_s=20) == ["correct", "wrong"]
+
+
+def test_counters_defaultdicts_and_arrays_reach_the_program_as_they_are(pool: Pool) -> None:
+    code = (
+        "import collections\nimport numpy as np\n"
+        "assert f(collections.Counter('aab')) == 'a'\n"
+        "assert f(collections.defaultdict(int, a=1)) == 0\n"
+        "assert (f(np.array([1, 2])) == np.array([2, 3])).all()\n"
+        "a = np.array([1.5, 2.5])\nassert f(a=a) is None and a.tolist() == [0, 2.5]\n"
+        "c = collections.Counter('a')\nassert f(a=c) is None and c == {'a': 1, 0: 0} and type(c) is collections.Counter"
+    )
+    program = (
+        "def f(x=None, a=None):\n"
+        "    if a is not None:\n        a[0] = 0\n        return\n"
+        "    if hasattr(x, 'most_common'): return x.most_common(1)[0][0]\n"
+        "    return x['zz'] if isinstance(x, dict) else x + 1"
+    )
+    tests = {"names": ["f"], "setup": "", "tests": code}
+    assert outcomes(pool, program, program.replace("a[0] = 0", "pass"), tests=tests, cpu_s=20) == ["correct", "wrong"]
+
+
+def test_arrays_that_cannot_reach_the_program_are_an_error_of_the_tests(pool: Pool) -> None:
+    for argument in ("np.array([(1, 2)], 'i4,i4')", "np.array(['2026-01-01'], 'M8[D]')", "np.matrix([[1]])"):
+        code = f"import numpy as np\nassert f(1) == 1\nassert f({argument}) is not None"
+        tests = {"names": ["f"], "setup": "", "tests": code}
+        assert outcomes(pool, "def f(x): return x", tests=tests, cpu_s=20) == ["error"], argument
+
+
+# What a program might write on its own, in place of a result.
+NO_RESULTS = [
+    {"defaultdict": ["eval", []]},
+    {"defaultdict": [None, []]},
+    {"Counter": 3},
+    {"ndarray": ["O", [1], 3]},
+    {"ndarray": ["no such type", [1], [4]]},
+    {"ndarray": ["<i8", [2], [4]]},
+    {"ndarray": ["S1000000000000", [1], [{"bytes": ""}]]},
+    {"eval": "4"},
+]
+
+
+def test_a_result_that_is_none_is_wrong_and_no_error(pool: Pool) -> None:
+    program = (
+        "import os\ndef double(x):\n    for fd in range(3, 64):\n"
+        "        try: os.write(fd, b'{}\\n')\n        except OSError: pass"
+    )
+    programs = [program.replace("{}", json.dumps({"value": value})) for value in NO_RESULTS]
+    assert outcomes(pool, *programs, tests=DOUBLE, cpu_s=20) == ["wrong"] * len(NO_RESULTS)
 
 
 def test_arguments_that_are_changed_in_place_are_changed_for_the_tests(pool: Pool) -> None:
