@@ -11,13 +11,17 @@ operation: they are off here, and `rlvr.task.verify.pool` kills the process inst
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
+import math_verify.parser
 import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 from math_verify import LatexExtractionConfig, parse, verify
 
 from rlvr.task.verify import math_text
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 # math-verify warns once in each process that its timeouts are off, and logs every parse failure.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
+
+# By default R is read as r. math-verify passes on no configuration of the conversion, hence the default is replaced here.
+math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 
 EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; at least one a decimal number
 DIGITS = 30  # to which numbers are evaluated before they are compared
@@ -67,6 +74,9 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     answer = _read(text)
     if answer.boxed and math_text.spelled(answer.text) == math_text.spelled(gold.text):
         return "correct"
+    listed = math_text.names(gold.text)
+    if answer.boxed and listed and math_text.names(answer.text) == listed:
+        return "correct"
     pairs = _pairs(gold, answer)
     if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
         last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
@@ -105,12 +115,17 @@ def _read(text: str) -> Answer:
     return Answer(content, parsed, _boxed(number) if number else (), percent)
 
 
+CURRENT = sympy.Symbol("I", real=True)
 # By default math-verify takes any number in a text that it cannot parse as the answer: 5 of x \neq \pm 5.
 WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
 
 
 def _boxed(content: str) -> list[Any]:
-    return _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE) or [content]
+    parsed = _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE) or [content]
+    if "I" not in content:
+        return parsed
+    # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
+    return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]
 
 
 def _parse(text: str, **options: Any) -> list[Any]:
@@ -153,7 +168,31 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 
 def _equal(gold: Any, answer: Any) -> bool:
-    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
+    answer = _with_constant_of(gold, answer)
+    return not _other_symbol(gold, answer) and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
+
+
+def _with_constant_of(gold: Any, answer: Any) -> Any:
+    """The answer with c or C (c_1, C_2, ...) in the case of the right answer's, as constants of integration are equal.
+
+    Unchanged if one of the two has both.
+    """
+    if isinstance(gold, str) or isinstance(answer, str):
+        return answer
+    golds, answers = ({symbol.name: symbol for symbol in side.free_symbols} for side in (gold, answer))
+    constants = [name for name in answers if re.fullmatch(r"[cC](_\d)?", name) and name not in golds]
+    others = {name: name.swapcase() for name in constants if name.swapcase() not in answers}
+    return answer.xreplace({answers[name]: golds[other] for name, other in others.items() if other in golds})
+
+
+GREEK = frozenset(GREEK_LETTER_MAP.values())
+
+
+def _other_symbol(gold: Any, answer: Any) -> bool:
+    r"""Whether both are symbols that differ in case alone, such as R_1 and r_1. math-verify compares them as words."""
+    if not (isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol)) or gold.name == answer.name:
+        return False
+    return all("_" in name or name in GREEK for name in (gold.name, answer.name))
 
 
 def _within(tolerance: float, gold: Any, answer: Any) -> bool:

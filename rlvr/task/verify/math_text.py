@@ -85,6 +85,18 @@ def spelled(text: str) -> str:
     return squeezed(WORDS.sub(r"\1", text))
 
 
+def names(text: str) -> list[str] | None:
+    r"""The letters that a text lists, in lower case and sorted, such as choices: a and c of `\text{(A)}, C`.
+
+    None if there is anything else in it, or a letter in both cases.
+    """
+    listed = [re.sub(r"^\((.)\)$", r"\1", name) for name in spelled(text).split(",")]
+    mixed = len(set(listed)) != len({name.lower() for name in listed})
+    if mixed or not all(re.fullmatch("[a-hj-zA-Z]", name) for name in listed):  # i is a number
+        return None
+    return sorted(name.lower() for name in listed)
+
+
 def without_percent(text: str) -> tuple[str, bool]:
     r"""(the text before a percent sign at its end, whether there was one). A list of percentages is left as it is."""
     sign = PERCENT.search(text)

@@ -467,3 +467,46 @@ def test_upright_e_and_i_are_numbers_and_no_units(gold: str, answer: str, expect
 )
 def test_commands_are_read_as_latex_reads_them(gold: str, answer: str, other: str) -> None:
     assert (outcome(gold, answer), outcome(gold, other)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (r"\frac{R}{r}", "R/r", "1"),
+        ("R-r", "-r+R", "0"),
+        (r"\frac{mM}{m+M}", r"\frac{Mm}{M+m}", r"\frac{m}{2}"),
+        ("2a", r"a\cdot 2", "2A"),
+        ("x^2+y^2=R^2", "y^2+x^2=R^2", "x^2+y^2=r^2"),
+        ("R_1", "R_{1}", "r_1"),
+        (r"\lambda", r"{\lambda}", r"\Lambda"),
+        ("R, r", "r, R", "r, r"),
+        ("2e", r"2\exp(1)", "2E"),
+        ("I^2R", "RI^2", "-R"),  # a current, not the imaginary unit
+        ("E", r"\text{E}", "2.718281828"),
+    ],
+)
+def test_upper_and_lower_case_are_different_letters(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("A", "a", "correct"),
+        ("b", r"\text{(B)}", "correct"),
+        ("A, C", "c, a", "correct"),
+        ("A, C", "c, b", "wrong"),
+        ("(A,B)", "(b,a)", "wrong"),
+        ("i", "I", "wrong"),
+        (r"\sin x + C", r"c+\sin x", "correct"),  # a constant of integration
+        ("C_1e^t", "e^t c_1", "correct"),
+        ("C-c", "0", "wrong"),
+        ("e", "2.718281828", "correct"),
+        (r"\ln e", "1", "correct"),
+        (r"\log_{10} 100", "2", "correct"),
+        ("3+4i", "4i+3", "correct"),
+        ("e^x", r"\exp(x)", "correct"),
+    ],
+)
+def test_case_is_ignored_in_choices_and_constants_of_integration(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
