@@ -1,8 +1,8 @@
 """Judges mathematical answers: math-verify on \\boxed{...}. Imported by a verifying child process only.
 
 math-verify decides whether two expressions are equal. This module also checks, on the text of both
-(`rlvr.task.verify.math_text`) and on their values, what math-verify ignores, so that no answer is right that only
-restates the problem, omits an essential part, or is parsed as something other than what is written.
+(`rlvr.task.verify.math_text`, `math_list`) and on their values, what math-verify ignores, so that no answer is right
+that only restates the problem, omits an essential part, or is parsed as something other than what is written.
 
 math-verify's own timeouts use signal.alarm, which works in the main thread only and cannot interrupt one long integer
 operation: they are off here, and `rlvr.task.verify.pool` kills the process instead.
@@ -24,7 +24,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 from math_verify import LatexExtractionConfig, parse, verify
 
-from rlvr.task.verify import math_text
+from rlvr.task.verify import math_list, math_text
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
 
-# By default R is read as r. math-verify passes on no configuration of the conversion, hence the default is replaced here.
+# By default R is read as r. math-verify passes on no configuration of the conversion, hence the function is replaced.
 math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 
 EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; at least one a decimal number
@@ -74,8 +74,8 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     answer = _read(text)
     if answer.boxed and math_text.spelled(answer.text) == math_text.spelled(gold.text):
         return "correct"
-    listed = math_text.names(gold.text)
-    if answer.boxed and listed and math_text.names(answer.text) == listed:
+    listed = math_list.names(gold.text)
+    if answer.boxed and listed and math_list.names(answer.text) == listed:
         return "correct"
     pairs = _pairs(gold, answer)
     if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
@@ -169,7 +169,11 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
-    return not _other_symbol(gold, answer) and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
+    return (
+        not _other_symbol(gold, answer)
+        and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+        and _near(gold, answer)
+    )
 
 
 def _with_constant_of(gold: Any, answer: Any) -> Any:
@@ -272,6 +276,8 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
         return False
     bases = [math_text.base(text) for text in (gold.text, answer.text)]
     if None not in bases and bases[0] != bases[1]:
+        return False
+    if math_list.other_words(gold.text, answer.text):
         return False
     return _true_equations(math_text.bare(answer.text))
 

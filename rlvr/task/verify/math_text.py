@@ -29,6 +29,7 @@ SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
 LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
+ANGLE = re.compile(r"(\\angle)\s*(?:\{\s*)?([A-Z])\s*([A-Z])\s*([A-Z])(?:\s*\})?(?![a-zA-Z])")
 REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)")  # 0.1\overline{6}
 DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
@@ -85,18 +86,6 @@ def spelled(text: str) -> str:
     return squeezed(WORDS.sub(r"\1", text))
 
 
-def names(text: str) -> list[str] | None:
-    r"""The letters that a text lists, in lower case and sorted, such as choices: a and c of `\text{(A)}, C`.
-
-    None if there is anything else in it, or a letter in both cases.
-    """
-    listed = [re.sub(r"^\((.)\)$", r"\1", name) for name in spelled(text).split(",")]
-    mixed = len(set(listed)) != len({name.lower() for name in listed})
-    if mixed or not all(re.fullmatch("[a-hj-zA-Z]", name) for name in listed):  # i is a number
-        return None
-    return sorted(name.lower() for name in listed)
-
-
 def without_percent(text: str) -> tuple[str, bool]:
     r"""(the text before a percent sign at its end, whether there was one). A list of percentages is left as it is."""
     sign = PERCENT.search(text)
@@ -114,7 +103,7 @@ def plain(text: str) -> str:
     text = _without_fonts(re.sub(r"^\s*=", "", ROOT.sub(_root, text)))
     text = DEGREE.sub(r"^\\circ ", text)
     text = COMMAND_FRACTION.sub(r"\1{\2}", UPRIGHT.sub(r" \1", LISTED.sub(_without_listed_number, text)))
-    text = LETTER.sub(r"\1{\2}", text)
+    text = ANGLE.sub(_angle_at_vertex, LETTER.sub(r"\1{\2}", text))
     text = REPEATING.sub(_repeating_as_fraction, text)
     text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
     text = THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
@@ -149,6 +138,12 @@ def _root(sign: re.Match[str]) -> str:
     return rf"\sqrt{{{content}}}" if content else r"\sqrt"
 
 
+def _angle_at_vertex(angle: re.Match[str]) -> str:
+    r"""\angle ABC, which is \angle CBA, as \angle B_{AC}. Products of letters would have no vertex."""
+    command, first, vertex, last = angle.groups()
+    return rf"{command} {vertex}_{{{min(first, last)}{max(first, last)}}}"
+
+
 def _repeating_as_fraction(decimal: re.Match[str]) -> str:
     """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90. One of more than DECIMAL_DIGITS digits unchanged."""
     before, after, repeated = decimal.groups()
@@ -179,11 +174,16 @@ def base(text: str) -> str | None:
 
 def sides(text: str) -> list[str]:
     r"""The sides of a chain of equations. An = inside brackets does not count, such as that of \sum_{k=1}."""
+    return split(text, "=")
+
+
+def split(text: str, separators: str) -> list[str]:
+    """The parts of a text between separators (one character each) that are not inside brackets."""
     depth, parts = 0, [""]
     for token in re.findall(r"\\.|[<>!:]=|.", text, re.DOTALL):
         depth += token in ("(", "[", "{", r"\{")
         depth -= token in (")", "]", "}", r"\}")
-        if token == "=" and depth <= 0:
+        if token in separators and depth <= 0:
             parts.append("")
         else:
             parts[-1] += token

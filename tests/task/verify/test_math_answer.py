@@ -510,3 +510,29 @@ def test_upper_and_lower_case_are_different_letters(gold: str, right: str, wrong
 )
 def test_case_is_ignored_in_choices_and_constants_of_integration(gold: str, answer: str, expected: str) -> None:
     assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("listen", r"\text{Listen}", "silent"),
+        ("BADC", "B A D C", "ABCD"),
+        ("x = BADC", "BADC", "x = ABCD"),
+        ("5, listen", "listen, 5", "5, silent"),
+        ("TTH", "tth", "HTT"),
+        ("DNE", r"\text{DNE}", "END"),
+        ("No", "no", "on"),
+        ("Yes, No", "no, yes", "yes, on"),
+        ("no solution", r"\text{No solution}", "solution no"),
+        ("cab", "Cab", "abc"),
+        (r"\angle ABC", r"\angle CBA", r"\angle ACB"),
+        (r"\angle ABC = 30", r"\angle{CBA} = 30", r"\angle ACB = 30"),
+        ("ab", "ba", "ac"),
+        ("xyz", "zyx", "xyy"),
+        ("abc", r"c\cdot a\cdot b", "abd"),
+        ("mgh", r"m\cdot g\cdot h", "mgr"),
+        ("AB = CD", "BA = DC", "AB = CE"),  # segments
+    ],
+)
+def test_letters_of_a_word_do_not_commute(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
