@@ -279,7 +279,18 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
         return False
     if math_list.other_words(gold.text, answer.text):
         return False
-    return _true_equations(math_text.bare(answer.text))
+    return _values_match(gold.text, answer.text) and _true_equations(math_text.bare(answer.text))
+
+
+def _values_match(gold: str, answer: str) -> bool:
+    """Whether named unknowns have the same values in both. math-verify takes a = 3, b = 7 for the set {3, 7}."""
+    pairs = math_list.matched(gold, answer)
+    return pairs is not None and all(_same_value(*pair) for pair in pairs)
+
+
+def _same_value(gold: str, answer: str) -> bool:
+    same_text = math_text.spelled(gold) == math_text.spelled(answer)
+    return same_text or any(_holds(_equal, g, a) for g, a in product(_boxed(gold), _boxed(answer)))
 
 
 def _true_equations(text: str) -> bool:

@@ -1,4 +1,4 @@
-r"""Reads from the text of a mathematical answer what its elements are: letters, words.
+r"""Reads from the text of a mathematical answer what its elements are: letters, words, named values.
 
 An element is a part of a list, or one side of an equation in it. math-verify takes a word for a product of its letters,
 in any order. Texts are those of `rlvr.task.verify.math_text`. Does not import sympy.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rlvr.task.verify.math_text import spelled, split
+from rlvr.task.verify.math_text import spelled, split, squeezed
 
 WORD = re.compile(r"[a-zA-Z]{3,}|[A-Z]{2}|[nN][oO]|[oO][nN]")
 PRODUCT = re.compile(r"(?:a(?=b))?[b-df-hj-np-tv-z]+")
@@ -61,3 +61,46 @@ def _words(text: str) -> list[str]:
     return [
         side for sides in equations for side in sides if WORD.fullmatch(side) and (len(side) > 2 or len(sides) == 1)
     ]
+
+
+# --- values of named unknowns
+
+NAME = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_(?:\w|\{\w+\}))?'*(?:\([^()=]*\))?")  # x, x_1, \lambda, f(2)
+BRACKETS = re.compile(r"(?:\\left\s*)?(?:\(|\[|\\\{)(.*?)(?:\\right\s*)?(?:\)|\]|\\\})", re.DOTALL)
+
+
+def named(text: str) -> dict[str, str]:
+    """The values of different unknowns: {a: 3, b: 7} of `a=3, b=7` or `(a,b)=(3,7)`. Empty for anything else."""
+    equations = [split(part, "=") for part in elements(text)]
+    if len(equations) == 1 and len(equations[0]) > 1:
+        pairs = list(zip(unnamed(equations[0][0]), unnamed(equations[0][-1]), strict=False))
+    else:
+        pairs = [(sides[0], sides[-1]) for sides in equations if len(sides) > 1]
+        pairs = pairs if len(pairs) == len(equations) else []
+    values = {squeezed(name): value for name, value in pairs}
+    different = len(values) == len(pairs) > 1
+    return values if different and all(NAME.fullmatch(name) for name in values) else {}
+
+
+def unnamed(text: str) -> list[str]:
+    """The elements of a list, also of one in brackets."""
+    bracketed = BRACKETS.fullmatch(text.strip())
+    return elements(bracketed[1] if bracketed else text)
+
+
+def matched(gold: str, answer: str) -> list[tuple[str, str]] | None:
+    """Pairs of values that must be equal if one of two lists names different unknowns; None if the lists cannot match.
+
+    Values without names are in the order of the right answer's names; those of a right answer without names are in
+    alphabetical order of the answer's names. Unknowns that differ in their index alone are also a set: x_1, x_2.
+    """
+    golds, answers = named(gold), named(answer)
+    if golds and answers:
+        return [(golds[name], answers[name]) for name in golds] if golds.keys() == answers.keys() else None
+    names_given, values = (golds or dict(sorted(answers.items()))), unnamed(answer if golds else gold)
+    if not names_given or len(values) < 2 or len({name.partition("_")[0] for name in names_given}) == 1:
+        return []
+    if len(values) != len(names_given):
+        return None
+    pairs = zip(names_given.values(), values, strict=True)
+    return [pair if golds else pair[::-1] for pair in pairs]

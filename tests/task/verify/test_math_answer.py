@@ -536,3 +536,28 @@ def test_case_is_ignored_in_choices_and_constants_of_integration(gold: str, answ
 )
 def test_letters_of_a_word_do_not_commute(gold: str, right: str, wrong: str) -> None:
     assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("a=3,b=7", "b=7, a=3", "b=3, a=7"),
+        ("a=3,b=7", "(3,7)", "(7,3)"),
+        ("a=3,b=7", "3,7", "7,3"),
+        ("a=3,b=7", r"a=3 \text{ and } b=7", r"\{7,3\}"),
+        ("x=1,y=2", "(x,y)=(1,2)", "(x,y)=(2,1)"),
+        ("(x,y)=(1,2)", "x=1, y=2", "(2,1)"),
+        ("(1,2)", "x=1, y=2", "y=1, x=2"),
+        ("1,2", "x=1, y=2", "x=2, y=1"),
+        (r"x=\frac12=0.5, y=3", "(0.5, 3)", "(3, 0.5)"),
+    ],
+)
+def test_values_of_named_unknowns_are_not_swapped(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"), [("x=1,x=2", "x=2,x=1"), ("x=1,x=2", "2,1"), ("2,1", "x=1,x=2"), ("2,5", "x_1=5,x_2=2")]
+)
+def test_values_of_one_unknown_are_a_set(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
