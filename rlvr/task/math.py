@@ -180,6 +180,14 @@ def _tolerance(cell: Cell) -> float:
     return tolerance
 
 
+THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+
+
+def _without_thousands(text: str) -> str:
+    """The text without the commas of 1,234. Those of (1,200) and 3, 5 separate elements."""
+    return text if re.search(r"[(\[{]", text) else THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
+
+
 def _answer(cell: Cell) -> str:
     """The final answer as text. Of a worked solution in the style of GSM8K: the text after the last ####."""
     value = cell.value
@@ -191,7 +199,7 @@ def _answer(cell: Cell) -> str:
         raise cell.refuse("a finite number")
     text = str(value)
     if "####" in text:
-        text = text.rpartition("####")[2].replace(",", "")
+        text = _without_thousands(text.rpartition("####")[2])
     answer = last_boxed(text) or text.strip()
     if defect := fault(answer):
         raise cell.refuse(f"mathematics or a sentence: this has {defect}")

@@ -208,6 +208,11 @@ def test_formats_agree(tmp_path: Path) -> None:
     ("row", "answer"),
     [
         ({"question": "?", "answer": "She has 6*7 apples.\n#### 1,042"}, "1042"),  # GSM8K
+        ({"question": "?", "answer": "#### $-1,234,567.50"}, "$-1234567.50"),
+        ({"question": "?", "answer": "#### (1,200)"}, "(1,200)"),
+        ({"question": "?", "answer": "#### (1,2)"}, "(1,2)"),
+        ({"question": "?", "answer": "#### 3, 5"}, "3, 5"),
+        ({"question": "?", "answer": "#### 3,5,100"}, "3,5,100"),
         ({"problem": "?", "solution": "Hence \\boxed{\\frac{1}{2}}.", "level": 3}, "\\boxed{\\frac{1}{2}}"),  # MATH
         ({"problem": "?", "solution": "long", "answer": "7"}, "7"),
         ({"question": "?", "final_answer": ["2"]}, "2"),  # OlympiadBench
