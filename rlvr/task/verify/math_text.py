@@ -9,7 +9,8 @@ import re
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
-END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])$")
+# Not the white space behind a backslash: "\\ " at an end is a control space, which strip() would cut in two.
+END = re.compile(r"(?:(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad)|(?<=\\\\)\s|(?<!\\)[.,;:])$")
 END_LENGTH = 8  # characters in which a match of END begins
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
@@ -48,13 +49,13 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 def inside(text: str) -> str:
     r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
-    text = text.strip()
+    text = _without_end(text).lstrip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]
     previous = ""
     while text != previous:
         previous = text
-        text = _without_end(text.strip())
+        text = _without_end(text).lstrip()
         for opening, closing in WRAPPERS:
             content = text[len(opening) : len(text) - len(closing)]
             wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)

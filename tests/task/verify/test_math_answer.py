@@ -561,3 +561,16 @@ def test_values_of_named_unknowns_are_not_swapped(gold: str, right: str, wrong: 
 )
 def test_values_of_one_unknown_are_a_set(gold: str, answer: str) -> None:
     assert outcome(gold, answer) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "other"),
+    [
+        ("3", "3\\ ", "4\\ "),
+        ("3\\ ", "3", "4"),
+        ("(1,2)", "(1,2)\\ ", "(2,1)\\ "),
+        (r"5\text{ cm}", "5\\text{ cm}\\ ", "5\\text{ km}\\ "),
+    ],
+)
+def test_a_control_space_at_the_end_is_white_space(gold: str, answer: str, other: str) -> None:
+    assert (outcome(gold, answer), outcome(gold, other)) == ("correct", "wrong")
