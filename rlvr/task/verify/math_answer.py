@@ -277,7 +277,9 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
     bases = [math_text.base(text) for text in (gold.text, answer.text)]
     if None not in bases and bases[0] != bases[1]:
         return False
-    if math_list.other_words(gold.text, answer.text):
+    if math_list.goes_on(gold.text) != math_list.goes_on(answer.text):
+        return False
+    if math_list.remarks(answer.text) - math_list.remarks(gold.text) or math_list.other_words(gold.text, answer.text):
         return False
     return _values_match(gold.text, answer.text) and _true_equations(math_text.bare(answer.text))
 

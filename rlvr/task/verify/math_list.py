@@ -1,4 +1,4 @@
-r"""Reads from the text of a mathematical answer what its elements are: letters, words, named values.
+r"""Reads from the text of a mathematical answer its elements: letters, words, named values, and what is said of them.
 
 An element is a part of a list, or one side of an equation in it. math-verify takes a word for a product of its letters,
 in any order. Texts are those of `rlvr.task.verify.math_text`. Does not import sympy.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rlvr.task.verify.math_text import spelled, split, squeezed
+from rlvr.task.verify.math_text import GAP, WORDS, spelled, split, squeezed
 
 WORD = re.compile(r"[a-zA-Z]{3,}|[A-Z]{2}|[nN][oO]|[oO][nN]")
 PRODUCT = re.compile(r"(?:a(?=b))?[b-df-hj-np-tv-z]+")
@@ -104,3 +104,25 @@ def matched(gold: str, answer: str) -> list[tuple[str, str]] | None:
         return None
     pairs = zip(names_given.values(), values, strict=True)
     return [pair if golds else pair[::-1] for pair in pairs]
+
+
+# --- what is said of a value
+
+DOTS = re.compile(rf"[,;]{GAP}*(?:\\[lcd]?dots[cb]?(?![a-zA-Z])|…|\.\.\.)")
+# The texts at the end: \text{ or more} of 5\text{ or more}
+ENDING = re.compile(rf"(?:\\(?:text|textrm|mathrm|mbox|textbf)\s*\{{[^{{}}]*\}}{GAP}*)+[.)]*$")
+REMARKS = re.compile(
+    r"\b(?:or (?:more|less|fewer)|or|and|nor|not|wrong|incorrect|false|at (?:least|most)|(?:more|less|fewer) than)\b"
+)
+
+
+def goes_on(text: str) -> bool:
+    r"""Whether a list has dots for elements: 1, 2, \ldots."""
+    return bool(DOTS.search(text))
+
+
+def remarks(text: str) -> set[str]:
+    r"""What is said of a value in the text behind it, which math-verify takes for a unit: {or more}."""
+    ending = ENDING.search(text)
+    words = " ".join(WORDS.sub(r" \1 ", ending[0]).replace("~", " ").lower().split()) if ending else ""
+    return set(REMARKS.findall(words))

@@ -49,6 +49,7 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 def inside(text: str) -> str:
     r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
+    text = re.sub(r"(?<=[,;])(\s*)\.\.\.", r"\1\\ldots ", text)  # its last dots would be taken for final punctuation
     text = _without_end(text).lstrip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]

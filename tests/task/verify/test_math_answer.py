@@ -574,3 +574,26 @@ def test_values_of_one_unknown_are_a_set(gold: str, answer: str) -> None:
 )
 def test_a_control_space_at_the_end_is_white_space(gold: str, answer: str, other: str) -> None:
     assert (outcome(gold, answer), outcome(gold, other)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("5", r"5\text{ or more}", "wrong"),
+        ("5", r"5\text{ or less}", "wrong"),
+        ("5", r"5\text{ or six}", "wrong"),
+        ("5", r"5\text{ is wrong}", "wrong"),
+        ("5", r"5\text{ and a half}", "wrong"),
+        ("5", r"5\text{ apples} \text{ or }\text{more}", "wrong"),
+        (r"5\text{ or more}", r"5\text{ or less}", "wrong"),
+        (r"5\text{ or more}", r"5 \text{ or more}", "correct"),
+        ("5", r"5\text{ more apples}", "correct"),
+        ("1, 2", r"1\text{ or }2", "correct"),
+        ("5", r"5,\ldots", "wrong"),
+        ("1,2", r"1,2,\ldots", "wrong"),
+        (r"1, 2, \ldots", "1, 2", "wrong"),
+        (r"1, 2, \ldots", "1, 2, ...", "correct"),
+    ],
+)
+def test_what_is_said_of_a_value_belongs_to_the_answer(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
