@@ -266,8 +266,7 @@ def _number(expression: Any) -> Any:
 
 def _consistent(gold: Answer, answer: Answer) -> bool:
     """Whether the texts do not contradict each other: in units, brackets, moduli and bases, or by a false equation."""
-    units = [math_text.unit(text) for text in (gold.text, answer.text)]
-    if None not in units and units[0] != units[1]:
+    if math_text.other_unit(gold.text, answer.text):
         return False
     if (math_text.brackets(gold.text), math_text.brackets(answer.text)) == ("(", "{"):
         return False

@@ -6,6 +6,8 @@ A text in this module is the content of \boxed{...}, of a right answer or a mode
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
@@ -15,6 +17,12 @@ END_LENGTH = 8  # characters in which a match of END begins
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+SCALE = re.compile(  # 5\text{ million}, \$1.5 million, \frac12\text{ million people}
+    rf"(?P<number>(?<![\d.])\d[\d,]*(?:\.\d+)?|(?<=[}})])){GAP}*"
+    rf"(?:\\(?:text|mathrm|mbox)\s*\{{{GAP}*(?P<upright>{'|'.join(SCALES)})(?P<rest>\b[^{{}}]*)\}}"
+    rf"|(?P<bare>{'|'.join(SCALES)})(?![a-zA-Z]))"
+)
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
 COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
@@ -109,9 +117,23 @@ def plain(text: str) -> str:
     text = REPEATING.sub(_repeating_as_fraction, text)
     text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
     text = THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+    text = SCALE.sub(_scaled, text)
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
     return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
+
+
+def _scaled(match: re.Match[str]) -> str:
+    """5 million as 5000000, and behind brackets as a factor."""
+    zeros = SCALES[match["upright"] or match["bare"]]
+    rest = (match["rest"] or "").strip()
+    unit_text = rf"\text{{ {rest}}}" if rest else ""
+    if not match["number"]:
+        return rf" \cdot 10^{{{zeros}}}{unit_text}"
+    whole, _, decimals = match["number"].replace(",", "").partition(".")
+    shifted = whole + decimals[:zeros].ljust(zeros, "0")
+    remaining = f".{decimals[zeros:]}" if decimals[zeros:] else ""
+    return (shifted.lstrip("0") or "0") + remaining + unit_text
 
 
 def _without_listed_number(match: re.Match[str]) -> str:
@@ -288,10 +310,45 @@ _UNITS = {
     "Hz": "hertz hz",
     "K": "kelvin",
 }
+_PREFIXES = {
+    **{"p": "pico", "n": "nano", "u": "micro", "m": "milli", "c": "centi", "d": "deci"},
+    **{"k": "kilo", "M": "mega", "G": "giga", "T": "tera"},
+}
+_SI = {
+    **{
+        "m": "meter metre",
+        "g": "gram",
+        "s": "second",
+        "l": "liter litre",
+        "A": "ampere amp",
+        "mol": "mole",
+        "N": "newton",
+    },
+    **{
+        "J": "joule",
+        "W": "watt",
+        "Hz": "hertz",
+        "Pa": "pascal",
+        "V": "volt",
+        "C": "coulomb",
+        "F": "farad",
+        "T": "tesla",
+    },
+    **{"H": "henry", "eV": "electronvolt", "K": "kelvin", "Wh": "", "cal": "calorie"},
+}
+# Symbols are case-sensitive, as mN is not MN. C and F alone may be degrees. Only upright ones count: mN is a product.
+SYMBOLS = {unit: unit for unit in _SI if unit not in "CF"} | {"L": "l"}
+SYMBOLS |= {prefix + unit: prefix + unit for prefix in _PREFIXES for unit in _SI}
+SYMBOLS |= {prefix + "L": prefix + "l" for prefix in _PREFIXES}
+_NAMES = {name: unit for unit, names in _SI.items() for name in names.split()}
+_PREFIXED = {word + name: prefix + unit for prefix, word in _PREFIXES.items() for name, unit in _NAMES.items()}
 UNITS = {alias: unit for unit, aliases in _UNITS.items() for alias in aliases.split()}
+UNITS = _NAMES | _PREFIXED | UNITS | {"celsius": "°C", "fahrenheit": "°F"}
 UNITS |= {f"{alias}s": unit for alias, unit in UNITS.items() if len(alias) > 2 and not alias.endswith("s")}
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "squared": 2, "cubed": 3}
 WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
+UPRIGHT_END = re.compile(WORDS.pattern + r"\s*(?:\^\s*\{?[23]\}?)?$")
+TEMPERATURE = re.compile(rf"(?:\^\s*\{{?\s*\\circ\s*\}}?|°){GAP}*(?:\\(?:text|mathrm|rm)\s*\{{)?{GAP}*([CF])\s*\}}?$")
 TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€£][a-zA-Z¢€£. /]*(?:\^\{?[23]\}?)?)$")
 
 
@@ -305,17 +362,29 @@ def unit(text: str) -> tuple[tuple[str, int], ...] | None:
         return _factors(re.sub(r"\\(?:text|mathrm)|[{}\s]", "", money[1]).replace("$", "usd"))
     if re.search(r"\^\s*\{?\s*\\circ\s*\}?$", text):
         return (("deg", 1),)
+    if temperature := TEMPERATURE.search(text):
+        return ((f"°{temperature[1]}", 1),)
     text = re.sub(r"(?:~|\\[,;: ])", " ", text)
+    upright = UPRIGHT_END.search(text) is not None
     text = WORDS.sub(lambda command: f" {command[1]} ", text).strip()
     trailing = TRAILING.search(re.sub(r"\s*\^", "^", text))
-    return _factors(trailing[1]) if trailing else None
+    return _factors(trailing[1], SYMBOLS if upright else {}) if trailing else None
 
 
-def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
+def other_unit(text: str, other: str) -> bool:
+    """Whether both texts end in units, but not in the same one. 25° may be 25 °C."""
+    units = [unit(text), unit(other)]
+    degrees = (("deg", 1),) in units and all(u in ((("°C", 1),), (("°F", 1),), (("deg", 1),)) for u in units)
+    return None not in units and units[0] != units[1] and not degrees
+
+
+def _factors(words: str, symbols: Mapping[str, str] = MappingProxyType({})) -> tuple[tuple[str, int], ...] | None:
     """((unit, power), ...), sorted, from words such as "meters per second squared"; None if a word is unknown."""
     factors: list[tuple[str, int]] = []
     sign, power = 1, 1
-    for word in re.findall(r"[a-zA-Z¢€£]+|\^\{?[23]\}?|/", words.lower().replace(".", " ")):
+    words = re.sub(r"(?i)degrees?\s+(celsius|fahrenheit)", r"\1", words).replace(".", " ")
+    for written in re.findall(r"[a-zA-Z¢€£]+|\^\{?[23]\}?|/", words):
+        word = written.lower()
         if word in ("per", "/"):
             sign, power = -1, 1
         elif word in ("square", "sq", "cubic"):
@@ -325,8 +394,8 @@ def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
             factors[-1] = (factors[-1][0], sign * exponent)
         elif word == "mph":
             factors += [("mi", 1), ("h", -1)]
-        elif word in UNITS:
-            factors.append((UNITS[word], sign * power))
+        elif known := UNITS.get(written) or symbols.get(written) or UNITS.get(word):
+            factors.append((known, sign * power))
             power = 1
         else:
             return None

@@ -597,3 +597,39 @@ def test_a_control_space_at_the_end_is_white_space(gold: str, answer: str, other
 )
 def test_what_is_said_of_a_value_belongs_to_the_answer(gold: str, answer: str, expected: str) -> None:
     assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (r"5\text{ J}", r"5\text{ joules}", r"5\text{ kJ}"),
+        (r"5\text{ J}", "5", r"5\text{ N}"),
+        (r"5\text{ mA}", r"5\,\mathrm{mA}", r"5\text{ A}"),
+        (r"5\text{ GHz}", r"5\text{ gigahertz}", r"5\text{ MHz}"),
+        (r"5\text{ kPa}", r"5\text{ kilopascals}", r"5\text{ Pa}"),
+        (r"5\text{ eV}", "5", r"5\text{ keV}"),
+        (r"5\text{ nm}", r"5\text{ nanometers}", r"5\text{ km}"),
+        (r"5\text{ mN}", r"5\text{ millinewtons}", r"5\text{ MN}"),
+        (r"5\text{ mL}", r"5\text{ ml}", r"5\text{ L}"),
+        (r"5\text{ kilojoules}", r"5\text{ kJ}", r"5\text{ joules}"),
+        (r"25^\circ\text{C}", r"25\text{ degrees Celsius}", r"25^\circ\text{F}"),
+        (r"25^\circ\text{C}", r"25^\circ", r"25\text{ K}"),
+    ],
+)
+def test_symbols_of_units_and_their_prefixes_differ(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("5000000", r"5\text{ million}", r"5\text{ billion}"),
+        (r"1.5\text{ million}", "1500000", "1.5"),
+        ("5", "5", r"5\text{ million}"),
+        (r"\$1500000", r"\$1.5\text{ million dollars}", r"\$1.5\text{ thousand}"),
+        ("500000", r"\frac12\text{ million}", r"\frac12"),
+        ("1200000", r"1{,}200\text{ thousand}", r"200\text{ thousand}"),
+    ],
+)
+def test_a_million_is_a_factor(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
