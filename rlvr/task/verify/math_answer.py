@@ -121,11 +121,18 @@ WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
 
 
 def _boxed(content: str) -> list[Any]:
-    parsed = _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE) or [content]
+    parsed = _whole(content) or [content]
+    values = math_list.both_signs(content)
+    if values != content and all(isinstance(part, str) for part in parsed):
+        parsed += _whole(values)  # math-verify reads 1 \pm \sqrt5, but no \pm in a fraction
     if "I" not in content:
         return parsed
     # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
     return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]
+
+
+def _whole(content: str) -> list[Any]:
+    return _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE)
 
 
 def _parse(text: str, **options: Any) -> list[Any]:
@@ -169,11 +176,28 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
+    if isinstance(gold, sympy.Set) and isinstance(answer, (sympy.And, *ORDERS)):
+        answer = _interval(answer)
     return (
         not _other_symbol(gold, answer)
         and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
         and _near(gold, answer)
     )
+
+
+def _interval(answer: Any) -> Any:
+    """The interval of one variable between numbers, of -1 < x <= 3 or x >= 0. Any other answer unchanged.
+
+    An inequality that is still to be solved, such as x^2 < 4, is no answer.
+    """
+    relations = answer.args if isinstance(answer, sympy.And) else (answer,)
+    ordered = all(isinstance(relation, ORDERS) for relation in relations)
+    if ordered and all(side.is_Symbol or side.is_number for relation in relations for side in relation.args):
+        return answer.as_set()
+    return answer
+
+
+ORDERS = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
 
 
 def _with_constant_of(gold: Any, answer: Any) -> Any:

@@ -102,8 +102,9 @@ def matched(gold: str, answer: str) -> list[tuple[str, str]] | None:
         return []
     if len(values) != len(names_given):
         return None
-    pairs = zip(names_given.values(), values, strict=True)
-    return [pair if golds else pair[::-1] for pair in pairs]
+    if golds:
+        return list(zip(names_given.values(), values, strict=True))
+    return list(zip(values, names_given.values(), strict=True))
 
 
 # --- what is said of a value
@@ -126,3 +127,22 @@ def remarks(text: str) -> set[str]:
     ending = ENDING.search(text)
     words = " ".join(WORDS.sub(r" \1 ", ending[0]).replace("~", " ").lower().split()) if ending else ""
     return set(REMARKS.findall(words))
+
+
+# --- two values in one: \pm
+
+
+RELATIONS = re.compile(r"\\(?:neq?|leq?|geq?|leqslant|geqslant|mp)(?![a-zA-Z])|[<>]")
+
+
+def both_signs(text: str) -> str:
+    r"""The text with the two values of each element that has one \pm: 1+a, 1-a of 1 \pm a. Else unchanged."""
+    if not re.search(r"\\pm(?![a-zA-Z])", text) or RELATIONS.search(text):
+        return text
+    values: list[str] = []
+    for element in elements(text):
+        parts = re.split(r"\\pm(?![a-zA-Z])", element)
+        if len(parts) > 2:
+            return text
+        values += [" + ".join(parts), " - ".join(parts)] if len(parts) == 2 else parts
+    return ", ".join(values)

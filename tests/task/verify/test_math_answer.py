@@ -633,3 +633,35 @@ def test_symbols_of_units_and_their_prefixes_differ(gold: str, right: str, wrong
 )
 def test_a_million_is_a_factor(gold: str, right: str, wrong: str) -> None:
     assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (r"\frac{3+\sqrt5}{2},\frac{3-\sqrt5}{2}", r"\frac{3\pm\sqrt5}{2}", r"\frac{3\pm\sqrt7}{2}"),
+        (r"\frac{3\pm\sqrt5}{2}", r"\frac{3-\sqrt5}{2}, \frac{3+\sqrt5}{2}", r"\frac{3+\sqrt5}{2}"),
+        (r"\frac{3\pm\sqrt5}{2}", r"\frac{3 \pm \sqrt{5}}{2}", r"\frac{\sqrt5\pm3}{2}"),
+        # College Math
+        (
+            r"x=0, \frac{5 \pm \sqrt{61}}{18}",
+            r"0, \frac{5+\sqrt{61}}{18}, \frac{5-\sqrt{61}}{18}",
+            r"\frac{5\pm\sqrt{61}}{18}",
+        ),
+    ],
+)
+def test_plus_minus_is_two_values(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("(-1,3]", r"-1<x\le3", "-1<x<3"),
+        (r"[0,\infty)", r"x\ge0", "x>0"),
+        (r"-1<x\le3", "(-1,3]", "(-1,3)"),
+        ("(-2,2)", "-2<x<2", "x^2<4"),  # still to be solved
+        ("(-1,3]", r"3\ge x>-1", r"-2<2x\le6"),
+    ],
+)
+def test_an_interval_may_be_written_as_an_inequality(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
