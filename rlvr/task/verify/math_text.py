@@ -38,7 +38,7 @@ SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
 LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
-ANGLE = re.compile(r"(\\angle)\s*(?:\{\s*)?([A-Z])\s*([A-Z])\s*([A-Z])(?:\s*\})?(?![a-zA-Z])")
+ANGLE = re.compile(r"(\\angle)\s*(?:\{\s*)?([A-Z])\s*([A-Z])\s*([A-Z])(?:\s*\})?(?![a-zA-Z]|\s*[_'])")
 REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)")  # 0.1\overline{6}
 DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F

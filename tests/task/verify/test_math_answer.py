@@ -527,6 +527,7 @@ def test_case_is_ignored_in_choices_and_constants_of_integration(gold: str, answ
         ("cab", "Cab", "abc"),
         (r"\angle ABC", r"\angle CBA", r"\angle ACB"),
         (r"\angle ABC = 30", r"\angle{CBA} = 30", r"\angle ACB = 30"),
+        (r"\angle B E A_{1}=90", r"\angle BEA_1 = 90", r"\angle BEA_1 = 80"),  # OlympiadBench
         ("ab", "ba", "ac"),
         ("xyz", "zyx", "xyy"),
         ("abc", r"c\cdot a\cdot b", "abd"),
