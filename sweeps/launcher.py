@@ -27,7 +27,7 @@ from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.planned import seed_by_seed
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
-from sweeps.slurm.submissions import is_submitted
+from sweeps.slurm.submissions import may_have_jobs
 from sweeps.sync import sync_in_background, tracker_of
 from sweeps.worker import shipper_command, store_options
 
@@ -157,8 +157,8 @@ def launch(planned: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """If the launch of a new sweep raises ValueError before any run has begun, remove the sweep from the ledger, and
-    the runs that this launch has written there.
+    """If the launch of a new sweep raises ValueError before any run has begun or may have a job, remove the sweep from
+    the ledger, and the runs that this launch has written there.
     """
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
@@ -166,11 +166,16 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
     except controller.AlreadyDeciding:
         raise
     except ValueError:
-        begun = is_submitted(ledger, run_ids) or any(
-            newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.created_runs
-        )
-        if is_new and not begun:
-            ledger.withdraw_sweep(sweep_id)
+        if is_new:
+            have_jobs = may_have_jobs(ledger, run_ids)
+            if not have_jobs and not any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.created_runs):
+                ledger.withdraw_sweep(sweep_id)
+            elif have_jobs:
+                print(
+                    f"Sweep {sweep_id} is kept, because it may have jobs: see `python -m sweeps status`. The same "
+                    "command submits the rest alone.",
+                    file=sys.stderr,
+                )
         raise
 
 

@@ -97,12 +97,25 @@ def history(ledger: Ledger) -> list[Submission]:
     return sorted(submissions, key=created, reverse=True)
 
 
-def is_submitted(ledger: Ledger, run_ids: Container[str]) -> bool:
-    """Whether any of these runs was ever submitted to SLURM."""
-    return any(
-        layout.job(submission).exists() and any(run_id in run_ids for run_id in content["runs"])
-        for submission, content in history(ledger)
-    )
+def may_have_jobs(ledger: Ledger, run_ids: Container[str]) -> bool:
+    """Whether SLURM has accepted a job of these runs, or has one of a stage for them in its queue, or does not say.
+
+    The queue is asked because SLURM may have accepted a job whose sbatch ended with an error, such as a timeout.
+    """
+    names: set[str] = set()
+    for submission, content in history(ledger):
+        if any(run_id in run_ids for run_id in content["runs"]):
+            if layout.job(submission).exists():
+                return True
+            names.add(job_name(submission))
+        elif str(content.get("run")) in run_ids:
+            names.add(job_name(submission))
+    if not names:
+        return False
+    try:
+        return any(task.name in names for task in client.queue(PREFIX))
+    except ValueError:
+        return True
 
 
 def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
