@@ -168,10 +168,11 @@ def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outc
     ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit them later.
     """
     arrays = chunks(wanted, client.max_array() if wanted else 1)
-    for number, array in enumerate(arrays):
+    for number, unshared in enumerate(arrays):
+        array = sharing(unshared, number, len(arrays), outcome.jobs)
         left = [run_id for following in arrays[number:] for run_id in following.run_ids]
         try:
-            num_sent = _send_or_half(ledger, sweep_id, array, arrays=len(arrays), held=held, outcome=outcome)
+            num_sent = _send_or_half(ledger, sweep_id, array, held=held, outcome=outcome)
         except QueueFull:
             if not outcome.submitted and not client.queue(submissions.PREFIX):
                 raise
@@ -188,14 +189,14 @@ def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outc
     return []
 
 
-def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int, outcome: Submitted) -> int:
+def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, held: int, outcome: Submitted) -> int:
     """Submit an array, or as large a first part of it as the queue takes, by halving. Returns the number of its runs
     that were submitted. Raises QueueFull if there is no room for even one job.
     """
     pack = array.cluster["pack"]
     while True:
         try:
-            outcome.jobs.append(_send(ledger, sweep_id, array, arrays=arrays, held=held))
+            outcome.jobs.append(_send(ledger, sweep_id, array, held=held))
         except QueueFull:
             tasks = math.ceil(len(array.run_ids) / pack) // 2
             if not tasks:
@@ -290,6 +291,8 @@ class Array:
     cluster: Mapping[str, Any]
     after: Sequence[str]  # jobs that have to succeed first
     run_ids: list[str]
+    max_parallel: int | None = None  # how many of its jobs run at a time
+    after_any: Sequence[str] = ()  # jobs that have to end first
 
 
 def chunks(arrays: Sequence[Array], most: int) -> list[Array]:
@@ -300,6 +303,20 @@ def chunks(arrays: Sequence[Array], most: int) -> list[Array]:
         for first in range(0, len(array.run_ids), size):
             pieces.append(replace(array, run_ids=array.run_ids[first : first + size]))
     return pieces
+
+
+def sharing(array: Array, number: int, num_arrays: int, sent: Sequence[str]) -> Array:
+    """Array `number` of a launch with its share of `cluster.max_parallel`. If there are more arrays than jobs may run
+    at a time, each of the others begins when an earlier one has ended.
+
+    sent: the jobs of the arrays before it.
+    """
+    most = array.cluster["max_parallel"]
+    if not most:
+        return array
+    if number >= most:
+        return replace(array, max_parallel=1, after_any=[sent[number - most]])
+    return replace(array, max_parallel=max(1, most // num_arrays + (number < most % num_arrays)))
 
 
 def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
@@ -313,17 +330,15 @@ def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
         limits.check(jobs.of_runs(cluster), nodes)
 
 
-def _send(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int) -> str:
+def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
     """Write the record, write the script, call sbatch, record the job's number. In this order, so that a submitter
-    which is killed in between neither loses a job nor submits one twice. arrays: of this launch, which share
-    `max_parallel`.
+    which is killed in between neither loses a job nor submits one twice.
     """
     cluster = array.cluster
     resources = jobs.of_runs(cluster)
     keys = ("threads", "ranks", "nodes", "sampling_nodes", "pack", "retries", "requeues", "container", "hung_min")
     settings = {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)}
     target = submissions.record(ledger, sweep_id, array.run_ids, settings)
-    parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
         jobs.command("sweeps.slurm.job_of_runs", target),
         resources,
@@ -331,8 +346,9 @@ def _send(ledger: Ledger, sweep_id: str, array: Array, *, arrays: int, held: int
         folder=target,
         log=layout.task_log(target, "%a").name,
         count=math.ceil(len(array.run_ids) / cluster["pack"]),
-        max_parallel=parallel,
+        max_parallel=array.max_parallel,
         after_ok=array.after,
+        after_any=array.after_any,
         requeues=cluster["requeues"],
     )
     path = layout.script(target, "array")
