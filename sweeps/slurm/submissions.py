@@ -273,7 +273,8 @@ def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dic
     """By run without a job, the submission of the stage that it needs and whose job ended without success."""
     newest: dict[str, Submission] = {}
     for submission, content in history(ledger):
-        if "stage" in content:
+        # A job writes its number when it starts. Without it, nothing was accepted, or it was cancelled while it waited.
+        if "stage" in content and (layout.job(submission).exists() or layout.stage_end(submission).exists()):
             newest.setdefault(content["stage"], (submission, content))
     missing: dict[str, Submission] = {}
     for run_id in run_ids:

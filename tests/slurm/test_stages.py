@@ -147,6 +147,13 @@ def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:
     assert "host_oom: raise cluster.memory_gb" in state.message
 
 
+def test_a_run_whose_stage_was_recorded_by_a_launch_that_was_killed_before_sbatch_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    ledger, _ = waiting(tmp_path)
+    assert with_queue_states(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
+
+
 def test_a_preempted_job_of_a_stage_that_cannot_be_requeued_records_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
