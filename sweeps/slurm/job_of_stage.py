@@ -13,8 +13,10 @@ from pathlib import Path
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
+from rlvr.ledger.sweeps import Ledger
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import jobs, submissions
+from sweeps.slurm.launch import give_up_stage, submit_more
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 
@@ -24,8 +26,8 @@ class StageTask:
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
         self.submission, self.settings = submission, submissions.read(submission)
         self.supervisor, self.here = supervisor, Allocation.here()
-        self.home = layout.home_of(submission)
-        self.stage = layout.stages(self.home) / self.settings["stage"]
+        self.ledger = Ledger(layout.home_of(submission))
+        self.stage = layout.stages(self.ledger.home) / self.settings["stage"]
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
@@ -36,6 +38,7 @@ class StageTask:
             ended, tries = self._build(), tries - 1
         if self.stage.is_dir():
             print(f"stage {self.stage.name} is built", flush=True)
+            submit_more(self.ledger)
             return 0
         preempted = self.supervisor.stop_signal is signal.SIGTERM and self.here.restarts < self.settings["requeues"]
         if preempted and self._requeue():
@@ -43,11 +46,14 @@ class StageTask:
         cause, message = self._why(ended)
         write_json(layout.stage_end(self.submission), {"cause": cause.value, "message": message})
         print(f"{cause.value}: {message}", flush=True)
+        give_up_stage(self.ledger, self.stage.name)
+        if self.supervisor.stop_signal is not signal.SIGTERM:  # after that SLURM kills this process within seconds
+            submit_more(self.ledger)
         return cause.code
 
     def _build(self) -> Ended:
         tag = new_tag()
-        run_dir = layout.run(self.home, str(self.settings["run"]))
+        run_dir = self.ledger.run_dir(str(self.settings["run"]))
         python, ranks, builder = jobs.python(self.settings), int(self.settings["ranks"]), "rlvr.job.build_stage"
         start = ranks_command(ranks, python, module=builder) if ranks > 1 else (*python, "-m", builder)
         env = environment(int(self.settings["threads"]), tag)

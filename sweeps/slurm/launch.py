@@ -47,6 +47,7 @@ class Submitted(Outcome):
     stages: list[str] = field(default_factory=list[str])  # ids of stages that are built first
     report: str = ""  # number of the report's job
     later: list[str] = field(default_factory=list[str])  # ids of runs that jobs submit when the queue has room
+    report_later: bool = False  # whether jobs submit the report's job when the queue has room
 
     @property
     def exit_code(self) -> int:
@@ -60,6 +61,7 @@ class Submitted(Outcome):
         parts += [f"{len(self.before)} have a job already"] if self.before else []
         parts += [f"{len(self.skipped)} finished before"] if self.skipped else []
         parts += [f"report in job {self.report}"] if self.report else []
+        parts += ["report later, by those jobs, when the queue has room"] if self.report_later else []
         return ", ".join(parts) + ".  Look: python -m sweeps status    Stop: python -m sweeps cancel"
 
 
@@ -140,25 +142,52 @@ def _submit(
     todo = [(run_id, config) for run_id, config in runs if run_id not in without_job]
     _check([jobs.cluster_of(config) for _, config in todo])
     stage_jobs = StageJobs(ledger, sweep_id, queue, held)
+    arrays, refused = _arrays(ledger, todo, stage_jobs)
+    unsent = {*refused, *_send_what_fits(ledger, sweep_id, arrays, outcome, held)}
+    outcome.later = [run_id for run_id, _ in todo if run_id in unsent]
+    outcome.stages = stage_jobs.fresh
+    in_this_call = {run_id for run_id, _ in runs}
+    before = submissions.waves(ledger).get(sweep_id, submissions.Waves())
+    later = [*(run_id for run_id in before.runs if run_id not in in_this_call), *outcome.later]
+    cluster = runs[0][1]["cluster"]
+    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # the report's job submits the next wave
+    submissions.record_waves(ledger, sweep_id, later, ship=ship, report=wanted)
+    if wanted and not later:  # otherwise the report is submitted together with the last runs
+        is_owed = before.report and not before.runs
+        _report_at_end(ledger, sweep_id, cluster, queue, outcome, ship=ship, held=held, is_owed=is_owed)
+    return outcome
+
+
+def _arrays(
+    ledger: Ledger, todo: Sequence[tuple[str, Mapping[str, Any]]], stage_jobs: StageJobs
+) -> tuple[list[Array], list[str]]:
+    """(arrays of the runs, runs for whose stages the queue has no room). Submits the stages.
+
+    Raises QueueFull if no job is left in the queue that could submit these runs later.
+    """
     arrays: list[Array] = []
+    refused: list[str] = []
     for run_id, config in todo:
-        cluster, after = jobs.cluster_of(config), stage_jobs.before(run_id, config)
+        cluster = jobs.cluster_of(config)
+        try:
+            after = stage_jobs.before(run_id, config)
+        except QueueFull:
+            if not refused and not _is_continued(ledger):
+                raise
+            refused.append(run_id)
+            continue
         same = next((array for array in arrays if (array.cluster, array.after) == (cluster, after)), None)
         if same is None:
             arrays.append(Array(cluster, after, [run_id]))
         else:
             same.run_ids.append(run_id)
-    outcome.later = _send_what_fits(ledger, sweep_id, arrays, outcome, held)
-    in_this_call = {run_id for run_id, _ in runs}
-    waiting = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]
-    later = [*(run_id for run_id in waiting if run_id not in in_this_call), *outcome.later]
-    submissions.record_waves(ledger, sweep_id, later, ship=ship)
-    outcome.stages = stage_jobs.fresh
-    cluster = runs[0][1]["cluster"]
-    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # the report's job submits the next wave
-    if wanted and not later:  # otherwise the report is submitted together with the last runs
-        outcome.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held)
-    return outcome
+    return arrays, refused
+
+
+def _is_continued(ledger: Ledger) -> bool:
+    """Whether the queue has jobs of this home that submit more at their end: those of runs and of stages."""
+    tasks = client.queue(submissions.PREFIX)
+    return bool(submissions.by_run(ledger, tasks) or submissions.by_word(ledger, tasks, "stage"))
 
 
 def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outcome: Submitted, held: int) -> list[str]:
@@ -174,7 +203,7 @@ def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outc
         try:
             num_sent = _send_or_half(ledger, sweep_id, array, held=held, outcome=outcome)
         except QueueFull:
-            if not outcome.submitted and not client.queue(submissions.PREFIX):
+            if not outcome.submitted and not _is_continued(ledger):
                 raise
             return left
         except ValueError as error:
@@ -208,7 +237,8 @@ def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, held: int, out
 
 
 def submit_more(ledger: Ledger) -> None:
-    """Called by a job at its end: submit runs for which the queue had no room. The others wait for the next job.
+    """Called by a job at its end: submit the runs and reports for which the queue had no room. The others wait for the
+    next job.
 
     If another submitter holds the lock, it does the same, and nothing is done here.
     """
@@ -224,20 +254,41 @@ def submit_more(ledger: Ledger) -> None:
 
 
 def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
-    """Submit the runs that wait for room; None if there are none. They are read under the lock, as another submitter,
-    or `cancel`, may have been faster.
+    """Submit the runs that wait for room, or the report that is left; None if nothing is. They are read under the lock,
+    as another submitter, or `cancel`, may have been faster.
     """
-    content = submissions.waves(ledger).get(sweep_id, {"runs": [], "ship": False})
+    waiting = submissions.waves(ledger).get(sweep_id, submissions.Waves())
     configs: list[tuple[str, Mapping[str, Any]]] = []
-    for run_id in content["runs"]:
+    for run_id in waiting.runs:
         try:
             configs.append((run_id, read_verified_config(ledger.run_dir(run_id))))
         except Unreadable as error:
             print(error, flush=True)
-    if len(configs) < len(content["runs"]):
+    if len(configs) < len(waiting.runs):
         readable = [run_id for run_id, _ in configs]
-        submissions.record_waves(ledger, sweep_id, readable, ship=content["ship"])
-    return _submit(ledger, sweep_id, configs, ship=content["ship"], held=held) if configs else None
+        submissions.record_waves(ledger, sweep_id, readable, ship=waiting.ship, report=waiting.report)
+    if configs:
+        return _submit(ledger, sweep_id, configs, ship=waiting.ship, held=held)
+    if not waiting.report:
+        return None
+    outcome, queue = Submitted(), client.queue(submissions.PREFIX)
+    cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
+    _report_at_end(ledger, sweep_id, cluster, queue, outcome, ship=waiting.ship, held=held, is_owed=True)
+    return outcome
+
+
+def give_up_stage(ledger: Ledger, stage: str) -> None:
+    """Called by the job of a stage that was not built: the runs that start from it wait for room no longer. Otherwise
+    the next job to end would submit the stage again. The same command, or `retry`, does so.
+    """
+    try:
+        with _submit_lock_held(ledger, MORE_S):
+            for sweep_id, waiting in submissions.waves(ledger).items():
+                stages = {run_id: recorded_stages(ledger.run_dir(run_id)) or [] for run_id in waiting.runs}
+                left = [run_id for run_id in waiting.runs if stage not in stages[run_id]]
+                submissions.record_waves(ledger, sweep_id, left, ship=waiting.ship, report=waiting.report)
+    except (ValueError, OSError) as error:
+        print(f"runs that start from stage {stage} still wait for room in the queue: {error}", flush=True)
 
 
 def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -362,6 +413,35 @@ def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
     return job
 
 
+def _report_at_end(
+    ledger: Ledger,
+    sweep_id: str,
+    cluster: Mapping[str, Any],
+    queue: Sequence[client.Task],
+    outcome: Submitted,
+    *,
+    ship: bool,
+    held: int,
+    is_owed: bool,
+) -> None:
+    """Submit the report's job (`_send_report`), which `waves.json` says is left: if the queue has no room, jobs submit
+    it at their end. The jobs of the runs are submitted, and must not fail for the report.
+    """
+    try:
+        outcome.report = _send_report(
+            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
+        )
+    except QueueFull:
+        outcome.report_later = True
+        return
+    except ValueError as error:
+        text = f"no report at the end: {error} `python -m analysis` builds it."
+        if grows(ledger.sweep(sweep_id).info):
+            text += f" The next wave needs it: repeat the launch, or `python -m sweeps retry {sweep_id}`."
+        print(text, file=sys.stderr, flush=True)
+    submissions.record_waves(ledger, sweep_id, [], ship=ship)
+
+
 def _send_report(
     ledger: Ledger,
     sweep_id: str,
@@ -371,28 +451,30 @@ def _send_report(
     ship: bool,
     fresh: Sequence[str],
     held: int,
+    is_owed: bool,
 ) -> str:
     """Submit the job that ships and reports after all jobs of the sweep. Returns its number; "" if one waits already,
-    or none is needed.
+    or none is needed. is_owed: it is needed even if all of these jobs have ended, because the queue had no room before.
 
     This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
     """
     tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
     running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
-    if not running or (not fresh and sweep_id in waiting):
+    if not (running or is_owed) or (not fresh and sweep_id in waiting):
         return ""
     target = ledger.sweep_dir(sweep_id)
     command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
     resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
-    name = submissions.job_name(submissions.record(ledger, sweep_id, [], {"report": sweep_id}))
+    submission = submissions.record(ledger, sweep_id, [], {"report": sweep_id})
+    name = submissions.job_name(submission)
     log, path = layout.job_log(target, "report").name, layout.script(target, "report")
     text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
     write_text(path, text, private=True)
     try:
         return submit_script(path, resources, keep_open=[held])
-    except ValueError as error:  # the jobs of the runs are submitted, and must not fail for the report
-        print(f"no report at the end: {error} `python -m analysis` builds it.", file=sys.stderr, flush=True)
-        return ""
+    except QueueFull:
+        remove(submission)  # no job belongs to it
+        raise
 
 
 # --- cancel
@@ -411,13 +493,14 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
         tasks = submissions.by_run(ledger, queue)
         ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
         cancelled = [run_id for run_id, task in tasks.items() if task.job in ending]
-        others = tasks.keys() - {*cancelled}
+        waves = submissions.waves(ledger)
+        left = {sweep: [r for r in waiting.runs if r not in run_ids] for sweep, waiting in waves.items()}
+        others = (tasks.keys() - {*cancelled}).union(*left.values())
         needed = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
         stage_jobs = submissions.by_word(ledger, queue, "stage")
         unneeded = [task.job for stage, task in stage_jobs.items() if stage not in needed]
-        for waiting_sweep, content in submissions.waves(ledger).items():
-            left = [run_id for run_id in content["runs"] if run_id not in run_ids]
-            if len(left) < len(content["runs"]):
-                submissions.record_waves(ledger, waiting_sweep, left, ship=content["ship"])
+        for name, waiting in waves.items():
+            report = waiting.report and name != sweep_id
+            submissions.record_waves(ledger, name, left[name], ship=waiting.ship, report=report)
         client.cancel([*(tasks[run_id].job for run_id in cancelled), *unneeded])
     return cancelled

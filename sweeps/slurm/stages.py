@@ -14,11 +14,11 @@ from hydra.utils import instantiate
 
 from rlvr.config.nodes import ranks_of_node
 from rlvr.ledger import layout
-from rlvr.ledger.files import write_text
+from rlvr.ledger.files import remove, write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
-from slurm.submit import script, submit_script
+from slurm.submit import QueueFull, script, submit_script
 from sweeps.slurm import jobs, submissions
 
 
@@ -32,9 +32,12 @@ class StageJobs:
         self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
         self.fresh: list[str] = []  # ids of the stages whose jobs were submitted by this object
         self._known: dict[str, list[Stage]] = {}
+        self._full: QueueFull | None = None  # SLURM's refusal: it is not asked again for each run
 
     def before(self, run_id: str, config: Mapping[str, Any]) -> list[str]:
-        """Jobs that must succeed before this run can start. Submits those that are missing."""
+        """Jobs that must succeed before this run can start. Submits those that are missing. Raises QueueFull, also if
+        the queue had no room for the stage of an earlier run.
+        """
         needed = self._stages(config)
         record_stages(self.ledger.run_dir(run_id), [stage.id for stage in needed])
         waits: list[str] = []
@@ -42,6 +45,8 @@ class StageJobs:
             if stage.quick or (self.store / stage.id).is_dir():
                 continue
             if stage.id not in self.jobs:
+                if self._full is not None:
+                    raise self._full
                 ranks = ranks_of_stage(config["cluster"], config["rollout"]["engine"]) if stage.shared else 1
                 self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], ranks, waits)
                 self.fresh.append(stage.id)
@@ -87,7 +92,12 @@ class StageJobs:
         )
         path = layout.script(target, submissions.STAGE)
         write_text(path, text, private=True)
-        job = submit_script(path, resources, keep_open=[self.held])
+        try:
+            job = submit_script(path, resources, keep_open=[self.held])
+        except QueueFull as error:
+            remove(target)  # no job belongs to it
+            self._full = error
+            raise
         submissions.record_job(target, job)
         return job
 

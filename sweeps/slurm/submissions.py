@@ -147,10 +147,10 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
         tasks = client.queue(PREFIX, patience_s)
     except ValueError:
         return Queue({}, answered=False)
-    runs = by_run(ledger, tasks)
-    later = frozenset(waiting_for_room(ledger)) if runs else frozenset[str]()  # without jobs nothing submits them
-    reports = frozenset(by_word(ledger, tasks, "report"))
-    return Queue(runs, stages=by_word(ledger, tasks, "stage"), later=later, reports=reports)
+    runs, stages = by_run(ledger, tasks), by_word(ledger, tasks, "stage")
+    # Without jobs that submit more at their end, nothing submits the runs that wait for room.
+    later = frozenset(waiting_for_room(ledger)) if runs or stages else frozenset[str]()
+    return Queue(runs, stages=stages, later=later, reports=frozenset(by_word(ledger, tasks, "report")))
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
@@ -242,28 +242,39 @@ def is_launched_here(ledger: Ledger, sweep_id: str) -> bool:
 # --- sweeps that are larger than the queue may be
 
 
-def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship: bool) -> None:
-    """Record the runs that are to be submitted when there is room, and whether the report ships. Without runs the
-    record is removed.
+@dataclass(frozen=True)
+class Waves:
+    """What jobs submit for a sweep when the queue has room: runs, and after the last of them the report's job."""
+
+    runs: Sequence[str] = ()
+    ship: bool = False  # whether the report's job ships metrics
+    report: bool = False  # whether there is to be one
+
+
+def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship: bool, report: bool = False) -> None:
+    """Record the runs that are to be submitted when there is room, and whether the report's job is to follow them, and
+    to ship. If neither runs nor the report are left the record is removed.
     """
     path = layout.waves(ledger.sweep_dir(sweep_id))
-    if run_ids:
-        write_json(path, {"runs": list(run_ids), "ship": ship})
+    if run_ids or report:
+        write_json(path, {"runs": list(run_ids), "ship": ship, "report": report})
     else:
         path.unlink(missing_ok=True)
 
 
-def waves(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
+def waves(ledger: Ledger) -> dict[str, Waves]:
     """The records of `record_waves`, by sweep."""
     contents = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
     return {
-        sweep_id: content for sweep_id, content in contents.items() if content and {"runs", "ship"} <= content.keys()
+        sweep_id: Waves(content["runs"], content["ship"], content.get("report", False))
+        for sweep_id, content in contents.items()
+        if content and {"runs", "ship"} <= content.keys()
     }
 
 
 def waiting_for_room(ledger: Ledger) -> dict[str, str]:
     """The sweep of each run that is to be submitted when there is room."""
-    return {run_id: sweep_id for sweep_id, content in waves(ledger).items() for run_id in content["runs"]}
+    return {run_id: sweep_id for sweep_id, waiting in waves(ledger).items() for run_id in waiting.runs}
 
 
 # --- runs whose stage was not built
