@@ -209,7 +209,10 @@ def relaunch(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless
         print(line, file=sys.stderr)
     if not configs:
         raise ValueError(f"no run of sweep {sweep_id} can be started again.")
-    first = OmegaConf.create(next(iter(configs.values())))
+    # A finished run keeps the config that it was trained with: the others have the settings of the newest launch.
+    finished = {state.run_id for state in ledger.states(configs) if state.state is State.FINISHED}
+    newest = next((run_id for run_id in configs if run_id not in finished), next(iter(configs)))
+    first = OmegaConf.create(configs[newest])
     on_slurm = before_launch.is_for_slurm(first.cluster.backend)
     cluster = first.cluster
     return _start(

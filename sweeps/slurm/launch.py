@@ -149,7 +149,7 @@ def _submit(
     in_this_call = {run_id for run_id, _ in runs}
     before = submissions.waves(ledger).get(sweep_id, submissions.Waves())
     later = [*(run_id for run_id in before.runs if run_id not in in_this_call), *outcome.later]
-    cluster = runs[0][1]["cluster"]
+    cluster = (todo or runs)[0][1]["cluster"]  # a finished run keeps the settings of the launch that trained it
     wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # the report's job submits the next wave
     submissions.record_waves(ledger, sweep_id, later, ship=ship, report=wanted)
     if wanted and not later:  # otherwise the report is submitted together with the last runs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,43 @@ def test_a_pruned_run_is_trained_on_only_if_it_is_named(tmp_path: Path) -> None:
     done = command(tmp_path, "retry", other)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ledger.state(other).state == "finished"
+
+
+def fake_slurm(folder: Path) -> Path:
+    """Programs of a SLURM with an empty queue that accepts every job."""
+    scripts = {
+        "sbatch": "echo 101",
+        "squeue": "",
+        "scontrol": "echo 'MaxArraySize = 1001'",
+        "sinfo": "printf '%s|64|256000|gpu:8|infinite\\n' 'main*' long",
+    }
+    folder.mkdir()
+    for name, line in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_what_the_newest_launch_sent_to_slurm_goes_there_again_whatever_a_finished_run_was_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path)
+    bandit = ["task=bandit", "model=table", "tracker=none"]
+    here, there = ["cluster=local"], ["cluster=slurm", "cluster.partition=long"]
+    before, plan = (planned(*([*bandit, *where, f"seed={seed}"] for seed in (0, 1))) for where in (here, there))
+    write(before, ledger)
+    finished, other = (run.run_id for run in before.runs)
+    with Attempt.open(ledger.run_dir(finished)) as attempt:
+        attempt.close("ok")
+    write(plan, ledger)
+    monkeypatch.setenv("PATH", f"{fake_slurm(tmp_path / 'bin')}:{os.environ['PATH']}")
+    done = command(tmp_path, "retry", plan.sweep_id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (array,) = tmp_path.glob("runs/submissions/*/array.sbatch")
+    assert json.loads((array.parent / "submission.json").read_text())["runs"] == [other]
+    assert ledger.state(other).attempt == 0
+    report = ledger.sweep_dir(plan.sweep_id) / "report.sbatch"
+    assert "#SBATCH --partition=long" in report.read_text().splitlines()
 
 
 def test_a_run_whose_config_is_broken_is_named_and_its_neighbour_trained(tmp_path: Path) -> None:
