@@ -206,8 +206,9 @@ def _with_task(state: RunState, task: Task | None) -> RunState:
     if task.state in WAITING:
         reason = f" ({task.reason})" if task.reason not in ("", "None") else ""
         return replace(state, state=State.QUEUED, phase=f"{task.state}{reason}")
-    if task.state == "COMPLETING":
-        return replace(state, phase="COMPLETING")
+    if task.state == "COMPLETING":  # unless the run has ended for good, the job may return to the queue
+        unfinished = state.state in (State.PREEMPTED, State.LOST, State.PLANNED)
+        return replace(state, state=State.RUNNING if unfinished else state.state, phase="COMPLETING")
     return replace(state, state=State.RUNNING, phase=f"{task.state} on {task.node}")
 
 

@@ -205,6 +205,26 @@ def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_whose_job_is_about_to_return_to_the_queue_has_not_ended(tmp_path: Path) -> None:
+    """`watch` and cluster.wait=true follow it: RUNNING, COMPLETING, PENDING, RUNNING is one preemption."""
+    ledger, token = made(tmp_path)
+    ledger.create_run("d", "{}", {"name": "d"})
+    with Attempt.open(ledger.run_dir("d")) as attempt:
+        attempt.close(Cause.PREEMPTED)
+    (failed := ledger.create_run("e", "{}", {"name": "e"}))
+    with Attempt.open(failed) as attempt:
+        attempt.close(Cause.ERROR)
+    tasks = {run_id: task(token, 0, "COMPLETING") for run_id in "abcde"}
+    states = with_queue_states(ledger, ledger.states("abcde"), Queue(tasks))
+    assert [(s.state, s.phase) for s in states] == [
+        ("running", "COMPLETING"),  # not begun
+        ("running", "COMPLETING"),  # lost
+        ("finished", ""),
+        ("running", "COMPLETING"),  # preempted
+        ("failed", "COMPLETING"),
+    ]
+
+
 MEMORY = """\
 slurmstepd-n1: error: StepId=2.0 exceeded memory limit (199704576 > 161480704), being killed
 srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
