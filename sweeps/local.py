@@ -125,6 +125,7 @@ class Dispatcher:
         self.num_signals = 0  # signals to stop that have arrived
         self.stopping = self.killing = False
         self.false_starts, self._held_checked = 0, 0.0
+        self.why_no_worker = ""  # set when no worker could start, and the launch has given up
         self._announced_held: set[str] = set()
         self.selector = selectors.DefaultSelector()
 
@@ -351,6 +352,7 @@ class Dispatcher:
     def _give_up(self, worker: Worker) -> None:
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
         message = f"no worker could start: {lines[-1]} ({worker.log_path})"
+        self.why_no_worker = message
         for run_id in self.queue:
             self.outcome.add(run_id, State.FAILED, message)
         self.queue.clear()

@@ -78,8 +78,13 @@ class LocalRuns(_Shipping):
         self.dispatcher.add(run.run_id)
 
     def turn(self) -> dict[str, str]:
-        """See `Runs.turn`. Runs that were stopped together with the search are left out: they can be continued."""
+        """See `Runs.turn`. Runs that were stopped together with the search are left out: they can be continued.
+
+        ValueError if no worker can start. That is the fault of no trial: all stay open for the next command.
+        """
         self.dispatcher.turn()
+        if self.dispatcher.why_no_worker:
+            raise ValueError(f"{self.dispatcher.why_no_worker}. The same command continues the search.")
         ended: dict[str, str] = {}
         outcome = self.dispatcher.outcome
         for runs in (outcome.finished, outcome.failed, outcome.pruned, outcome.preempted):

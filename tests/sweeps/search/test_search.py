@@ -283,6 +283,25 @@ def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_pat
 
 
 @real
+def test_workers_that_cannot_start_use_up_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python imports sitecustomize first: here, an installation whose training module is broken."""
+    lines = "import os, sys", "if 'rlvr.job' in sys.orig_argv:", "    os.write(2, b'libcuda is gone'); os._exit(1)"
+    (broken := tmp_path / "broken").mkdir()
+    (broken / "sitecustomize.py").write_text("\n".join(lines))
+    options = (*BANDIT, *GOAL, "steps=2", "evaluation.every=2", "tracker=none", "lr=1e-3,1e-2")
+    options += ("hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1")
+    with monkeypatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(broken))
+        code, out = search(tmp_path, *options)
+    assert code == 2, out
+    assert "no worker could start: libcuda is gone" in out.splitlines()[-1]
+    assert "cancelled" not in out
+    code, out = search(tmp_path, *options)
+    assert code == 0, out
+    assert [trial["state"] for trial in trials(tmp_path)] == ["COMPLETE", "COMPLETE"]
+
+
+@real
 def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
     options = ["lr=1e-3,1e-2", "steps=120", "evaluation.every=120", "checkpoint.every=30", "cluster.retries=0"]
     process = start(
