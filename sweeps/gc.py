@@ -24,6 +24,18 @@ from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 
+# Below runs/, where files are written (rlvr/ledger/layout.py); checkpoints and stages have rules of their own.
+_FOLDERS_OF_RUNS = (
+    "",
+    "*/",
+    "*/attempts/*/",
+    "*/samples/",
+    "*/rollouts/",
+    "*/diversity/",
+    "sweeps/*/",
+    "submissions/*/",
+    "evaluations/*/",
+)
 STALE_S = 3600.0  # a half-written file may belong to a process on another machine: no write takes an hour
 
 
@@ -109,11 +121,13 @@ def _unused_stages(ledger: Ledger, states: Sequence[RunState]) -> Iterator[Remov
 
 def _half_written(ledger: Ledger) -> Iterator[Path]:
     """Abandoned temporary files outside the directories above: their writers never renamed them to their final name."""
-    for folder in ("", "*/", "*/attempts/*/", "*/samples/", "*/rollouts/", "sweeps/*/", "submissions/*/"):
+    for folder in _FOLDERS_OF_RUNS:
         for path in ledger.root.glob(f"{folder}.*{files.SUFFIX}"):
             if path.parent != layout.stages(ledger.home) and _is_abandoned(path):
                 yield path
-    yield from filter(_is_abandoned, layout.reports(ledger.home).glob(f".*{files.SUFFIX}"))
+    for root in (layout.reports(ledger.home), layout.analysis_cache(ledger.home)):
+        for folder in ("", "[!.]*/"):  # a half-written report is one item, whatever it contains
+            yield from filter(_is_abandoned, root.glob(f"{folder}.*{files.SUFFIX}"))
 
 
 def _is_abandoned(path: Path) -> bool:

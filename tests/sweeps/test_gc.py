@@ -149,6 +149,26 @@ def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Pa
     assert names(ledger) == set()
 
 
+def test_files_aside_of_evaluations_diversity_and_reports_go_too(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    pid = dead_pid()
+    abandoned = [
+        ledger.root / "evaluations" / "0123456789ab" / f".r-0000.parquet.{pid}-a1b2c3d4.tmp",
+        make_run(ledger, "run", "ok") / "diversity" / f".problems.parquet.{pid}-a1b2c3d4.tmp",
+        tmp_path / "reports" / "eta" / f".summary.json.{pid}-a1b2c3d4.tmp",
+        tmp_path / "reports" / ".cache" / f".samples.parquet.{pid}-a1b2c3d4.tmp",
+        tmp_path / "reports" / ".cache" / "journals" / f".run.parquet.{pid}-a1b2c3d4.tmp",
+    ]
+    for path in abandoned:
+        aside(path)
+    half_report = tmp_path / "reports" / f".lad.{pid}-a1b2c3d4.tmp"
+    aside(half_report / f".summary.json.{pid}-a1b2c3d4.tmp")
+    os.utime(half_report, (0, 0))
+    assert [item.path for item in find(ledger)] == sorted([*abandoned, half_report])
+    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
+    assert find(ledger) == []
+
+
 def test_a_stage_goes_when_no_run_starts_from_it_and_every_run_has_said_so(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for name, old in (("used", True), ("unused", True), ("new", False)):
