@@ -238,12 +238,12 @@ class Ledger:
     # --- runs and sweeps as people type them
 
     def resolve_run(self, text: str) -> str:
-        """The id of the run that a text stands for: an id or a name, or the beginning of one, also as `runs/ID`.
+        """The id of the run that a text stands for: an id or a name, or the beginning of one, also as `runs/ID/`.
 
         If runs of several sweeps have the same name, it stands for the one in the newest sweep. Raises ValueError if no
         run matches, or several.
         """
-        text = text.removeprefix("runs/")
+        text = text.removeprefix("runs/").removesuffix("/")  # as a shell completes the directory
         names = {run_id: self._name(run_id) for run_id in self.runs()}
         namesakes = [run_id for run_id, name in names.items() if text and name == text]
         for matches in (

@@ -233,7 +233,7 @@ def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path
 def test_a_typed_text_stands_for_one_run_or_the_error_lists_the_candidates(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc1", "abd2", "xyz")
     ledger.create_run("dup", CONFIG, {"name": "name-xyz"})
-    assert ledger.resolve_run("runs/name-abc1") == "abc1"
+    assert ledger.resolve_run("runs/name-abc1") == ledger.resolve_run("runs/abc1/") == "abc1"
     assert ledger.resolve_run("abc1") == ledger.resolve_run("abc") == ledger.resolve_run("name-abc1") == "abc1"
     with pytest.raises(ValueError, match=r"ab stands for 2 runs: abc1 \(name-abc1\), abd2"):
         ledger.resolve_run("ab")
