@@ -70,6 +70,7 @@ def run_local(
         dispatcher.run()
         if process and (problem := process.finish(SHIPPER_S, hurry=dispatcher.signalled_again())):
             progress.say(problem)
+    dispatcher.outcome.signalled = dispatcher.num_signals > 0
     progress.failures(dispatcher.outcome.states, dispatcher.outcome.messages)
     progress.say(dispatcher.outcome.summary())
     return dispatcher.outcome
@@ -92,9 +93,12 @@ def _launch_lock_held(sweep_dir: Path) -> Generator[None, None, None]:
 
 def stop(ledger: Ledger, sweep_id: str) -> list[int]:
     """Signal all launches of a sweep on this machine to stop, as Ctrl-C does. Returns their pids."""
+    sweep_dir = ledger.sweep_dir(sweep_id)
+    holders = map(lock.holder, [*layout.launch_locks(sweep_dir), layout.deciding_lock(sweep_dir)])
     stopped: list[int] = []
-    for path in layout.launch_locks(ledger.sweep_dir(sweep_id)):
-        pid = lock.holder(path)
+    for pid in dict.fromkeys(
+        holders
+    ):  # one that grows a sweep holds two locks, and a second signal would kill its runs
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGTERM)

@@ -48,6 +48,7 @@ class Outcome:
     seconds: float = 0.0  # wall time
     busy_s: list[float] = field(default_factory=list[float])  # by worker, its time with runs
     interrupted: bool = False
+    signalled: bool = False  # told to stop, if only when all runs had ended: no further wave is wanted
     states: dict[str, State] = field(default_factory=dict[str, State])  # of the failed runs
     messages: dict[str, str] = field(default_factory=dict[str, str])  # why each of them failed
 

@@ -135,6 +135,11 @@ def write_holder(held: int) -> None:
     os.pwrite(held, json.dumps(process_record(os.getpid())).encode(), 0)
 
 
+def erase_holder(held: int) -> None:
+    """Erase the record of `write_holder`: the process that still holds the lock is no longer to be signalled."""
+    os.ftruncate(held, 0)
+
+
 def holder(path: Path) -> int | None:
     """Id of the process on this machine that holds a signed lock; None if there is none, or it cannot be known."""
     try:

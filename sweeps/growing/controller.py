@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.lock import erase_holder, lock, unlock, write_holder
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.growing import results, stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, first_wave, wave_seeds
@@ -40,8 +41,10 @@ class AlreadyDeciding(ValueError):
 
 
 @contextlib.contextmanager
-def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[None, None, None]:
-    """Hold the lock under which the next wave of a sweep is decided. Raises AlreadyDeciding if it is held elsewhere."""
+def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[int, None, None]:
+    """Hold the lock under which the next wave of a sweep is decided, and yield it. Raises AlreadyDeciding if it is held
+    elsewhere.
+    """
     target = ledger.sweep_dir(sweep_id)
     target.mkdir(parents=True, exist_ok=True)
     held = lock(layout.deciding_lock(target), wait_s)
@@ -51,9 +54,23 @@ def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Ge
             f"python -m sweeps watch {sweep_id}"
         )
     try:
-        yield
+        yield held
     finally:
         unlock(held)
+
+
+@contextlib.contextmanager
+def _stoppable(held: int) -> Generator[None, None, None]:
+    """A context in which `python -m sweeps cancel` finds this process, also between two waves, when no launch lock is
+    held: SIGTERM acts as Ctrl-C does. held: the deciding lock.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    write_holder(held)
+    try:
+        yield
+    finally:
+        erase_holder(held)
+        signal.signal(signal.SIGTERM, before)
 
 
 def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Callable[[str], None] = print) -> Outcome:
@@ -62,7 +79,7 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
     Returns the outcome of all these waves together. A wave that was interrupted, or has runs without a result, is not
     decided: the same command continues it.
     """
-    with deciding_lock_held(ledger, sweep_id):
+    with deciding_lock_held(ledger, sweep_id) as held, _stoppable(held):
         outcome = Outcome()
         while wanted := advance(ledger, sweep_id, say):
             outcome = _with_earlier(outcome, start())
@@ -70,7 +87,8 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
             if open_runs:
                 say(f"{len(open_runs)} runs of this wave have no result yet: the same command continues them.")
                 return outcome
-            if outcome.interrupted:
+            if outcome.interrupted or outcome.signalled:
+                outcome.interrupted = True  # the sweep, although this wave has ended
                 say("Interrupted: the same command continues the sweep.")
                 return outcome
         if not outcome.finished and not outcome.skipped:

@@ -530,6 +530,19 @@ def test_a_shipper_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytes
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.real
+def test_a_signal_while_metrics_are_shipped_is_told_of_a_sweep_whose_runs_have_all_finished(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    code = "import sys, time; sys.stdin.read(); open(sys.argv[1], 'w').close(); time.sleep(600)"
+    with launching(ledger, shipper=[sys.executable, "-c", code, str(tmp_path / "shipping")]) as parent:
+        wait_for((tmp_path / "shipping").exists)
+        parent.send_signal(signal.SIGTERM)
+        out, _ = parent.communicate(timeout=30)
+    outcome = json.loads(out.splitlines()[-1])
+    assert (outcome["finished"], outcome["interrupted"], outcome["signalled"]) == (["a"], False, True)
+    assert parent.returncode == 0
+
+
 def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
     tag, log = workers.new_tag(), tmp_path / "log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.controller import advance, grow, has_results
 from sweeps.growing.record import FINAL, TUNING, Candidate, Record
+from sweeps.local import stop
 from sweeps.planned import PlannedRun
 from sweeps.verdict import Outcome
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
@@ -131,6 +133,42 @@ def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> Non
     assert outcome.failed == ["id-rloo-lr1e-06-final-s3"]
     assert sorted([*outcome.finished, *outcome.failed]) == sorted(begun)
     assert outcome.summary() == "17 of 18 runs finished, 1 diverged. 40s; 2 workers busy 60% of the time"
+
+
+def test_cancel_between_two_waves_ends_the_sweep_before_the_next(tmp_path: Path) -> None:
+    """And the same command, or `retry`, takes the next look as if nothing had been."""
+    until(tmp_path)
+    ledger, waves = Ledger(tmp_path), list[int]()
+
+    def start() -> Outcome:
+        train(tmp_path, lambda _, seed: 3 + seed % 2)
+        waves.append(len(ledger.sweep("s").run_ids))
+        return Outcome()
+
+    def cancel_at_a_look(_: str) -> None:
+        assert stop(ledger, "s") == [os.getpid()]
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        grow(ledger, "s", start, cancel_at_a_look)
+    assert (waves, len(looks(tmp_path))) == ([9], 1)
+    assert (signal.getsignal(signal.SIGTERM), stop(ledger, "s")) == (before, [])
+    grow(ledger, "s", start, lambda _: None)
+    assert (waves, len(looks(tmp_path))) == ([9, 12, 15, 18], 4)
+
+
+def test_a_signal_after_the_last_run_of_a_wave_ends_the_sweep_too(tmp_path: Path) -> None:
+    """It came while metrics were shipped: see test_local.py."""
+    until(tmp_path)
+    ledger, waves = Ledger(tmp_path), list[int]()
+
+    def start() -> Outcome:
+        train(tmp_path, lambda _, seed: 3 + seed % 2)
+        waves.append(len(ledger.sweep("s").run_ids))
+        return Outcome(signalled=True)
+
+    outcome = grow(ledger, "s", start, lambda _: None)
+    assert (waves, outcome.interrupted, outcome.exit_code) == ([9], True, 130)
 
 
 def test_where_nothing_can_be_compared_nothing_is_decided(tmp_path: Path) -> None:
