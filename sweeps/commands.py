@@ -293,9 +293,9 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
     kind = "run" if sweep is None else "sweep"
     candidates = [sweep] if sweep is not None else [s for s in ledger.sweeps() if run_ids[0] in s.run_ids]
     for candidate in candidates:
-        if kind == "run" and len(candidate.run_ids) > 1:
-            continue  # a launch on this machine can only be ended with all of its runs
-        stopped = local.stop(ledger, candidate.sweep_id)
+        is_one_of_several = kind == "run" and len(candidate.run_ids) > 1
+        # A launch on this machine can only be ended with all of its runs.
+        stopped = local.stop(ledger, candidate.sweep_id, run_ids[0] if is_one_of_several else None)
         for pid in stopped:
             print(f"Process {pid} of this machine was signalled to stop: runs finish their step and save.")
         if stopped:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def run_local(
     worker_pool = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
     dispatcher = Dispatcher(ledger, run_ids, worker_pool, progress, retries, tag, hung_min)
-    with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)):
+    with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)) as held:
+        dispatcher.sign(held, runs=run_ids)
         process = ShipperProcess(shipper, layout.shipper_log(logs)) if shipper else None
         dispatcher.run()
         if process and (problem := process.finish(SHIPPER_S, hurry=dispatcher.signalled_again())):
@@ -77,28 +79,31 @@ def run_local(
 
 
 @contextlib.contextmanager
-def _launch_lock_held(sweep_dir: Path) -> Generator[None, None, None]:
-    """Hold a launch lock of the sweep, signed with this process's pid: it shows others that this launch will run the
-    sweep's runs, and `stop` which process to signal. Takes the first lock that no other launch holds.
-    """
+def _launch_lock_held(sweep_dir: Path) -> Generator[int, None, None]:
+    """Hold a launch lock of the sweep, the first that no other launch holds; yields it, to be signed."""
     index = 0
     while (held := lock.lock(layout.launch_lock(sweep_dir, index), patience_s=0)) is None:
         index += 1
-    lock.write_holder(held)
     try:
-        yield
+        yield held
     finally:
         lock.unlock(held)
 
 
-def stop(ledger: Ledger, sweep_id: str) -> list[int]:
-    """Signal all launches of a sweep on this machine to stop, as Ctrl-C does. Returns their pids."""
+def stop(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> list[int]:
+    """Signal all launches of a sweep on this machine to stop, as Ctrl-C does. Returns their pids.
+
+    run_id: signal only launches of this run alone.
+    """
     sweep_dir = ledger.sweep_dir(sweep_id)
-    holders = map(lock.holder, [*layout.launch_locks(sweep_dir), layout.deciding_lock(sweep_dir)])
+    locks = layout.launch_locks(sweep_dir)
+    if run_id is None:
+        locks.append(layout.deciding_lock(sweep_dir))
+    else:
+        locks = [path for path in locks if lock.holder_record(path).get("runs") == [run_id]]
     stopped: list[int] = []
-    for pid in dict.fromkeys(
-        holders
-    ):  # one that grows a sweep holds two locks, and a second signal would kill its runs
+    # Without repetitions: a launch that grows a sweep holds two locks, and a second signal would kill its runs.
+    for pid in dict.fromkeys(map(lock.holder, locks)):
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGTERM)
@@ -131,6 +136,7 @@ class Dispatcher:
         self.false_starts, self._held_checked = 0, 0.0
         self.why_no_worker = ""  # set when no worker could start, and the launch has given up
         self._announced_held: set[str] = set()
+        self._sign: Callable[..., None] | None = None  # set by `sign`
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -188,6 +194,13 @@ class Dispatcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def sign(self, held: int, **work: Any) -> None:
+        """Sign a launch lock with this process and its work: others see which runs it will start, until it is told to
+        stop, and `stop` which process to signal. work: runs=[...]; nothing if they become known one by one.
+        """
+        self._sign = functools.partial(lock.write_holder, held, **work)
+        self._sign()
+
     def add(self, run_id: str) -> None:
         """Append a run to the queue."""
         self.queue.append(run_id)
@@ -232,6 +245,9 @@ class Dispatcher:
         self.held.clear()
         for worker in self.pool:
             worker.ask_to_stop()
+        if self._sign:
+            with contextlib.suppress(OSError):  # a full disk: then its runs are shown as queued until it has ended
+                self._sign(stopping=True)
 
     def _dispatch(self) -> None:
         for worker in self.pool:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without locks
 
@@ -129,10 +129,10 @@ def unlock(fd: int) -> None:
         os.close(fd)
 
 
-def write_holder(held: int) -> None:
-    """Write the record of this process into a lock that it holds."""
+def write_holder(held: int, **work: Any) -> None:
+    """Write the record of this process, and what it is at work on, into a lock that it holds."""
     os.ftruncate(held, 0)
-    os.pwrite(held, json.dumps(process_record(os.getpid())).encode(), 0)
+    os.pwrite(held, json.dumps({**process_record(os.getpid()), **work}).encode(), 0)
 
 
 def erase_holder(held: int) -> None:
@@ -142,8 +142,19 @@ def erase_holder(held: int) -> None:
 
 def holder(path: Path) -> int | None:
     """Id of the process on this machine that holds a signed lock; None if there is none, or it cannot be known."""
+    record = holder_record(path)
+    return record["pid"] if is_alive(record) else None
+
+
+def holder_record(path: Path) -> dict[str, Any]:
+    """What the process that holds a lock has written into it (`write_holder`), also from another machine; {} if nobody
+    holds it, or its holder has written nothing.
+    """
     try:
-        process = json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except (OSError, ValueError):
-        return None
-    return process["pid"] if lock_is_held(path) and is_alive(process) else None
+        return {}
+    if not isinstance(record, dict) or not lock_is_held(path):
+        return {}
+    record = cast("dict[str, Any]", record)
+    return {} if is_alive(record) is False else record  # False: of an earlier holder, which was killed

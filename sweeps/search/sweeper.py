@@ -22,7 +22,7 @@ from rlvr.config.schema import as_dict
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
-from rlvr.ledger.lock import lock, unlock, write_holder
+from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import before_launch, launcher, machine, session
@@ -273,8 +273,8 @@ class SearchSweep:
             else:
                 runs = LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
             with runs:
-                if not on_slurm:
-                    write_holder(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
+                if isinstance(runs, LocalRuns):
+                    runs.dispatcher.sign(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
                 search.run(runs, at_once)
             best = report(search)
         finally:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
-from rlvr.ledger.lock import lock_is_held
+from rlvr.ledger.lock import holder_record, lock_is_held
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
@@ -227,11 +227,15 @@ def _waiting(state: RunState, queue: Queue, launched_here: Container[str]) -> Ru
 
 
 def waiting_here(ledger: Ledger) -> set[str]:
-    """The runs of all sweeps with a running launch on this machine."""
+    """The runs that launches at work on this machine will still start. Of a launch that has not signed its lock with
+    its runs (a search, which learns them one by one) these are all runs of the sweep.
+    """
     run_ids: set[str] = set()
     for sweep in ledger.sweeps():
-        if is_launched_here(ledger, sweep.sweep_id):
-            run_ids.update(sweep.run_ids)
+        for path in filter(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))):
+            launch = holder_record(path)
+            if not launch.get("stopping"):
+                run_ids.update(launch.get("runs", sweep.run_ids))
     return run_ids
 
 

@@ -27,7 +27,7 @@ from sweeps import worker as workers
 from sweeps.local import run_local
 from sweeps.planned import seed_by_seed
 from sweeps.progress import Progress
-from sweeps.slurm.submissions import waiting_here
+from sweeps.slurm.submissions import waiting_here, with_queue_states
 from sweeps.verdict import Outcome
 from tests.sweeps.launch import WORKER
 
@@ -352,7 +352,7 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
             wait_for(lambda: running(ledger, "b"))
             first.send_signal(signal.SIGINT)
             first.communicate(timeout=20)
-            assert waiting_here(ledger) == set("abcd")
+            assert waiting_here(ledger) == {"b", "d"}
             with launching(ledger, workers=1, run_ids=["c"]) as third:
                 wait_for(lambda: running(ledger, "c"))
                 pids = [second.pid, third.pid]
@@ -364,6 +364,38 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
     assert sorted(lines) == sorted(sentence.format(pid) for pid in pids)
     assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
     assert waiting_here(ledger) == set()
+
+
+@pytest.mark.real
+def test_a_launch_of_one_run_is_cancelled_by_its_name_and_its_neighbour_is_no_longer_queued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `retry RUN` of a sweep of several."""
+    ledger = plan(tmp_path, a={"steps": 500, "pause": 0.02}, b="")
+    monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
+    cancel = ["cancel", "--home", str(tmp_path)]
+    with launching(ledger, workers=1, run_ids=["a"]) as parent:
+        wait_for(lambda: running(ledger, "a"))
+        assert [s.state for s in with_queue_states(ledger, ledger.states("ab"))] == ["running", "planned"]
+        assert commands.main([*cancel, "b"]) == 0
+        assert capsys.readouterr().out == "Nothing of run b is running (1 planned): nothing to cancel.\n"
+        assert commands.main([*cancel, "a"]) == 0
+        assert f"Process {parent.pid} of this machine was signalled to stop" in capsys.readouterr().out
+        parent.communicate(timeout=20)
+    assert ledger.state("a").state == "preempted"
+
+
+@pytest.mark.real
+def test_what_a_launch_that_is_stopping_has_dropped_is_not_queued(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a={"steps": 100, "pause": 30}, b="")
+    with launching(ledger, workers=1) as parent:
+        wait_for(lambda: ledger.state("a").state == "running")
+        assert with_queue_states(ledger, ledger.states("b"))[0].state == "queued"
+        parent.send_signal(signal.SIGINT)
+        wait_for(lambda: with_queue_states(ledger, ledger.states("b"))[0].state == "planned")
+        assert ledger.state("a").state == "running"  # it saves when its step is done
+        assert local.stop(ledger, "s") == [parent.pid]  # and is killed by a second signal
+        parent.communicate(timeout=20)
 
 
 @pytest.mark.real
