@@ -12,7 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
-from analysis.scores.arm import STRICT, WEAK, Arm, rank
+from analysis.scores.arm import STRICT, WEAK, Arm, lad_command, rank
 from analysis.scores.cell import cell, validated
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
@@ -59,7 +59,9 @@ def table(frames: Frames) -> Table | None:
     parts = [fill(frames, _blocks(frames, setting), columns(setting.metrics, setting.sources)) for setting in settings]
     paper = published("lad", 8)
     cells = pd.concat(parts, ignore_index=True)
-    ours = Table("divergence", "Divergence ablation", QUESTION, cells, shown(settings), _notes(settings), (paper,))
+    ours = Table(
+        "divergence", "Divergence ablation", QUESTION, cells, shown(settings), _notes(frames, settings), (paper,)
+    )
     return with_notes(ours, frames)
 
 
@@ -134,13 +136,14 @@ def _best_name(group: Group) -> str:
     return f"{group.name} (1/η = {inverse(group.best.eta)}{remark})"
 
 
-def _notes(settings: list[Comparable]) -> tuple[str, ...]:
+def _notes(frames: Frames, settings: list[Comparable]) -> tuple[str, ...]:
     lad = [a for s in settings for a in s.lad]
-    notes = ["Runs count at their last evaluation; no checkpoint is selected."]
-    etas = ",".join(f"{e:g}" for e in sorted({a.eta for a in lad}))
-    for family, members in FAMILIES.items():
-        absent = [d for d in members if d not in {a.divergence for a in lad}]
-        if absent:
-            command = f"python -m rlvr.run -m loss=lad divergence={','.join(absent)} eta={etas}"
-            notes.append(f"Not in this study, {family} family: {', '.join(absent)}. Add them: `{command}`")
-    return tuple(notes)
+    last = "Runs count at their last evaluation; no checkpoint is selected."
+    tried = {a.divergence for a in lad}
+    absent = {family: [d for d in members if d not in tried] for family, members in FAMILIES.items()}
+    missing = [d for members in absent.values() for d in members]
+    if not missing:
+        return (last,)
+    listed = "; ".join(f"{', '.join(members)} ({family} family)" for family, members in absent.items() if members)
+    command = lad_command(frames, lad, missing, sorted({a.eta for a in lad}))
+    return (last, f"Not in this study: {listed}. Add them: `{command}`")

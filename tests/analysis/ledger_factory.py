@@ -177,12 +177,12 @@ def write_sweep(
     control: Mapping[str, str] = {},
     name: str = "",
     baseline: str = "",
+    command: str = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4",
 ) -> None:
     """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else; claims: its
     study's; control: by name, what a run is a control by."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
-    command = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
     info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
     info |= {"format": FORMAT, "claims": list(claims)}
     info |= {"name": name} if name else {}

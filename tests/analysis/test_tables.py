@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,7 +119,7 @@ def test_divergence_means_and_bests_by_hand(complete):
     # js ties at η = 1/2 and 1 on maze7 and maze9 (39/64): the larger η, met first, is named
     assert value(table, "js (1/η = 1)", "Average", block="Best")["mean"] == 39 / 64
     assert not table.cells["row"].str.startswith("weak").any()
-    assert any("weak family: kl, rkl, jf" in note for note in table.notes)
+    assert any("kl, rkl, jf (weak family)" in note for note in table.notes)
 
 
 def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
@@ -141,6 +143,39 @@ def test_the_grpo_command_keeps_what_both_losses_read(tmp_path):
     write_sweep(tmp_path, "s", plan)
     hints = set(eta.table(load(tmp_path)).cells["hint"]) - {""}
     assert hints == {"python -m rlvr.run loss=grpo task.size=9 steps=40"}
+
+
+TYPED = ("task=coins", "steps=40", "loss=lad", "divergence=js")
+
+
+def command_that_adds_divergences(home: Path, overrides: Sequence[str], **about: str) -> str:
+    """LAD at two η and under two seeds."""
+    plan = []
+    for eta_, seed in ((0.5, 0), (0.5, 1), (1.0, 0), (1.0, 1)):
+        run_id = write_run(home, config(eta=eta_, seed=seed), {0: BASE, 40: BASE}, study=about["study"])
+        plan.append((run_id, f"{run_id}-s{seed}", (*overrides, f"eta={eta_:g}", f"seed={seed}")))
+    write_sweep(home, "s", plan, **about)
+    table = divergence.table(load(home, study=about["study"]))
+    (command,) = [line.partition("Add them: ")[2] for line in table.notes if "Add them" in line]
+    return command.strip("`")
+
+
+def test_the_command_that_adds_divergences_keeps_the_setting_and_the_seeds(tmp_path):
+    added = "loss=lad divergence=tv,hd,kl,rkl,jf eta=0.5,1 seed=0,1"
+    for study, own in (("main", ()), ("divergence", ("study=divergence",))):
+        command = command_that_adds_divergences(tmp_path / study, (*TYPED, *own), study=study)
+        assert command == " ".join(["python -m rlvr.run -m task=coins steps=40", *own, added])
+
+
+def test_the_command_that_adds_divergences_to_a_named_sweep_contains_that_sweep(tmp_path):
+    """The launcher refuses a name that another sweep has, unless the new sweep has all of its runs."""
+    typed = "python -m rlvr.run -m task=coins steps=40 loss=grpo,lad eta=0.5,1 seed=0,1 name=kk"
+    added = "loss=lad divergence=tv,hd,kl,rkl,jf eta=0.5,1"
+    command = command_that_adds_divergences(tmp_path / "1", TYPED, study="kk", name="kk", command=typed)
+    assert shlex.split(command) == [*typed.split(), f'also=["{added}"]']
+    with_arms = f"{typed} 'also=[\"loss=maxrl\"]'"
+    command = command_that_adds_divergences(tmp_path / "2", TYPED, study="kk", name="kk", command=with_arms)
+    assert shlex.split(command) == [*typed.split(), f'also=["loss=maxrl","{added}"]']
 
 
 def test_seeds_are_averaged_and_an_unfinished_one_is_marked(tmp_path):
