@@ -9,6 +9,7 @@ from analysis.scores import words
 from analysis.scores.arm import CONTROL_KNOBS, Arm
 
 BASE = "base"  # the base policy, as a reference
+EVALUATED_BASE = f"policy={BASE}"  # the same among evaluated policies, where it is an arm like any other
 
 
 def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
@@ -55,6 +56,11 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
     return by_group
 
 
+def as_arm(selector: str) -> str:
+    """The selector among evaluated policies, which have no step 0: `base` is the arm of that name."""
+    return EVALUATED_BASE if selector == BASE else selector
+
+
 def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
     """Whether both agree in every knob of either, except the named ones and those that the candidate cannot have. A
     knob that was typed as null is the same as one without a value."""
@@ -64,9 +70,9 @@ def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
 
 
 def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
-    """By group, the arm that each arm is compared to: the study's baseline, else GRPO, else the first arm; {} for a
-    single arm."""
-    for selector in filter(None, (baseline, "loss=grpo")):
+    """By group, the arm that each arm is compared to: of evaluated policies the base policy, whether or not the newest
+    launch evaluated it too; else the study's baseline, else GRPO, else the first arm; {} for a single arm."""
+    for selector in filter(None, (EVALUATED_BASE, baseline, "loss=grpo")):
         if found := references(arms, selector):
             return found
     first = next((arm for arm in arms if not arm.control), None)
@@ -86,7 +92,7 @@ def no_reference(arms: Sequence[Arm], selector: str) -> str:
     """Why no arm has a reference by this selector, and what can be typed instead."""
     candidates = select(arms, selector)
     as_typed = [" ".join(f"{key}={value}" for key, value in arm.knobs.items()) for arm in candidates or arms]
-    listed = ", ".join(f"'{text}'" for text in as_typed if text) or "none with a swept knob"
+    listed = ", ".join(f"'{text}'" for text in dict.fromkeys(as_typed) if text) or "none with a swept knob"
     if not candidates:
         return f"there is no such arm. Arms: {listed}."
     if len(candidates) == len(arms):

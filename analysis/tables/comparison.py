@@ -18,7 +18,7 @@ from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
 from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
-from analysis.scores.selection import BASE, no_reference, ordered, reference_of, value_of
+from analysis.scores.selection import BASE, as_arm, no_reference, ordered, reference_of, value_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
@@ -53,9 +53,10 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     for setting in settings(all_arms):
         setting_arms = ordered([a for a in all_arms if a.setting == setting], swept(frames))
         has_base = _has_base(frames, setting_arms)
-        comparable = has_base or (len(setting_arms) > 1 and ask.against != BASE)
-        against = _references(setting_arms, ask.against, baseline(frames)) if comparable else {}
-        has_reference = has_reference or bool(against) or ask.against == BASE
+        selector = ask.against if has_base else as_arm(ask.against)
+        comparable = has_base or len(setting_arms) > 1
+        against = _references(setting_arms, selector, baseline(frames)) if comparable else {}
+        has_reference = has_reference or bool(against)
         block = Block(_title(frames, setting_arms), tuple(_rows(setting_arms, against, has_base=has_base)))
         measured = metrics if ask.metrics else default_metrics(frames, [i for arm in setting_arms for i in arm.run_ids])
         cells = fill(frames, [block], _columns(frames, setting_arms, [m for m in metrics if m in measured]))
@@ -64,7 +65,7 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         known = ", ".join(dict.fromkeys(key for arm in all_arms for key in arm.knobs)) or "none"
         raise LookupError(f"--across {ask.across}: it was not swept. Swept here: {known}.")
     if ask.against and not has_reference:
-        raise LookupError(f"--against {ask.against}: {no_reference(all_arms, ask.against)}")
+        raise LookupError(f"--against {ask.against}: {no_reference(all_arms, as_arm(ask.against))}")
     cells = pd.concat(parts, ignore_index=True)
     if ask.metrics:
         _check_values(cells, metrics)

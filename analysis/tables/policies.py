@@ -19,7 +19,7 @@ from analysis.scores.cell import Cell, cell, last_points, mean_of
 from analysis.scores.contrast import Scores
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
 from analysis.scores.policy_evaluations import BASE, evaluations, label, policy_of
-from analysis.scores.selection import ordered, reference_of
+from analysis.scores.selection import as_arm, ordered, reference_of
 from analysis.scores.study import baseline, swept
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.metrics import pass_at_k
@@ -36,7 +36,7 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
     evaluated = evaluations(frames)
     if not evaluated:
         return None
-    against = ask.against if ask else ""
+    against = as_arm(ask.against) if ask else ""
     records = []
     references: dict[str, None] = {}
     unjudged: dict[str, tuple[int, int]] = {}
@@ -45,7 +45,7 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
         sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
         bases = [arm for arm in setting_arms if policy_of(arm.first) == BASE]
         base = bases[0] if len(bases) == 1 else None
-        reference = {} if against == BASE else reference_of(setting_arms, against, baseline(frames))
+        reference = reference_of(setting_arms, against, baseline(frames))
         references |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
             title = ", ".join(part for part in (setting, source) if part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from analysis.scores.arm import arms
 from analysis.scores.cell import cell
 from analysis.scores.metric import pass_at
 from analysis.scores.policy_evaluations import evaluations
+from analysis.scores.selection import no_reference
 from analysis.tables import comparison, policies
 from analysis.tables.comparison import ComparisonOptions
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
@@ -28,12 +30,18 @@ def home(tmp_path: Path) -> Path:
     return evaluated(tmp_path, {"base": (4, 2, 0, 0), "lad@40": (8, 0, 2, 0)})
 
 
-def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str = "") -> Path:
+def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str = "", **launch: Any) -> Path:
     """How many of 8 samples of each problem are right."""
-    return judged(tmp_path, {name: counts(*correct) for name, correct in policies.items()}, baseline)
+    return judged(tmp_path, {name: counts(*correct) for name, correct in policies.items()}, baseline, **launch)
 
 
-def judged(tmp_path: Path, policies: Mapping[str, Sequence[tuple[int, int, int]]], baseline: str = "") -> Path:
+def judged(
+    tmp_path: Path,
+    policies: Mapping[str, Sequence[tuple[int, int, int]]],
+    baseline: str = "",
+    sweep_id: str = "abcd1234",
+    created: float = 1000.0,
+) -> Path:
     """By policy, of each problem: judged samples, right ones, and samples that could not be judged."""
     planned = []
     for name, problem_counts in policies.items():
@@ -41,7 +49,7 @@ def judged(tmp_path: Path, policies: Mapping[str, Sequence[tuple[int, int, int]]
         frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
         run_id = write_run(tmp_path, frozen, {1: {"maze7": problem_counts}}, name=f"{name}-s0", study="evaluation")
         planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
-    write_sweep(tmp_path, "abcd1234", planned, study="evaluation", baseline=baseline)
+    write_sweep(tmp_path, sweep_id, planned, study="evaluation", baseline=baseline, created=created)
     return tmp_path
 
 
@@ -153,3 +161,30 @@ def test_a_policy_that_was_evaluated_alone_has_its_name(tmp_path: Path) -> None:
     table = comparison.table(alone)
     assert table is not None
     assert set(table.cells["row"]) == {"policy=lad@40"}
+
+
+def test_against_base_is_the_base_policy_among_the_evaluated_ones(tmp_path: Path) -> None:
+    right = {"base": (4, 2, 0, 0), "grpo@40": (8, 4, 0, 0), "lad@40": (8, 0, 2, 0)}
+    table = comparison.table(load(evaluated(tmp_path, right), study="evaluation"), ComparisonOptions(against="base"))
+    assert table is not None
+    differences = table.cells[table.cells["metric"] == "avg@8"].set_index("row")["difference"].dropna()
+    assert differences.to_dict() == {"policy=grpo@40": pytest.approx(6 / 32), "policy=lad@40": pytest.approx(4 / 32)}
+
+
+def test_against_base_is_refused_where_it_was_not_evaluated(tmp_path: Path) -> None:
+    frames = load(evaluated(tmp_path, {"grpo@40": (8, 4), "lad@40": (8, 0)}), study="evaluation")
+    with pytest.raises(LookupError, match=r"^--against base: there is no such arm\. Arms: 'policy=grpo@40', 'pol"):
+        comparison.table(frames, ComparisonOptions(against="base"))
+
+
+def test_an_arm_of_two_settings_is_listed_once(home: Path) -> None:
+    of_both = 2 * evaluations(load(home, study="evaluation"))
+    assert no_reference(of_both, "policy=x") == "there is no such arm. Arms: 'policy=base', 'policy=lad@40'."
+
+
+def test_the_base_policy_stays_the_reference_when_a_later_launch_leaves_it_out(tmp_path: Path) -> None:
+    evaluated(tmp_path, {"base": (4, 2, 0, 0), "grpo@40": (8, 4, 0, 0)}, baseline="policy=base")
+    evaluated(tmp_path, {"lad@40": (8, 0, 2, 0)}, sweep_id="later", created=2000.0)
+    table = comparison.table(load(tmp_path, study="evaluation"))
+    assert table is not None
+    assert set(table.cells["reference"]) == {"", "policy=base"}
