@@ -15,7 +15,7 @@ from analysis.frames.run import Run
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
-from analysis.report.table import Format, Table, interval_notes
+from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, base_cell, cell
@@ -64,16 +64,16 @@ def table(frames: Frames | None, printed: PaperTable) -> Table:
 
 
 def _table(printed: PaperTable, records: Sequence[Mapping[str, Any]]) -> Table:
-    seeds = max((int(cell_record["seeds"]) for cell_record in records), default=0)
+    cells = cells_frame(records)
     return Table(
         printed.name,
         f"{printed.paper}, {printed.title}",
         printed.says,
-        cells_frame(records),
+        cells,
         tuple(dict.fromkeys(place.metric for place in printed.cells)),
         (
             f"Printed: {printed.paper} ({printed.source}), {printed.title}, {printed.place}; {printed.of}.",
-            *((RUNS, *(interval_notes(seeds) if seeds else ())) if records else ()),
+            *((RUNS, *(interval_notes(seeds_of(cells)))) if records else ()),
         ),
         (as_published(printed),),
         formats=_formats(printed),

@@ -140,9 +140,9 @@ def mark_of(value: float | None, best: Sequence[float]) -> str:
 def with_notes(table: Table, frames: Frames) -> Table:
     """Add the notes that every table needs: intervals, seeds, differences, samples left out, runs of other studies."""
     cells = table.cells[table.cells["state"].isin(["ok", "partial"])]
-    seeds = int(cells["seeds"].max()) if len(cells) else 0
+    seeds = seeds_of(table.cells[table.cells["metric"].isin(table.shown)])
     on_problems = bool(len(cells) and (cells["problems"] > 0).any())
-    notes = [*interval_notes(seeds, on_problems=on_problems)] if seeds else []
+    notes = [*interval_notes(seeds, on_problems=on_problems)]
     if len(cells) and cells["bounded"].any():
         notes.append(
             "Where every problem of a benchmark scored alike, ± counts what problems unlike those in the set may still "
@@ -164,16 +164,27 @@ def with_notes(table: Table, frames: Frames) -> Table:
     return replace(table, notes=(*table.notes, *difference_notes(table.cells, study.level(frames)), *notes))
 
 
-def interval_notes(seeds: int, *, on_problems: bool = True) -> tuple[str, ...]:
-    """The note on what ± means for this number of seeds. on_problems: for scores by problem, not numbers per run."""
+def seeds_of(cells: pd.DataFrame) -> list[int]:
+    """The numbers of seeds of the cells that have a result."""
+    return [int(seeds) for seeds in cells.loc[cells["state"].isin(["ok", "partial"]), "seeds"] if seeds]
+
+
+def interval_notes(seeds: Iterable[int], *, on_problems: bool = True) -> tuple[str, ...]:
+    """The note on what ± means for cells over these numbers of seeds; () without any. on_problems: for scores by
+    problem, not numbers per run, of which a single one has no ±."""
+    numbers = sorted({number for number in seeds if on_problems or number > 1})
+    if not numbers:
+        return ()
+    over = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     if not on_problems:
-        how = f"± is half the width of a 95 % t interval over {seeds} seeds; its ends are in the CSV."
-        return (how,) if seeds > 1 else ()
+        return (f"± is half the width of a 95 % t interval over {over} seeds; its ends are in the CSV.",)
     how = "± is half the width of a 95 % interval (t over crossed seeds and problems; its ends are in the CSV)"
-    if seeds == 1:
-        return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)
-    few = " Two seeds show little of the luck of training: such intervals cover about 90 %." if seeds == 2 else ""
-    return (f"{how} over {seeds} seeds and their problems.{few}",)
+    parts = [f"{how}." if numbers == [1] else f"{how} over {over} seeds and their problems."]
+    if 1 in numbers:
+        parts.append("1 seed: it covers the choice of problems and samples, not the luck of training.")
+    if 2 in numbers:
+        parts.append("Two seeds show little of the luck of training: such intervals cover about 90 %.")
+    return (" ".join(parts),)
 
 
 def undefined_notes(cells: pd.DataFrame) -> tuple[str, ...]:
@@ -213,6 +224,11 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     ]
     if (cells["paired_seeds"] == 1).any():
         notes.append("Differences over 1 seed say that these runs differ, not yet that their arms do.")
+    if (cells["paired_seeds"] == 1).any() and (cells["paired_seeds"] > 1).any():
+        notes.append(
+            "Differences over 1 seed and over several are two families, each with a chance of "
+            f"{100 * (1 - level):.4g} % of a false ▲ or ▼."
+        )
     for reason, metrics in cells[cells["unfair"] != ""].groupby("unfair")["metric"]:
         notes.append(f"Some differences in {', '.join(metrics.unique())} are shown and not decided: {reason}.")
     unpaired = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]

@@ -7,7 +7,7 @@ import math
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import cells_frame, row_records
-from analysis.report.table import Format, Table, interval_notes
+from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
@@ -26,11 +26,11 @@ def table(frames: Frames) -> Table | None:
         for retention in (*base, *(r for r in of_arms if r.strong == strong)):
             label = retention.label if math.isnan(retention.coef) else f"{retention.label} (coef {retention.coef:g})"
             records += row_records(title, label, retention.cells)
-    seeds = max((c.seeds for r in measured for c in r.cells.values()), default=1)
+    cells = cells_frame(records)
     notes = [
         "Keep rate: of the test problems that the base policy solved in at least one of its samples, the share still "
         "solved; exploration rate: of those it did not, the share now solved.",
-        *interval_notes(max(1, seeds)),
+        *interval_notes(seeds_of(cells)),
     ]
     if any(SURVIVING in r.cells for r in measured):
         notes.append(
@@ -42,7 +42,7 @@ def table(frames: Frames) -> Table | None:
         "alpha",
         "DPH-RL: divergences to the base policy",
         QUESTION,
-        cells_frame(records),
+        cells,
         ("",),
         tuple(notes),
         (paper,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import cells_frame, row_records
-from analysis.report.table import Format, Table, interval_notes
+from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import settings
 from analysis.scores.policy_evaluations import diversity, evaluations, label
 from analysis.scores.selection import ordered
@@ -29,15 +29,16 @@ def table(frames: Frames) -> Table | None:
                 records += row_records(", ".join(p for p in (setting, source) if p), label(arm), cells)
     if not records:
         return None
+    cells = cells_frame(records)
     formats = {name: Format() if name.startswith(SHARES) else Format(1.0, None, "", _better(name)) for name in names}
     notes = (
         "of 16: measured on the first 16 samples of each problem. S_div: 1 - mean cosine of all pairs of embeddings, "
         "averaged over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none "
         "dominates).",
-        *interval_notes(max((len(arm.runs) for arm in evaluated), default=1)),
+        *interval_notes(seeds_of(cells)),
     )
     paper = (published("lad", 4), published("pacs", 3))
-    return Table("diversity", "Diversity", QUESTION, cells_frame(records), ("",), notes, paper, formats=formats)
+    return Table("diversity", "Diversity", QUESTION, cells, ("",), notes, paper, formats=formats)
 
 
 def _better(name: str) -> int:

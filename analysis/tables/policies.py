@@ -13,7 +13,7 @@ from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.report.cells import cells_frame, row_records
-from analysis.report.table import Format, Table, interval_notes
+from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import Cell, cell, last_points, mean_of
 from analysis.scores.contrast import Scores
@@ -53,7 +53,7 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
             for arm in setting_arms:
                 cells = _cells(frames, arm, base, reference.get(arm.group_id), source, metrics)
                 records += row_records(title, label(arm), cells)
-    seeds = max((len(arm.runs) for arm in evaluated), default=1)
+    cells = cells_frame(records)
     notes = (
         "pass@k is the unbiased estimate; at all samples of a problem it is coverage, the share of problems that some "
         "sample solves. maj@n: the most frequent answer is right, ties broken at random.",
@@ -68,10 +68,10 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
             if num_left_out
         ),
         "Differences and what decides them: the table Comparison.",
-        *interval_notes(seeds),
+        *interval_notes(seeds_of(cells)),
     )
     formats = {name: Format(1.0, 0, "", -1) for name in (REACH, REACH_REFERENCE)} | {DISTINCT: Format(1.0, 2, "")}
-    return Table("policies", "Policies", QUESTION, cells_frame(records), ("",), notes, formats=formats)
+    return Table("policies", "Policies", QUESTION, cells, ("",), notes, formats=formats)
 
 
 def _note_on_references(references: Iterable[str]) -> Iterable[str]:

@@ -29,7 +29,7 @@ def table(frames: Frames) -> Table | None:
     edges = [
         f"{tuning.arm}: the best {knob} is at the edge of what was tried." for tuning in tunings for knob in tuning.edge
     ]
-    seeds = max(len(tried.scores) for tuning in tunings for tried in tuning.values)
+    seeds = {len(tried.scores) for tuning in tunings for tried in tuning.values}
     notes = (
         "Scores on the validation split at the last evaluation, under seeds that no reported run has. Bold: the best "
         "value, with which the arm goes on.",

@@ -120,6 +120,17 @@ def test_differences_over_one_seed_are_noted_as_those_of_runs(tmp_path):
     assert any("say that these runs differ, not yet that their arms do" in note for note in compared.notes)
 
 
+def test_the_notes_name_the_fewest_and_the_most_seeds_and_the_families_that_follow(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,) * 3, 1e-4: (0.5,) * 2, 1e-3: (0.75,)})
+    notes = comparison(frames).notes
+    (on_intervals,) = [note for note in notes if note.startswith("± is half")]
+    assert "over 1 to 3 seeds and their problems. 1 seed: it covers the choice of problems and" in on_intervals
+    assert on_intervals.endswith("Two seeds show little of the luck of training: such intervals cover about 90 %.")
+    families = "Differences over 1 seed and over several are two families, each with a chance of 5 % of a false ▲ or ▼."
+    assert families in notes
+    assert families not in comparison(sweep(tmp_path / "alike", {1e-5: (0.5,) * 2, 1e-4: (0.5,) * 2})).notes
+
+
 def test_hours_are_said_to_be_without_start_up_where_they_are_shown(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})  # with time/step_s
     hours = "Hours: of steps and evaluations, without start-up"
