@@ -102,9 +102,11 @@ def _compared(
 
 
 def _level_text(pair_level: Level) -> str:
-    """`, at 47.9 %`: the level at which an arm and its reference are compared."""
+    """`, at 47.9 %` or `, at 0.16 s`: the level at which an arm and its reference are compared."""
     if math.isnan(pair_level.value):
         return ""
     if pair_level.where == Where.ACCURACY:
         return f", at {100 * pair_level.value:.1f} %"
-    return f", at {pair_level.value:,.0f}"
+    unit = "s" if pair_level.where == Where.SECONDS else "tokens"
+    digits = ",.0f" if pair_level.value >= 100 else ".3g"
+    return f", at {pair_level.value:{digits}} {unit}"

@@ -23,7 +23,7 @@ from analysis.scores.crossed import Interval
 from analysis.scores.measured import Point
 from analysis.scores.metric import ENTROPY, MODES_COVERED, _evaluation, avg, check_ahead, pass_at
 from analysis.scores.question import questions
-from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
+from analysis.scores.trajectory import Level, Where, cell_of, crossing, curve, devices, level
 from analysis.scores.verdict import verdicts
 from analysis.tables import comparison, frontier
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
@@ -222,11 +222,16 @@ def test_the_frontier_compares_at_equal_accuracy_tokens_and_time(tmp_path):
     cells = table.cells[table.cells["metric"] == "pass@8"]
     assert list(zip(cells["block"], cells["row"], strict=True)) == [
         ("At equal accuracy", "loss=pacs, at 50.0 %"),
-        ("At equal tokens", "loss=pacs, at 2,000"),
-        ("At equal GPU-seconds", "loss=pacs, at 80"),
+        ("At equal tokens", "loss=pacs, at 2,000 tokens"),
+        ("At equal GPU-seconds", "loss=pacs, at 80 s"),
     ]
     # pass@8 is solved at all: GRPO 2 of 3 everywhere but at its start, PACS 3 of 3 at its end.
     assert cells["difference"].tolist() == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.1634, "0.163 s"), (12.34, "12.3 s"), (1234.5, "1,234 s")])
+def test_a_level_of_time_has_three_digits_and_its_unit(seconds, text):
+    assert frontier._level_text(Level(Where.SECONDS, seconds)) == f", at {text}"
 
 
 def timed(home: Path, *, own_gpus: bool, claim: dict[str, Any] | None = None) -> Frames:
@@ -253,7 +258,7 @@ def test_times_decide_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpu
     assert at_end is not None
     compared = at_level.cells[(at_level.cells["metric"] == "avg@8")].set_index("block")
     # 40 steps of GRPO: 80, 84 and 88 s; the least of all runs is the level.
-    assert compared.loc["At equal GPU-seconds", "row"] == "loss=pacs, at 80"
+    assert compared.loc["At equal GPU-seconds", "row"] == "loss=pacs, at 80 s"
     assert compared.loc["At equal GPU-seconds", "difference"] == pytest.approx(-0.25, abs=0.03)
     assert compared.loc["At equal GPU-seconds", "verdict"] == mark
     hours = at_end.cells[(at_end.cells["metric"] == "hours") & (at_end.cells["row"] == "loss=pacs")].iloc[0]
