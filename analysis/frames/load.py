@@ -202,6 +202,8 @@ def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[l
             " ".join([f"no run in {listing.home} ({listing.origin}). Start one: python -m rlvr.run", *listing.notes])
         )
     if sweep is not None:
+        if study is not None:
+            raise LookupError(f"study={study} and sweep={sweep}: a sweep belongs to one study. Drop one of the two.")
         try:
             plan = find_sweep(listing.sweeps[::-1], sweep)
         except NoSweep:

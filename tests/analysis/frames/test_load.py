@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import rlvr
 from analysis.frames.load import catalogue, load
 from analysis.frames.runs import tidy_metrics
 from analysis.frames.samples import read_table
@@ -255,6 +256,20 @@ def test_unknown_names_are_refused_with_those_that_exist(tmp_path, wrong):
     write_study(tmp_path)
     with pytest.raises(LookupError, match="default|abc12345"):
         load(tmp_path, **wrong)
+
+
+def test_a_study_and_a_sweep_at_once_are_refused(tmp_path):
+    write_study(tmp_path)
+    with pytest.raises(ValueError, match="study=nosuch and sweep=abc12345: a sweep belongs to one study. Drop one"):
+        rlvr.load("nosuch", sweep="abc12345", home=tmp_path)
+
+
+def test_a_name_that_two_sweeps_had_is_listed_once(tmp_path):
+    run_id = write_run(tmp_path, config(), {0: BASE})
+    for created, name in enumerate(("first", "second", "first")):
+        write_sweep(tmp_path, f"{created}abc", [(run_id, "x", ())], created=float(created), name=name)
+    with pytest.raises(LookupError, match="newest first: first, second\\."):
+        load(tmp_path, sweep="nosuch")
 
 
 @pytest.mark.parametrize(
