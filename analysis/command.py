@@ -120,10 +120,12 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     options = parser().parse_args(arguments)
     options.files = [Path(word) for word in options.words if _is_file(word)]
     options.name = next((word for word in options.words if not _is_file(word)), "")
-    named = [word for word in (*options.words, options.study, options.sweep, options.all) if word]
+    named = list(options.words)
+    named += [f"--{name} {value}" for name in ("study", "sweep") if (value := getattr(options, name))]
+    named += ["--all"] if options.all else []
     if len(named) > max(1, len(options.files)):
         raise LookupError(
-            f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(arguments)} names several. To compare "
+            f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(named)} names several. To compare "
             "them: `python -m analysis bundle NAME` of each, then `python -m analysis A.rlvr B.rlvr`."
         )
     _reject_unread(options)

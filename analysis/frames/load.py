@@ -225,7 +225,7 @@ def _nothing_of_the_name(listing: Catalogue, name: str) -> str:
     studies = listing.studies()
     if name in studies:
         return f"{name} is a study without a sweep: python -m analysis {name}"
-    sweeps = [sweep.name or sweep.sweep_id for sweep in listing.sweeps[::-1]]
+    sweeps = list(dict.fromkeys(sweep.name or sweep.sweep_id for sweep in listing.sweeps[::-1]))
     listed = f"Studies: {', '.join(studies)}; sweeps, newest first: {', '.join(sweeps[:8]) or 'none'}."
     return f"there is no study or sweep {name} here. {listed}{_suggestion(name, [*studies, *sweeps])}"
 

@@ -129,6 +129,17 @@ def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
     for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
         assert command.main(["--home", home, *words]) == 2
         assert "names several. To compare them: `python -m analysis bundle NAME` of each" in capsys.readouterr().err
+    assert command.main(["--home", home, "default", "--no-figures", "--sweep", "s"]) == 2
+    assert ": default --sweep s names several" in capsys.readouterr().err
+
+
+def test_the_size_of_a_small_bundle_is_not_zero(tmp_path, capsys, monkeypatch):
+    home = study(tmp_path, (6, 6, 7))
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["bundle", "study=default", "--home", str(home)]) == 0
+    size = (tmp_path / "default.rlvr").stat().st_size
+    assert size < 100_000
+    assert f"default.rlvr ({size / 1000:.1f} kB)" in capsys.readouterr().out
 
 
 def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(tmp_path, capsys, monkeypatch):
