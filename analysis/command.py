@@ -175,8 +175,12 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
     if verb == "bundle":
         verdict.measure(frames)
     write(frames, file)
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file}")
+    print(f"{file} ({_size(file.stat().st_size)}). For anyone who has it: python -m analysis {file}")
     return DONE
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:.1f} kB"
 
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:

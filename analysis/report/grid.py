@@ -408,7 +408,7 @@ def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -
     unit = per_cent if unit == "%" else unit
     only_metric = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
     title = ": ".join(part for part in (block, only_metric) if part)
-    return f"{title}, {unit}" if title and unit else title or unit
+    return f"{title}, {unit}" if title and unit not in ("", only_metric) else title or unit
 
 
 def _with_decimals(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:

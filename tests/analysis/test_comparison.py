@@ -478,3 +478,19 @@ def test_each_arm_is_compared_to_the_reference_with_the_same_other_knobs(tmp_pat
         "loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05",
         "loss=pacs lr = 0.001": "loss=grpo lr = 0.001",
     }
+
+
+def test_a_title_does_not_repeat_a_metric_that_is_its_own_unit(tmp_path):
+    plan = []
+    for size in (1, 2):
+        for lr in (1e-5, 1e-3):
+            frozen = config("grpo", lr=lr, trainer={"updates": size})
+            typed = ["loss=grpo", f"lr={lr:g}", f"trainer.updates={size}"]
+            name = "-".join(typed)
+            run_id = write_run(tmp_path, frozen, {0: correct(0.25), 40: correct(0.5)}, training=TRAINING, name=name)
+            plan.append((run_id, name, typed))
+    write_sweep(tmp_path, "s", plan)
+    compared = comparison(load(tmp_path), metrics="hours", across="lr")
+    titles = [grid.title for grid in grids(compared, width=200)]
+    assert any("hours" in title for title in titles)
+    assert not any("hours, hours" in title for title in titles)
