@@ -176,17 +176,17 @@ def write_sweep(
     claims: Sequence[Mapping[str, Any]] = (),
     control: Mapping[str, str] = {},
     name: str = "",
-    baseline: str = "",
+    baseline: str | None = "",
     command: str = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4",
 ) -> None:
     """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else; claims: its
-    study's; control: by name, what a run is a control by."""
+    study's; baseline: None records that it has none; control: by name, what a run is a control by."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
     info |= {"format": FORMAT, "claims": list(claims)}
     info |= {"name": name} if name else {}
-    info |= {"baseline": baseline} if baseline else {}
+    info |= {} if baseline == "" else {"baseline": baseline}
     (folder / "sweep.json").write_text(json.dumps(info))
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
     for line, frozen in zip(lines, configs, strict=bool(configs)):

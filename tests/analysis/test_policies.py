@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Path:
     return evaluated(tmp_path, {"base": (4, 2, 0, 0), "lad@40": (8, 0, 2, 0)})
 
 
-def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str = "", **launch: Any) -> Path:
+def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str | None = "", **launch: Any) -> Path:
     """How many of 8 samples of each problem are right."""
     return judged(tmp_path, {name: counts(*correct) for name, correct in policies.items()}, baseline, **launch)
 
@@ -38,7 +38,7 @@ def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: s
 def judged(
     tmp_path: Path,
     policies: Mapping[str, Sequence[tuple[int, int, int]]],
-    baseline: str = "",
+    baseline: str | None = "",
     sweep_id: str = "abcd1234",
     created: float = 1000.0,
 ) -> Path:
@@ -183,8 +183,8 @@ def test_an_arm_of_two_settings_is_listed_once(home: Path) -> None:
 
 
 def test_the_base_policy_stays_the_reference_when_a_later_launch_leaves_it_out(tmp_path: Path) -> None:
-    evaluated(tmp_path, {"base": (4, 2, 0, 0), "grpo@40": (8, 4, 0, 0)}, baseline="policy=base")
-    evaluated(tmp_path, {"lad@40": (8, 0, 2, 0)}, sweep_id="later", created=2000.0)
+    evaluated(tmp_path, {"a2c@40": (8, 4, 0, 0), "base": (4, 2, 0, 0)}, baseline="policy=base")
+    evaluated(tmp_path, {"lad@40": (8, 0, 2, 0)}, None, sweep_id="later", created=2000.0)
     table = comparison.table(load(tmp_path, study="evaluation"))
     assert table is not None
     assert set(table.cells["reference"]) == {"", "policy=base"}
