@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Sequence
 
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
@@ -20,6 +22,7 @@ from analysis.tables.policies import sizes
 
 QUESTION = "How does coverage grow with the number of samples?"
 COLUMNS = 3
+TITLE = 32  # characters of a title that fit above a panel
 
 
 def figure(frames: Frames) -> Figure | None:
@@ -41,7 +44,8 @@ def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -
     handles: dict[str, Artist] = {}
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    for axes, (setting, source, setting_arms, ks) in zip(grid, panels, strict=False):
+    titles = _titles([(source, setting) for setting, source, _, _ in panels])
+    for axes, title, (_, source, setting_arms, ks) in zip(grid, titles, panels, strict=False):
         for number, arm in enumerate(setting_arms):
             cells = [cell(frames, arm, pass_at(k), (source,)) for k in ks]
             points = [(k, score) for k, score in zip(ks, cells, strict=True) if not score.empty]
@@ -51,13 +55,26 @@ def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -
             bounds = [score.interval() for _, score in points]
             x, y = [k for k, _ in points], [100 * score.mean for _, score in points]
             if all(math.isfinite(low) for low, _ in bounds):
-                low, high = ([100 * bound[side] for bound in bounds] for side in (0, 1))
+                low, high = ([min(max(100 * bound[side], 0), 100) for bound in bounds] for side in (0, 1))
                 axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
             handles[label(arm)] = axes.plot(
                 x, y, color=colour, marker=marker, markersize=3.5, linestyle=dash(number), linewidth=1.2
             )[0]
         axes.set_xscale("log", base=2)
-        axes.set_title(", ".join(part for part in (source, setting) if part), loc="left")
+        axes.set_title(title, loc="left")
         axes.set(xlabel="k", ylabel="pass@k, %")
     legend(drawing, handles)
     return drawing
+
+
+def _titles(panels: Sequence[tuple[str, str]]) -> list[str]:
+    """The titles of (benchmark, setting): of the setting what differs between panels, wrapped. Without `evaluation.k`,
+    which follows from the samples, unless panels differ in nothing else.
+    """
+    parts = [[source, *filter(None, setting.split(", "))] for source, setting in panels]
+    own = [
+        [part for part in of_panel if part == of_panel[0] or any(part not in p for p in parts)] for of_panel in parts
+    ]
+    short = [[part for part in of_panel if not part.startswith("evaluation.k=")] for of_panel in own]
+    chosen = short if len(set(map(tuple, short))) == len(set(map(tuple, own))) else own
+    return ["\n".join(textwrap.wrap(", ".join(of_panel), TITLE, break_on_hyphens=False)) for of_panel in chosen]
