@@ -68,19 +68,27 @@ def _direction(marks: set[str]) -> str:
 
 # Config keys that "differs in" leaves out: the table has columns for them, or they follow from others.
 _IN_COLUMNS = ("choices.", "seed", "eta", "loss.eta", "divergence", "loss.divergence", "loss._", "beta", "loss.beta")
+_OF_SAMPLING = ("policy.digest", "policy.group", "evaluation.k")  # follow from the policy, and from evaluation.samples
 
 
 def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, Any]]]:
-    """(header, as (name, whether the column is text); rows, as values by the names that page.html reads)."""
+    """(header, as (name, whether the column is text); rows, as values by the names that page.html reads). Columns that
+    are empty in all rows are left out."""
     metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
-    header = [("run", True), ("method", True), ("η", False), ("seed", False)]
-    header += [(name, False) for name in (*metrics, "hours", "device-hours", "M tokens")]
-    header += [("step", False), ("state", True), ("differs in", True), ("id", True), ("links", True)]
-    return header, list(_rows(frames, list(metrics.values())))
+    rows = list(_rows(frames, list(metrics.values())))
+    names = (*metrics, "hours", "device-hours", "M tokens")
+    filled = [i for i in range(len(names)) if any(row["results"][i][0] for row in rows)]
+    own = [("method", True, "method"), ("η", False, "eta"), ("seed", False, "seed")]
+    header = [("run", True), *((name, is_text) for name, is_text, key in own if any(row[key] for row in rows))]
+    header += [(names[i], False) for i in filled]
+    header += [("step", False), ("state", True)]
+    header += [("differs in", True)] if any(row["differs"] for row in rows) else []
+    header += [("id", True), ("links", True)]
+    return header, [{**row, "results": [row["results"][i] for i in filled]} for row in rows]
 
 
 def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]:
-    keys = differing(frames, _IN_COLUMNS)
+    keys = differing(frames, (*_IN_COLUMNS, *_OF_SAMPLING))
     method = {i: a.method for a in arms(frames) for i in a.run_ids}
     sources = {i: s.sources for s in by_setting(frames) for a in s.arms for i in a.run_ids}
     for run, row in zip(frames.rows, records(frames.runs), strict=True):

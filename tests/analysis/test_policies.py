@@ -14,6 +14,7 @@ from analysis.figures import policies as policies_figure
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.load import load
 from analysis.report.style import encode
+from analysis.report.summary import run_table
 from analysis.scores.arm import arms
 from analysis.scores.cell import cell
 from analysis.scores.metric import pass_at
@@ -188,3 +189,29 @@ def test_the_base_policy_stays_the_reference_when_a_later_launch_leaves_it_out(t
     table = comparison.table(load(tmp_path, study="evaluation"))
     assert table is not None
     assert set(table.cells["reference"]) == {"", "policy=base"}
+
+
+def test_a_panel_is_titled_by_what_differs_between_panels() -> None:
+    """`evaluation.k` follows from the number of samples, and is a title only where nothing else differs."""
+    tasks = [f"evaluation.k={k}, evaluation.samples={n}, task.size=7" for k, n in (("[1,2,4]", 4), ("[1,2]", 2))]
+    titles = policies_figure._titles([("maze7", setting) for setting in tasks])
+    assert titles == ["maze7, evaluation.samples=4", "maze7, evaluation.samples=2"]
+    only_k = policies_figure._titles([("m", "evaluation.k=[1,2]"), ("m", "evaluation.k=[1,4]")])
+    assert only_k == ["m, evaluation.k=[1,2]", "m, evaluation.k=[1,4]"]
+    long = policies_figure._titles([("maze7", "evaluation.temperature=0.5"), ("maze7", "evaluation.temperature=1")])
+    assert long[0] == "maze7,\nevaluation.temperature=0.5"
+
+
+def test_bands_end_at_all_and_at_none(home: Path) -> None:
+    figure = policies_figure.figure(load(home, study="evaluation"))
+    assert figure is not None
+    ends = [y for axes in figure.axes for band in axes.collections for y in band.get_paths()[0].vertices[:, 1]]
+    assert (min(ends), max(ends)) == (0, 100)  # with four problems ± is wider than the scale
+
+
+def test_the_runs_of_evaluations_have_columns_only_for_what_is_known_and_differs(home: Path) -> None:
+    header, rows = run_table(load(home, study="evaluation"))
+    names = [name for name, _ in header]
+    assert names == ["run", "seed", "avg@8", "pass@8", "step", "state", "id", "links"]
+    assert {row["differs"] for row in rows} == {""}  # the digests, which say no more than the names
+    assert all(len(row["results"]) == 2 for row in rows)
