@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import CONFIG, REPETITION, Run
 from analysis.scores import words
 from rlvr.ledger.cause import State
-from rlvr.ledger.tags import redact
 
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
@@ -276,30 +274,6 @@ def grpo_command(setting: Iterable[Arm]) -> str:
 
 
 _LAD_ONLY = {"loss", "divergence", "eta", "beta", "study", "+study"}
-
-
-def lad_command(frames: Frames, of_lad: Sequence[Arm], divergences: Sequence[str], etas: Sequence[float]) -> str:
-    """The command that adds divergences to the study of these arms of LAD, in their settings and under their seeds.
-
-    A study that is a name (`name=`) only takes sweeps that contain its earlier runs: its command, with further arms.
-    """
-    runs = [run for arm in of_lad for run in arm.runs]
-    added = ["loss=lad", f"divergence={','.join(divergences)}", f"eta={','.join(f'{eta:g}' for eta in etas)}"]
-    values = [dict(o.split("=", 1) for o in run.typed if "=" in o) for run in runs]
-    typed = {key: list(dict.fromkeys(of_run.get(key) for of_run in values)) for key in (values[0] if values else {})}
-    general = {k: v for k, v in typed.items() if None not in v and k not in ("loss", "divergence", "eta", "seed")}
-    named = next((s for s in reversed(frames.sweeps) if s.name and s.name == s.study and s.command), None)
-    if named is None or "study" in general:
-        words = [f"{key}={','.join(map(str, options))}" for key, options in general.items()]
-        seeds = ",".join(map(str, sorted({run.seed for run in runs})))
-        return shlex.join([*_LAUNCH, "-m", *words, *added, f"seed={seeds}"])
-    words = [word for word in shlex.split(redact(named.command))[len(_LAUNCH) :] if word not in ("-m", "--multirun")]
-    before = [word.removeprefix("also=[").removesuffix("]") for word in words if word.startswith("also=[")]
-    further = ",".join(filter(None, [*before, f'"{" ".join(added)}"']))
-    return shlex.join([*_LAUNCH, "-m", *(w for w in words if not w.startswith("also=")), f"also=[{further}]"])
-
-
-_LAUNCH = ("python", "-m", "rlvr.run")
 
 
 def _nan_as_least(value: float) -> float:

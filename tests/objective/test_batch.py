@@ -96,7 +96,7 @@ def test_a_loss_that_reads_what_it_does_not_declare_is_named_with_what_is_none()
         terms_of(reads_entropy, policy, batch)
 
 
-def reads_entropy(policy: Policy, batch: Batch) -> Terms:  # noqa: ARG001 - the arguments of a loss
+def reads_entropy(policy: Policy, batch: Batch) -> Terms:
     return Terms(-policy.logp * policy.entropy)  # type: ignore[operator] - what is tested
 
 
