@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,22 +12,22 @@ from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import remove, write_json, write_text
+from rlvr.ledger.files import write_json
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.runs import Unreadable, read_verified_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
-from slurm.submit import QueueFull, script, submit_script
+from slurm.submit import QueueFull, script
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.follow import follow
+from sweeps.slurm.report import report_at_end
 from sweeps.slurm.stages import StageJobs
 from sweeps.verdict import Outcome
 
 LOCK_S = 60.0  # longest wait of a launch for other submitters
 MORE_S = 5.0  # longest wait of a job at its end for other submitters
 ENDING_S = 30.0  # longest wait for jobs that are ending, which may still return to the queue
-REPORT_GB = 4.0
 # Keys of `cluster` that a job in the queue cannot change any more.
 FIXED_IN_QUEUE = (
     *("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb", "nodes", "ranks", "threads", "pack"),
@@ -45,9 +44,8 @@ class Submitted(Outcome):
     submitted: list[str] = field(default_factory=list[str])  # run ids
     before: list[str] = field(default_factory=list[str])  # ids of runs that had a job already
     stages: list[str] = field(default_factory=list[str])  # ids of stages that are built first
-    report: str = ""  # number of the report's job
+    report: str | None = ""  # number of the report's job; None: jobs submit it when the queue has room
     later: list[str] = field(default_factory=list[str])  # ids of runs that jobs submit when the queue has room
-    report_later: bool = False  # whether jobs submit the report's job when the queue has room
 
     @property
     def exit_code(self) -> int:
@@ -61,7 +59,7 @@ class Submitted(Outcome):
         parts += [f"{len(self.before)} have a job already"] if self.before else []
         parts += [f"{len(self.skipped)} finished before"] if self.skipped else []
         parts += [f"report in job {self.report}"] if self.report else []
-        parts += ["report later, by those jobs, when the queue has room"] if self.report_later else []
+        parts += ["report later, by those jobs, when the queue has room"] if self.report is None else []
         return ", ".join(parts) + ".  Look: python -m sweeps status    Stop: python -m sweeps cancel"
 
 
@@ -154,7 +152,9 @@ def _submit(
     submissions.record_waves(ledger, sweep_id, later, ship=ship, report=wanted)
     if wanted and not later:  # otherwise the report is submitted together with the last runs
         is_owed = before.report and not before.runs
-        _report_at_end(ledger, sweep_id, cluster, queue, outcome, ship=ship, held=held, is_owed=is_owed)
+        outcome.report = report_at_end(
+            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
+        )
     return outcome
 
 
@@ -271,10 +271,10 @@ def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
         return _submit(ledger, sweep_id, configs, ship=waiting.ship, held=held)
     if not waiting.report:
         return None
-    outcome, queue = Submitted(), client.queue(submissions.PREFIX)
+    queue = client.queue(submissions.PREFIX)
     cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
-    _report_at_end(ledger, sweep_id, cluster, queue, outcome, ship=waiting.ship, held=held, is_owed=True)
-    return outcome
+    report = report_at_end(ledger, sweep_id, cluster, queue, ship=waiting.ship, fresh=[], held=held, is_owed=True)
+    return Submitted(report=report)
 
 
 def give_up_stage(ledger: Ledger, stage: str) -> None:
@@ -402,79 +402,9 @@ def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
         after_any=array.after_any,
         requeues=cluster["requeues"],
     )
-    path = layout.script(target, "array")
-    write_text(path, text, private=True)
-    try:
-        job = submit_script(path, resources, keep_open=[held])
-    except QueueFull:
-        remove(target)  # no job belongs to it
-        raise
+    job = submissions.submit(target, layout.script(target, "array"), text, resources, held)
     submissions.record_job(target, job)
     return job
-
-
-def _report_at_end(
-    ledger: Ledger,
-    sweep_id: str,
-    cluster: Mapping[str, Any],
-    queue: Sequence[client.Task],
-    outcome: Submitted,
-    *,
-    ship: bool,
-    held: int,
-    is_owed: bool,
-) -> None:
-    """Submit the report's job (`_send_report`), which `waves.json` says is left: if the queue has no room, jobs submit
-    it at their end. The jobs of the runs are submitted, and must not fail for the report.
-    """
-    try:
-        outcome.report = _send_report(
-            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
-        )
-    except QueueFull:
-        outcome.report_later = True
-        return
-    except ValueError as error:
-        text = f"no report at the end: {error} `python -m analysis` builds it."
-        if grows(ledger.sweep(sweep_id).info):
-            text += f" The next wave needs it: repeat the launch, or `python -m sweeps retry {sweep_id}`."
-        print(text, file=sys.stderr, flush=True)
-    submissions.record_waves(ledger, sweep_id, [], ship=ship)
-
-
-def _send_report(
-    ledger: Ledger,
-    sweep_id: str,
-    cluster: Mapping[str, Any],
-    queue: Sequence[client.Task],
-    *,
-    ship: bool,
-    fresh: Sequence[str],
-    held: int,
-    is_owed: bool,
-) -> str:
-    """Submit the job that ships and reports after all jobs of the sweep. Returns its number; "" if one waits already,
-    or none is needed. is_owed: it is needed even if all of these jobs have ended, because the queue had no room before.
-
-    This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
-    """
-    tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
-    running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
-    if not (running or is_owed) or (not fresh and sweep_id in waiting):
-        return ""
-    target = ledger.sweep_dir(sweep_id)
-    command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
-    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
-    submission = submissions.record(ledger, sweep_id, [], {"report": sweep_id})
-    name = submissions.job_name(submission)
-    log, path = layout.job_log(target, "report").name, layout.script(target, "report")
-    text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
-    write_text(path, text, private=True)
-    try:
-        return submit_script(path, resources, keep_open=[held])
-    except QueueFull:
-        remove(submission)  # no job belongs to it
-        raise
 
 
 # --- cancel

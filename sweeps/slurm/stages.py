@@ -14,11 +14,10 @@ from hydra.utils import instantiate
 
 from rlvr.config.nodes import ranks_of_node
 from rlvr.ledger import layout
-from rlvr.ledger.files import remove, write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
-from slurm.submit import QueueFull, script, submit_script
+from slurm.submit import QueueFull, script
 from sweeps.slurm import jobs, submissions
 
 
@@ -90,12 +89,9 @@ class StageJobs:
             count=None,
             after_ok=after,
         )
-        path = layout.script(target, submissions.STAGE)
-        write_text(path, text, private=True)
         try:
-            job = submit_script(path, resources, keep_open=[self.held])
+            job = submissions.submit(target, layout.script(target, submissions.STAGE), text, resources, self.held)
         except QueueFull as error:
-            remove(target)  # no job belongs to it
             self._full = error
             raise
         submissions.record_job(target, job)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.files import read_json, remove, write_json, write_text
 from rlvr.ledger.lock import holder_record, lock_is_held
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
@@ -33,6 +33,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import Task
+from slurm.submit import QueueFull, Resources, submit_script
 from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
@@ -69,6 +70,19 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
     content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings, "format": FORMAT}
     write_json(layout.submission_info(target), content, private=True)
     return target
+
+
+def submit(submission: Path, path: Path, text: str, resources: Resources, held: int) -> str:
+    """Write the script of a recorded submission to `path` and submit it. Returns the job's number. held: the lock.
+
+    If the queue has no room (QueueFull), no job belongs to the record, and it is removed.
+    """
+    write_text(path, text, private=True)
+    try:
+        return submit_script(path, resources, keep_open=[held])
+    except QueueFull:
+        remove(submission)
+        raise
 
 
 @functools.cache

@@ -1,0 +1,64 @@
+"""The last job of a sweep, which ships metrics, builds the report and submits the next wave."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlvr.ledger import layout
+from rlvr.ledger.sweeps import Ledger, grows
+from slurm import client
+from slurm.submit import QueueFull, script
+from sweeps.slurm import jobs, submissions
+
+REPORT_GB = 4.0
+
+
+def report_at_end(
+    ledger: Ledger,
+    sweep_id: str,
+    cluster: Mapping[str, Any],
+    queue: Sequence[client.Task],
+    *,
+    ship: bool,
+    fresh: Sequence[str],
+    held: int,
+    is_owed: bool,
+) -> str | None:
+    """Submit the job that ships and reports after all jobs of the sweep, which `waves.json` says is left, and strike it
+    there. Returns its number; "" if one waits already, or none is needed, or SLURM refuses it, as the jobs of the runs
+    must not fail for it; None if the queue has no room: then it stays there, and jobs submit it at their end.
+
+    fresh: jobs of the sweep that are not in `queue` yet. held: the lock. is_owed: it is needed even if all of the jobs
+    have ended, because the queue had no room before.
+
+    This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
+    """
+    tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
+    running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
+    job = ""
+    if (running or is_owed) and (fresh or sweep_id not in waiting):
+        try:
+            job = _send(ledger, sweep_id, cluster, sorted(running), ship=ship, held=held)
+        except QueueFull:
+            return None
+        except ValueError as error:
+            text = f"no report at the end: {error} `python -m analysis` builds it."
+            if grows(ledger.sweep(sweep_id).info):
+                text += f" The next wave needs it: repeat the launch, or `python -m sweeps retry {sweep_id}`."
+            print(text, file=sys.stderr, flush=True)
+    submissions.record_waves(ledger, sweep_id, [], ship=ship)
+    return job
+
+
+def _send(
+    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], after: Sequence[str], *, ship: bool, held: int
+) -> str:
+    target = ledger.sweep_dir(sweep_id)
+    command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
+    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
+    submission = submissions.record(ledger, sweep_id, [], {"report": sweep_id})
+    name, log = submissions.job_name(submission), layout.job_log(target, "report").name
+    text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=after)
+    return submissions.submit(submission, layout.script(target, "report"), text, resources, held)
