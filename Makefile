@@ -43,7 +43,7 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
 	@touch $@
 
-test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (ten to fifteen minutes on two cores)
+test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (ten to twenty minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
 test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (up to an hour on two cores)
