@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlvr.config import own_code
@@ -26,6 +26,13 @@ from sweeps.machine import available_gpus, check_here, computes_bfloat16, gpus_o
 from sweeps.naming import check_free
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
+
+# Knobs of `cluster` that only launches on SLURM read.
+OF_JOBS = (
+    *("partition", "account", "qos", "time_min", "cpus", "memory_gb", "pack", "max_parallel", "requeues"),
+    *("setup", "environment", "container", "scratch", "sbatch", "report", "wait"),
+)
+UNREAD = {"local": OF_JOBS, "slurm": ("workers",)}  # by backend
 
 
 def is_for_slurm(backend: str) -> bool:
@@ -55,19 +62,21 @@ def check_launch(
     tracker: Any,
     registry: Registry,
     *,
+    typed: Sequence[str],
     on_slurm: bool,
     dry_run: bool,
     n_jobs: int | None = None,
 ) -> None:
-    """The checks of every launch, before anything is written. Raises ValueError.
+    """The checks of every launch, before anything is written. Raises ValueError, prints what has no effect.
 
+    typed: the words of the command.
     n_jobs: of a search; on this machine it stands for `cluster.workers`.
     """
     _check_shared(planned, on_slurm=on_slurm)
     _check_machine(planned, on_slurm=on_slurm, dry_run=dry_run, n_jobs=n_jobs)
     _check_store(tracker)
     _check_name(planned, ledger, registry)
-    for line in unreadable_option_lines(registry):
+    for line in (*unreadable_option_lines(registry), *_unread_lines(planned, registry, typed)):
         print(line, file=sys.stderr)
 
 
@@ -95,6 +104,21 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             settings = " and ".join(f"cluster.{key}={value}" for value in values)
             where = "on this machine " if key in local_keys else ""
             raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
+
+
+def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> list[str]:
+    """A line for the typed knobs of `cluster` that the chosen backend does not read: the same command may be meant for
+    SLURM, too. Those of a study are not named, nor those beside cluster=auto: they are meant for any machine.
+    """
+    words: dict[str, dict[str, None]] = {}  # by the option of `cluster`; a dict as an ordered set
+    for run in planned.runs:
+        cluster, choices = run.config["cluster"], run.config["choices"]
+        for word in typed:
+            group, _, knob = ".".join(key_of(word).split(".")[:2]).partition(".")
+            is_unread = group == "cluster" and knob in UNREAD.get(cluster["backend"], ())
+            if is_unread and cluster[knob] != registry.as_written(choices, f"cluster.{knob}"):
+                words.setdefault(choices["cluster"], {})[word] = None
+    return [f"No effect with cluster={option}: {', '.join(of_option)}." for option, of_option in words.items()]
 
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:

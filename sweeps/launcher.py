@@ -93,7 +93,13 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     on_slurm = before_launch.is_for_slurm(master.cluster.backend)
     all_runs = replace(first, runs=tuple(candidate.run for candidate in record.candidates))
     before_launch.check_launch(
-        all_runs, ledger, master.tracker, current.registry, on_slurm=on_slurm, dry_run=current.dry_run
+        all_runs,
+        ledger,
+        master.tracker,
+        current.registry,
+        typed=current.typed,
+        on_slurm=on_slurm,
+        dry_run=current.dry_run,
     )
     _check_expected(all_runs)
     outcome, forecast_lines = Outcome(), tuple[str, ...]()
@@ -142,7 +148,9 @@ def launch(planned: Plan) -> Outcome:
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = before_launch.is_for_slurm(cluster.backend)
-    before_launch.check_launch(planned, ledger, tracker, current.registry, on_slurm=on_slurm, dry_run=current.dry_run)
+    before_launch.check_launch(
+        planned, ledger, tracker, current.registry, typed=current.typed, on_slurm=on_slurm, dry_run=current.dry_run
+    )
     outcome = Outcome()
     if not current.dry_run:
         configs = {run.run_id: run.config for run in planned.runs}

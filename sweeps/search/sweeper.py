@@ -99,6 +99,7 @@ class SearchSweep:
             Ledger(home()),
             self.base.tracker,
             self.session.registry,
+            typed=self.session.typed,
             on_slurm=on_slurm,
             dry_run=self.session.dry_run,
             n_jobs=self.n_jobs,

@@ -20,6 +20,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
+from sweeps import before_launch
 from sweeps.before_launch import warn_of_changed_inputs
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import _local_resources, _prompt, _rounded, _size, differences, measured, preview
@@ -245,6 +246,31 @@ def test_a_dry_run_of_a_mistake_says_the_mistake(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "eta=1.0 has no effect with loss=grpo" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("cluster=local cluster.time_min=10", ["No effect with cluster=local: cluster.time_min=10."]),
+        (
+            "cluster=local +cluster.environment.A=b cluster.partition=gpu cluster.threads=2",
+            ["No effect with cluster=local: +cluster.environment.A=b, cluster.partition=gpu."],
+        ),
+        ("cluster=slurm cluster.workers=2", ["No effect with cluster=slurm: cluster.workers=2."]),
+        ("cluster=local cluster.time_min=240 cluster.workers=2", []),  # 240 is what it is anyway
+        ("cluster=slurm cluster.time_min=10", []),
+        ("cluster=auto cluster.time_min=10 cluster.workers=2", []),
+    ],
+)
+def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read(words: str, lines: list[str]) -> None:
+    runs = planned([*words.split(), "seed=0"], [*words.split(), "seed=1"])
+    assert before_launch._unread_lines(runs, REGISTRY, words.split()) == lines
+    assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
+
+
+def test_a_dry_run_names_the_knobs_that_have_no_effect(tmp_path: Path) -> None:
+    done = rlvr("cluster=local", "cluster.time_min=10", "--dry-run", home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "No effect with cluster=local: cluster.time_min=10.\n")
 
 
 def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_path: Path) -> None:
