@@ -357,6 +357,18 @@ def test_a_copy_on_each_node_is_shared_by_the_ranks_of_a_node() -> None:
     assert memory.setting_of(run(**nodes, shard_over="node")).ranks == 4
 
 
+def test_the_longest_response_is_that_of_the_task_where_the_rollout_names_none() -> None:
+    """8192 tokens are more than the budget of 4096; a loss that reads whole groups holds eight of them."""
+    config = run()
+    config["rollout"], config["task"] = {**config["rollout"], "max_tokens": None}, {"max_tokens": 8192}
+    config["trainer"] = {**config["trainer"], "token_budget": 4096}
+    assert memory.setting_of(config).tokens == 8192
+    config["loss"] = {"_target_": "rlvr.loss.pacs.pacs"}
+    assert memory.setting_of(config).tokens == 65536
+    config["task"] = {}
+    assert memory.setting_of(config).tokens == 4096
+
+
 def test_the_cache_takes_by_default_what_a_gpu_has_left_while_responses_are_sampled() -> None:
     """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
     no tensor accounts for; the engine's weights 14.19, and 2.5 at work, beside 12 bytes for each of 512 sequences and
