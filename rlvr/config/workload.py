@@ -143,7 +143,9 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
     parallel = engine.get("tensor_parallel", 1)
     refills, overdraw = rollout["dynamic_sampling"] == "refill", rollout.get("overdraw")
     rounds = seen.get("rounds", 1 / KEPT if refills else 1.0)
-    turns = seen.get("turns", math.ceil(rounds)) if refills and not overdraw else 1  # each of at most P problems
+    # Several steps ahead, groups are drawn one after the other (rlvr/rollout/in_flight.py).
+    in_rounds = refills and not overdraw and (rollout.get("ahead") or 0) < 2
+    turns = seen.get("turns", math.ceil(rounds)) if in_rounds else 1  # each of at most P problems
     presample: Mapping[str, Any] = config.get("presample") or {}
     mean = seen.get("length", max(1.0, MEAN_LENGTH * longest(config)))
     prompt = seen.get("prompt", PROMPT)

@@ -135,6 +135,9 @@ def test_refill_samples_in_several_rounds_and_overdraw_in_one() -> None:
     run["rollout"]["dynamic_sampling"] = "refill"
     assert workload_of(run).turns == 2
     assert workload_of(run, {"rounds": 1.7, "turns": 2.4}).turns == 2.4
+    for number, turns in ((1, 2), (2, 1)):  # several steps ahead groups are drawn one after the other
+        further = {**run, "rollout": {**run["rollout"], "ahead": number}}
+        assert (workload_of(further).turns, workload_of(further).rounds) == (turns, 2)
     run["rollout"]["overdraw"] = 1.1
     assert (workload_of(run).turns, workload_of(run).rounds) == (1, 2)
     assert workload_of(config()).turns == 1
