@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlvr.config.overrides import key_of
+from rlvr.config.overrides import key_of, seed_of
 from sweeps.grid import Usual, condition
 
 SEEDS, RANDOM, FLIPPED, STILL = "seeds", "random", "flipped", "still"
@@ -87,7 +87,7 @@ def _with(point: Point, override: str) -> list[str]:
 
 
 def _seed(point: Point, usual: Usual) -> int:
-    return int(next((w.partition("=")[2] for w in reversed(point) if key_of(w) == "seed"), str(usual("seed", {}))))
+    return seed_of(next((word for word in reversed(point) if key_of(word) == "seed"), f"seed={usual('seed', {})}"))
 
 
 def _fresh_seed(points: Sequence[Point], point: Point, usual: Usual) -> int:

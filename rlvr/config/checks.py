@@ -234,9 +234,9 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
 
 
 def check_choices(config: Knobs) -> None:
-    if config.cluster.gpu is not None and config.cluster.gpu not in DEVICES:
-        known = ", ".join(name for name in DEVICES if name != "cpu")
-        raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {known}, or null.")
+    gpus = [name for name in DEVICES if name != "cpu"]
+    if config.cluster.gpu is not None and config.cluster.gpu not in gpus:
+        raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {', '.join(gpus)}, or null.")
     if config.max_kl is not None and not config.trainer.base_kl:
         raise ValueError(f"max_kl={config.max_kl} needs trainer.base_kl=true.")
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):

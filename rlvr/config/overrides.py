@@ -181,6 +181,14 @@ def combinations(axes: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str
     return [{k: v for part in row for k, v in part.items()} for row in itertools.product(*columns)]
 
 
+def seed_of(override: str) -> int:
+    """The number of `seed=NUMBER`. Raises ValueError for anything else."""
+    try:
+        return int(str(value_of(override)))
+    except ValueError:
+        raise ValueError(f"{override}: a whole number is expected, 0 or more.") from None
+
+
 @functools.cache
 def value_of(override: str) -> object:
     """The value of an override as Hydra reads it: 1e-3 and 0.001 are equal."""

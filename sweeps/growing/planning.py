@@ -16,7 +16,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from analysis.scores.claim import CLAIMS
-from rlvr.config.overrides import key_of
+from rlvr.config.overrides import key_of, seed_of
 from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps import controls
@@ -59,7 +59,7 @@ class PairedPoints:
         arms, seeds = dict[tuple[str, ...], None](), set[int]()
         for point in overrides:
             typed_seeds = [word for word in point if key_of(word) == "seed"]
-            seeds.add(int(typed_seeds[-1].split("=")[1]) if typed_seeds else usual_seed)
+            seeds.add(seed_of(typed_seeds[-1]) if typed_seeds else usual_seed)
             arms[tuple(word for word in point if key_of(word) != "seed")] = None
         return cls([list(arm) for arm in arms], sorted(seeds))
 

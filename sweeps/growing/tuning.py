@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.config.overrides import key_of
+from rlvr.config.overrides import read as read_override
 
 FIRST_SEED = 1000  # default seed of tuning runs, far from the seeds of reported runs
 PROBLEMS = 256  # problems of the validation split, where evaluation.validation is not set
@@ -48,6 +49,11 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> Grid:
     tried = [tuple(f"{key}={value}" for key, value in zip(axes, row, strict=True)) for row in _crossed(axes)]
     if len(tried) < 2:
         raise ValueError(f"tune={text} leaves nothing to choose from: pass two values or more.")
+    for word in itertools.chain.from_iterable(tried):
+        try:
+            read_override(word)
+        except ValueError as error:
+            raise ValueError(f"tune={text}: {error}") from None
     typed = {key_of(word) for arm in arms for word in arm}
     if both := [key for key in axes if key in typed]:
         raise ValueError(f"{both[0]} is both tuned and set: drop {both[0]}=..., or drop it from tune.")

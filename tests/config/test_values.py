@@ -52,6 +52,7 @@ TYPED = {
     "rollout.engine.max_cache_gb=-2": "rollout.engine.max_cache_gb=-2 must be greater than 0.",
     "loss=grpo loss.dual_clip=1": "loss.dual_clip=1 must be greater than 1.",
     "loss.ratio=words": "loss.ratio=words: token, sequence or sequence_geomean is expected.",
+    "cluster.gpu=cpu": "cluster.gpu=cpu is not known. Pass one of rtx4090, l40s, a100, h100, h200, b200, or null.",
     "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
     "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
     "loss=flowrl trainer.reference_offload=true": "trainer.reference_offload=true keeps frozen weights out of GPU memor"
@@ -66,6 +67,9 @@ TYPED = {
     "+cluster.environment.MY_KEY=s3cret": "cluster.environment.MY_KEY would be kept in runs/.",
     "cluster.setup=['HF_TOKEN=s3cret']": "cluster.setup: the value of HF_TOKEN would be kept in runs/.",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
+    "-m loss=grpo,rloo seed=0.5,1 controls=seeds": "seed=0.5: a whole number is expected, 0 or more.",
+    "-m loss=grpo,rloo seed=a,b until=decided budget=24": "seed=a: a whole number is expected, 0 or more.",
+    "-m loss=grpo,rloo tune=lr:range(1,3)": "tune=lr:range(1,3): lr=range(1: the value cannot be read.",
     "+foo=1": "foo is not a knob.",
     "+rollout.foo=1": "rollout.foo is not a knob.",
     "study=eta study=alpha": "study=eta and study=alpha: study is given twice. Keep one of them.",
@@ -106,6 +110,7 @@ def test_an_impossible_number_is_refused_in_one_line(
         "+cluster.environment.TOKENIZERS_PARALLELISM=false cluster.setup=['HF_TOKEN=$(cat)']",
         "+cluster.environment.OLDPWD=/a cluster.setup=['PWD=/a']",
         "-m loss=grpo,rloo controls=still",
+        "-m loss=grpo,rloo seed='0','1' controls=seeds",
         "task=digits model=digits_tiny model.steps=0",
     ],
 )
