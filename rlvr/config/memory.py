@@ -321,7 +321,9 @@ def _remedies(parts: Mapping[str, float], config: Mapping[str, Any]) -> str:
     """What lowers the largest parts, in their order, without what the run has already."""
     trainer = config["trainer"]
     budget = [] if trainer["activation_checkpointing"] else ["trainer.activation_checkpointing=true"]
-    budget.append("a smaller trainer.token_budget")
+    # A budget below what is never split has no effect.
+    budget_decides = setting_of(config).tokens == trainer["token_budget"]
+    budget.append(f"a smaller {'trainer.token_budget' if budget_decides else 'rollout.max_tokens'}")
     shards = ["trainer.dtype=bfloat16"] if trainer["dtype"] == "float32" else []
     shards.append("a larger cluster.ranks")
     of_engine = {"engine cache": ["a smaller rollout.engine.max_cache_gb"]}

@@ -359,12 +359,14 @@ def test_a_copy_on_each_node_is_shared_by_the_ranks_of_a_node() -> None:
 
 def test_the_longest_response_is_that_of_the_task_where_the_rollout_names_none() -> None:
     """8192 tokens are more than the budget of 4096; a loss that reads whole groups holds eight of them."""
-    config = run()
+    config = run(gpu_memory_gb=24)
     config["rollout"], config["task"] = {**config["rollout"], "max_tokens": None}, {"max_tokens": 8192}
     config["trainer"] = {**config["trainer"], "token_budget": 4096}
     assert memory.setting_of(config).tokens == 8192
     config["loss"] = {"_target_": "rlvr.loss.pacs.pacs"}
     assert memory.setting_of(config).tokens == 65536
+    with pytest.raises(ValueError, match=r"Pass .*a smaller rollout.max_tokens"):  # a smaller budget would not help
+        memory.check(config)
     config["task"] = {}
     assert memory.setting_of(config).tokens == 4096
 
