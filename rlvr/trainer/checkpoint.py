@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from rlvr.ledger import digests
 from rlvr.ledger.files import publish, sync, temporary_path, write_json
@@ -117,7 +119,12 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
     tensor_files.load({"parameter": trained}, source)
     weights = dict(lora.merged(model))
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
+    settings = base / GENERATION_CONFIG_NAME
+    if settings.is_file():  # copied below: transformers reads settings that it refuses to write, and adds its defaults
+        model.generation_config = GenerationConfig()
     model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
+    if settings.is_file():
+        shutil.copyfile(settings, directory / settings.name)
     tokenizer.save_pretrained(directory)
 
 

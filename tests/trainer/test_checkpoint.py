@@ -246,6 +246,16 @@ def test_export_in_bfloat16_says_so(tmp_path: Path) -> None:
     assert all(torch.equal(p, weights(trainer)[name].bfloat16()) for name, p in model.named_parameters())
 
 
+def test_export_keeps_generation_settings_that_transformers_refuses_to_write(tmp_path: Path) -> None:
+    qwen2().save_pretrained(tmp_path / "base")
+    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
+    settings = '{"eos_token_id": [14, 3], "temperature": 0.6, "top_p": 0.9}'  # without do_sample
+    (tmp_path / "base/generation_config.json").write_text(settings)
+    make_trainer().save(tmp_path / "step-00000001", {})
+    checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.float32)
+    assert (tmp_path / "policy/generation_config.json").read_text() == settings
+
+
 def test_weights_have_hugging_face_names_tied_ones_once() -> None:
     for tied in (True, False):
         expected = dict(qwen2(tied=tied).named_parameters())
