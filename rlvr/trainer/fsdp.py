@@ -51,7 +51,7 @@ class Trainer:
         self.place, self.knobs = place, knobs
         self.writer = checkpoint.Writer(place.rank, place.world)
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
-        self.num_empty = 0  # of num_learned: batches that had nothing to learn from
+        self.num_omitted = 0  # updates of the schedule that were not made, as they had nothing to learn from
         self.objective = Objective(
             loss, knobs.aggregation, knobs.kl, knobs.kl_estimator, knobs.entropy, place.max_tokens
         )
@@ -97,20 +97,22 @@ class Trainer:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
 
         `batch` is the whole batch of all ranks. Mini-batches are runs of whole groups in the batch's order, whose
-        numbers of groups differ by one at most; a mini-batch without response tokens is skipped. Raises Diverged before
-        a step that is not finite, and ValueError for a batch that the loss cannot take.
+        numbers of groups differ by one at most. For a mini-batch without response tokens, as where there are fewer
+        groups than `updates`, only the schedule advances. Raises Diverged before a step that is not finite, and
+        ValueError for a batch that the loss cannot take.
         """
         batch = batch.to(torch.device("cpu"))
         check_values(self.objective.loss, batch)
-        parts = [batch.select(groups) for groups in torch.arange(batch.num_groups).tensor_split(self.knobs.updates)]
-        parts = [part for part in parts if bool(part.mask.any())]
-        if not parts:
+        if not bool(batch.mask.any()):
             raise ValueError("the batch has no response tokens: there is nothing to learn from.")
+        parts = [batch.select(groups) for groups in torch.arange(batch.num_groups).tensor_split(self.knobs.updates)]
         self._reset_reference_if_due()
         results = list[dict[str, float]]()
-        for epoch in range(self.knobs.epochs):
-            for index, part in enumerate(parts):
-                results.append(self._update(part, first=epoch == 0 and index == 0))
+        for part in parts * self.knobs.epochs:
+            if bool(part.mask.any()):
+                results.append(self._update(part, first=not results))
+            else:
+                self.num_omitted += 1
         self.num_learned += 1
         self.frozen.release()
         return _mean_over_updates(results)
@@ -119,7 +121,7 @@ class Trainer:
         """Called instead of `learn` for a step without a batch: schedules advance, and no weight changes."""
         self._reset_reference_if_due()
         self.num_learned += 1
-        self.num_empty += 1
+        self.num_omitted += self.knobs.updates * self.knobs.epochs
         return {"tokens/train": 0.0, "tokens/used": 0.0}
 
     def _reset_reference_if_due(self) -> None:
@@ -189,8 +191,8 @@ class Trainer:
 
     @property
     def _num_scheduled(self) -> int:
-        """Number of updates for the schedule: those made, and those that steps without a batch would have made."""
-        return self.num_updates + self.num_empty * self.knobs.updates * self.knobs.epochs
+        """Number of updates for the schedule: those made and those omitted."""
+        return self.num_updates + self.num_omitted
 
     def _clipped(self) -> dict[str, list[nn.Parameter]]:
         """Metric name to the parameters whose gradients are clipped together: the policy's, with heads on its decoder;
@@ -306,7 +308,7 @@ class Trainer:
     def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
         """Write a checkpoint. `extra`: JSON that `load` returns. how: further arguments of `Writer.save`."""
         counts = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
-        counts["empty"] = self.num_empty
+        counts["omitted"] = self.num_omitted
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
         adapters = None if rank is None else {"rank": rank, "alpha": alpha}
         scale = self.loss_scale.state
@@ -323,9 +325,11 @@ class Trainer:
         state = checkpoint.load(path, tensors)
         checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # older checkpoints lack "empty"
+        self.num_averaged = state["averaged"]
+        of_empty_steps = state.get("empty", 0) * self.knobs.updates * self.knobs.epochs
+        self.num_omitted = state.get("omitted", of_empty_steps)  # older checkpoints have "empty", or neither
         set_steps(self.optimiser, self.num_averaged)
-        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and "loss_scale"
+        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and may lack "loss_scale"
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:

@@ -64,6 +64,22 @@ def test_the_schedule_counts_the_updates_of_steps_without_a_batch(updates: int, 
         assert either.num_updates == 2 * n
 
 
+def test_the_schedule_counts_the_updates_of_mini_batches_without_tokens(tmp_path: Path) -> None:
+    """2 steps of 2 passes of 4 mini-batches, on a straight line from 0.08 to 0 over 16 updates. The first step has 2
+    groups, of which the second was cut: one update a pass, at the places 0 and 4. The second step begins at place 8.
+    """
+    knobs: dict[str, Any] = {"steps": 2, "schedule": "linear", "lr": 0.08, "updates": 4, "epochs": 2}
+    trainer, resumed_trainer = make_trainer(**knobs), make_trainer(**knobs)
+    first = trainer.learn(batch(num_groups=2, lengths=[3, 2, 1, 0, 0, 0]))
+    assert first["optim/lr"] == pytest.approx((0.08 + 0.06) / 2)
+    trainer.save(tmp_path / "step-00000001", {})
+    resumed_trainer.load(tmp_path / "step-00000001")
+    for either in (trainer, resumed_trainer):
+        second = either.learn(batch(num_groups=4, lengths=[2] * 12))
+        assert second["optim/lr"] == pytest.approx(sum(0.005 * (16 - n) for n in range(8, 16)) / 8)
+        assert either.num_updates == either.num_averaged == 10
+
+
 def test_updates_follow_adamw_with_warm_up() -> None:
     trainer = make_trainer(betas=(0.0, 0.9), eps=1e-6, lr=0.01, weight_decay=0.1, warmup_steps=2)
     square: dict[str, torch.Tensor] = {}
