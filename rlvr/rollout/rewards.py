@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any, cast, get_args
 
@@ -16,7 +17,7 @@ OUTCOMES = frozenset(get_args(Outcome))
 
 
 def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-    """The task's rewards of (problem, response text) pairs, in order.
+    """The task's rewards of (problem, response text) pairs, in order; their values are Python's floats.
 
     Raises ValueError, which names the task: for a wrong number of rewards, for an object that is no Reward, and for
     a value that is not a finite number, or not 0 or 1 from a task that does not declare `graded`. The value of an
@@ -31,12 +32,13 @@ def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Rewar
             _message(task, f"returned {len(rewards)} rewards for {len(answers)} answers", "Return one for each.")
         )
     graded = may_be_graded(task)
-    for (problem, _), reward in zip(answers, rewards, strict=True):
+    for row, ((problem, _), reward) in enumerate(zip(answers, rewards, strict=True)):
         # The usual case in one comparison: this loop sees every sample.
-        if type(reward) is Reward and (reward.value == 0 or reward.value == 1) and reward.outcome in OUTCOMES:
-            continue
-        if fault := _fault(reward, graded=graded):
+        is_usual = type(reward) is Reward and reward.value in (0, 1) and reward.outcome in OUTCOMES
+        if not is_usual and (fault := _fault(reward, graded=graded)):
             raise ValueError(_message(task, f"judged an answer to problem {problem.id} with {reward!r}", fault))
+        if type(reward.value) is not float:  # the files of samples cannot hold true beside 0.0
+            rewards[row] = replace(reward, value=float(reward.value))
     return rewards
 
 

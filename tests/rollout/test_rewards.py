@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rlvr.job.cause import cause_of
+from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.samples import write_samples
 from rlvr.records import Problem, Reward
 from rlvr.rollout.ray_actor import JudgeActor
 from rlvr.rollout.rewards import rewards_of
@@ -89,6 +93,15 @@ def test_a_valid_reward_is_accepted(reward: Reward, graded: bool) -> None:
     task = Returning(always(reward), graded=graded)
     (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
     assert group.rewards == (reward, reward)
+    assert type(group.rewards[0].value) is float
+
+
+def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:
+    """As from a task that compares answers and, where that fails, returns 0.0."""
+    task = Returning(lambda answers: [Reward(True, "correct"), *(Reward(0.0, "error") for _ in answers[1:])])
+    groups = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
+    write_samples(groups, tmp_path, step=0)
+    assert pq.read_table(layout.evaluation(tmp_path, 0))["reward"].to_pylist() == [1.0, 0.0]
 
 
 def test_rewards_may_be_a_generator() -> None:
