@@ -87,7 +87,10 @@ class Child:
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe, False)
         self._unread = bytearray()  # bytes of answers that a sender has read
-        self._reader = threading.Lock()  # held by the one thread that reads
+        # Held by the one thread that reads, and the one that writes; both, to close the pipes. A thread that used their
+        # numbers afterwards could reach the pipes of a process that was started since.
+        self._reader, self._writer = threading.Lock(), threading.Lock()
+        self._is_closed = False
 
     def _copy_to_log(self) -> None:
         assert self.process.stderr is not None
@@ -102,6 +105,11 @@ class Child:
         Answers that arrive meanwhile are read and kept: a child that cannot write does not read, either.
         """
         data = memoryview(pack(header, arrays))
+        with self._writer:
+            self._check_open()
+            self._write(data, timeout_s)
+
+    def _write(self, data: memoryview, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while data:
             if time.monotonic() > deadline:
@@ -128,6 +136,7 @@ class Child:
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         """The next message. Raises ProcessLost if the child ends, or sends nothing for `timeout_s`."""
         with self._reader:
+            self._check_open()
             return receive(lambda count: self._read(count, timeout_s))
 
     def _read(self, count: int, timeout_s: float) -> bytes:
@@ -142,6 +151,10 @@ class Child:
         data = bytes(self._unread[:count])
         del self._unread[:count]
         return data
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ProcessLost("it was ended")
 
     def _exit_description(self) -> str:
         try:
@@ -164,10 +177,16 @@ class Child:
                 self.process.wait(KILLED_S)
             except subprocess.TimeoutExpired:
                 log.warning("process %d was killed and does not end: it hangs in a driver", self.process.pid)
-        if self._reader.acquire(timeout=PATIENCE_S):  # a thread that reads sees the end of the pipe
-            for stream in (self.process.stdin, self.process.stdout):
-                assert stream is not None
-                stream.close()
-            self._reader.release()
+        if self._writer.acquire(timeout=PATIENCE_S):  # threads that read or write see the end of the pipes
+            if self._reader.acquire(timeout=PATIENCE_S):
+                self._close_pipes()
+                self._reader.release()
+            self._writer.release()
         self._log_thread.join(PATIENCE_S)
         return -signal.SIGKILL if self.process.returncode is None else self.process.returncode
+
+    def _close_pipes(self) -> None:
+        self._is_closed = True
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
