@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from rlvr.config import schema, targets
-from rlvr.ledger import layout
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.policies import digest_of
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import policy_identity, stage
@@ -29,11 +29,17 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
 
 
 def base_of(checkpoint: Path) -> Path:
-    """The directory of the policy that a checkpoint's run started from; built again if it is missing."""
+    """The directory of the policy that a checkpoint's run started from; built again if it is missing.
+
+    Raises ValueError if the model's files have changed since: adapters would be added to other weights, and weights be
+    given another tokenizer, without a sign of it.
+    """
     run_dir = layout.run_of(checkpoint)
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
+    if changed := inputs.changed(run_dir, {"task": {}, "model": plain["model"]}):
+        raise ValueError(f"{changed}: its content is not what run {run_dir.name} began with. Put it back.")
     targets.make_importable(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
