@@ -430,6 +430,20 @@ def test_a_study_of_baselines_has_an_arm_for_every_row_of_its_tables(
             assert one.arms
 
 
+def test_the_models_of_the_papers_tables_are_those_of_recipes() -> None:
+    """Where a row stands for runs of a model, some recipe trains that model, under the name that the row expects."""
+    wanted = {
+        word
+        for table in printed.tables().values()
+        for cell in table.cells
+        for word in cell.arm.split()
+        if word.startswith("model=")
+    }
+    models = [composed(recipe)["model"].get("path", "maze_3m").rpartition("/")[2] for recipe in RECIPES]
+    assert len(wanted) > 10
+    assert wanted <= {f"model={model}" for model in models}
+
+
 def test_a_study_runs_with_a_recipe_and_an_unknown_recipe_is_refused() -> None:
     config = compose("run", ["study=eta", "paper=lad_math"])
     assert (config.loss._target_, config.rollout.prompts) == ("rlvr.loss.lad.lad", 256)
