@@ -106,9 +106,12 @@ def js_definition(
 def reverse_kl(
     policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
 ) -> Terms:
-    """The baseline: 1/u − 1 + log u (k3 of KL(π ‖ π_ref)) on the rows of both streams, the paper's coef 0.01.
+    """1/u − 1 + log u (k3 of KL(π ‖ π_ref)) on the rows of both streams, the paper's coef 0.01.
 
-    Its gradient is that of the value, as usual in GRPO; beyond |log u| = 20 the derivative is constant. On stored
+    Differs from the paper, whose baseline RKL is GRPO with this penalty (`trainer.kl`): its responses to prompts of
+    D_pef too are samples of the policy.
+
+    The gradient is that of the value, as usual in GRPO; beyond |log u| = 20 the derivative is constant. On stored
     responses, which are samples of π_ref and not of π, the expectation of k3 is χ²(π_ref ‖ π) − KL(π_ref ‖ π): it is
     mass-covering, more strongly than the forward KL as u → 0. For the reverse KL itself see `reverse_kl_pef`.
     """
@@ -121,8 +124,8 @@ def reverse_kl_pef(
 ) -> Terms:
     """f = u log u − u + 1: KL(π ‖ π_ref) on D_pef alone, like the other generators; `alpha` as α → 0. coef 0.01.
 
-    Differs from the paper, whose baseline is `reverse_kl`: that one also penalises explored rows, so that it differs
-    from the forward KL in two respects at once.
+    Not in the paper, whose baseline RKL is GRPO with a penalty: that one penalises explored rows and rehearses nothing,
+    so that it differs from the forward KL in two more respects.
     """
     return _mixed(policy, batch, _reverse_kl_generator, clip_low=clip_low, clip_high=clip_high, coef=coef)
 

@@ -4,7 +4,8 @@ Every function takes ℓ = log π/π_old and a = A/η (float tensors that broadc
 (value, derivative) of the integrand w·f(r/w), where r = e^ℓ and w = e^a: value = w·f(r/w), derivative = d value/dℓ =
 r·f'(r/w). The minimum is at ℓ = a. LAD calls `tv`, `hd`, `js` strict and `kl`, `rkl`, `jf` weak.
 
-Differs from the paper: its Table 5 omits the ½ of Hellinger and JS, negates a twice in JS and omits the "+1" of KL.
+Differs from the paper: its Table 5 omits the ½ of Hellinger and JS, and in JS negates a twice and omits the "+1" of the
+logarithm's x + 1.
 
 Numerics. Computed in float32, or float64 if an input is; half precision is widened first. All expressions use |ℓ − a|
 and the larger of r and w, so that nothing cancels near ℓ = a and no intermediate result overflows. r, w and √(rw)

@@ -1,4 +1,4 @@
-"""Classification with many classes: pass rates start at 1/classes, so rewards are rare (MaxRL, section 5).
+"""Classification with many classes: pass rates start at 1/classes, so rewards are rare (MaxRL, section 6.1).
 
 A problem is one context word, its answer one class word. With `model=table` every context has its own logits, so
 nothing generalises and nothing is approximate: the expected gradient of each context is w(p)·∇p, and objectives differ
