@@ -15,7 +15,7 @@ from rlvr.config.definition import Unclear, definition
 from rlvr.config.nodes import ranks_of_node, sampling_nodes, training_nodes
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
-from rlvr.config.signature import declared
+from rlvr.config.signature import declared, has_terms_per_response
 from rlvr.records import NotAvailable
 
 MOST_AHEAD = 16  # steps
@@ -24,7 +24,7 @@ MOST_AHEAD = 16  # steps
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for settings of sampling that would fail or be ignored. The engine itself: `check_engine`."""
     loss = declared(config.loss["_target_"])
-    if config.loss.get("ratio") in ("sequence", "sequence_geomean"):  # a knob of LAD
+    if has_terms_per_response(config.loss):
         loss = loss | {"per_response"}
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_temperature(config)

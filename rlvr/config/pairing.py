@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
-from rlvr.config.signature import declared, signature
+from rlvr.config.signature import declared, has_terms_per_response, signature
 from rlvr.objective.limits import orders, subset_sizes
 
 if TYPE_CHECKING:
@@ -360,9 +360,12 @@ def _check_known_answers(config: Knobs, choices: Choices) -> None:
 def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a knob that was changed although another setting makes it useless."""
     loss, trainer, rollout = config.loss, config.trainer, config.rollout
+    # Terms of responses have one average, whatever `aggregation` is; the penalty and the bonus are terms of tokens.
+    no_tokens = has_terms_per_response(loss) and trainer.kl == 0 and trainer.entropy == 0
     knobs = [
         ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),
         ("rollout", "max_rounds", rollout.dynamic_sampling != "refill", "rollout.dynamic_sampling other than refill"),
+        ("trainer", "aggregation", no_tokens, f"loss={choices.get('loss')}, which has one term per response"),
         ("loss", "std_floor", loss.get("score") != "grpo", f"loss.score={loss.get('score')}"),
     ]
     for group, key, is_unread, reason in knobs:

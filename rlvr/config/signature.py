@@ -79,6 +79,11 @@ def declared(target: str) -> frozenset[str]:
     return signature(target).declared
 
 
+def has_terms_per_response(loss: Mapping[Any, Any]) -> bool:
+    """Whether a loss has one term per response: by its mark, or by LAD's knob `ratio`."""
+    return "per_response" in declared(loss["_target_"]) or loss.get("ratio") in ("sequence", "sequence_geomean")
+
+
 def clear_caches() -> None:
     """Clear all caches of sources: in a notebook, files change between two commands."""
     signature.cache_clear()

@@ -49,6 +49,12 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=flowrl trainer.reference_resets_optimiser=true", "pass trainer.reference_every=STEPS"),
         ("loss=grpo trainer.kl_estimator=k2", "trainer.kl_estimator=k2 has no effect with trainer.kl=0. Drop it"),
         ("rollout.dynamic_sampling=none rollout.max_rounds=3", "has no effect with rollout.dynamic_sampling other"),
+        (
+            "loss=pacs trainer.aggregation=seq-mean-token-mean",
+            "=seq-mean-token-mean has no effect with loss=pacs, which has one term per response. Drop it",
+        ),
+        ("loss=flowrl trainer.aggregation=seq-mean-token-sum", "has no effect with loss=flowrl"),
+        ("loss=lad loss.ratio=sequence trainer.aggregation=seq-mean-token-sum", "has no effect with loss=lad"),
         ("loss=pacs loss.std_floor=0.2", "loss.std_floor=0.2 has no effect with loss.score=rloo"),
         (
             "loss=ppo rollout.samples=1",
@@ -82,6 +88,9 @@ def test_impossible_combinations_are_refused(overrides: str, message: str) -> No
         "loss=flowrl beta=3",
         "loss=grpo trainer.kl=0.1 trainer.kl_estimator=k1",
         "loss=pacs loss.score=grpo loss.std_floor=0.2",
+        "loss=lad trainer.aggregation=seq-mean-token-mean",
+        "loss=pacs trainer.aggregation=seq-mean-token-mean trainer.kl=0.01",
+        "loss=gspo trainer.aggregation=seq-mean-token-mean trainer.entropy=0.01",
         "loss=reinforce_pp rollout.samples=1 rollout.dynamic_sampling=none",
     ],
 )
