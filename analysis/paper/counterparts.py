@@ -191,9 +191,14 @@ def _of_model(frames: Frames, word: str) -> list[Arm]:
 
 
 def _policy(evaluation: Arm) -> tuple[str, int]:
-    """(the group of the runs that trained the evaluated policy, the step of its checkpoint)."""
-    group, _, step = str(evaluation.first.knob("policy.group")).partition("@")
-    return group, int(step or 0)
+    """(the group of the runs that trained the evaluated policy, the step of its checkpoint).
+
+    Checkpoints that are each the best of its run (`group@best`) have no step in common: as a group of their own they
+    stand in no row, since rows are of last evaluations.
+    """
+    policy_group = str(evaluation.first.knob("policy.group"))
+    group, _, step = policy_group.partition("@")
+    return (group, int(step)) if step.isdigit() else (policy_group, 0)
 
 
 def _newest(evaluated: Sequence[Arm], arm: Arm) -> list[Arm]:

@@ -210,3 +210,15 @@ def test_a_base_policy_is_known_by_its_model_or_by_the_policies_beside_it(tmp_pa
             grid.rows[2][:2],
             ("· ours", first),
         ]
+
+
+def test_an_evaluation_of_best_checkpoints_stands_in_no_row(tmp_path: Path) -> None:
+    """Its policy has the group `GROUP@best`, without a step. Rows are of last evaluations."""
+    trained = config_of("model=Llama-3.1-8B-Instruct task=sql loss=grpo")
+    write_run(tmp_path, trained, {}, logged_at={40: {"evaluation/x/error": 0.0}}, name="grpo-s0")
+    for checkpoint, value in (("40", 0.4), ("best", 0.6)):
+        policy = {"name": f"grpo@{checkpoint}", "group": f"{group_of(trained)}@{checkpoint}"}
+        logged = {1: {"evaluation/bird/avg_at_1": value}}
+        write_run(tmp_path, evaluation_config(policy, greedy=True), {}, logged_at=logged, name=f"e-{checkpoint}-s0")
+    (grid,) = grids(counterparts.of_runs(load(tmp_path))["dph_rl_table_2"])
+    assert [row[1] for row in grid.rows if row[0] == "· ours"] == ["40.0"]
