@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from analysis.scores.cell import base_cell, cell
 from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
 
 QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
+TITLE = 32  # characters of a title that fit above a panel
 SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before they are paired
 
 
@@ -57,7 +59,8 @@ def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
     logged = frames.history([name])
     for learner in contest.learners:
-        part = logged[logged["run_id"].isin(list(learner.arm.run_ids))].groupby("step")["value"].mean()
+        drawn = [run.run_id for run in learner.arm.drawn]
+        part = logged[logged["run_id"].isin(drawn)].groupby("step")["value"].mean()
         sizes = sorted({other.samples for other in contest.learners if other.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
         look = _look(learner.objective)
@@ -69,7 +72,7 @@ def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None
             color=style.lighter(look["color"], 0.75 * share),
         )
     axes.set(xlabel="step", ylabel="accuracy, %", ylim=(-3, 103))
-    axes.set_title(f"{contest.name}: training", loc="left")
+    axes.set_title(textwrap.fill(f"{contest.name}: training", TITLE, break_on_hyphens=False), loc="left")
 
 
 def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:

@@ -24,7 +24,10 @@ class Learner:
 
 @dataclass(frozen=True)
 class LikelihoodComparison:
-    """The learners of one setting, best known objective first, by rollouts; accuracy is avg@n on one benchmark."""
+    """The learners of one setting, best known objective first, by rollouts; accuracy is avg@n on one benchmark.
+
+    name: the task, and how the setting differs from the study's other settings.
+    """
 
     name: str
     learners: tuple[Learner, ...]
@@ -54,7 +57,8 @@ def contests(frames: Frames) -> list[LikelihoodComparison]:
         averages = [m for m in setting.metrics if m.kind == Kind.AVG]
         if not averages:
             continue
-        contest = LikelihoodComparison(setting.arms[0].first.task, tuple(learners), setting.sources[0], averages[-1])
+        name = ", ".join(filter(None, (setting.arms[0].first.task, setting.name)))
+        contest = LikelihoodComparison(name, tuple(learners), setting.sources[0], averages[-1])
         if contest.exact and contest.rewarded:
             of_settings.append(contest)
     return of_settings

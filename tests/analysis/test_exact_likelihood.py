@@ -7,6 +7,7 @@ import pytest
 from analysis.diagnostics import weights as weights_figure
 from analysis.figures import exact_likelihood as figure
 from analysis.frames.load import load
+from analysis.report.grid import grids
 from analysis.report.style import encode
 from analysis.scores import objective
 from analysis.scores.exact_likelihood import contests
@@ -14,13 +15,25 @@ from analysis.tables import exact_likelihood
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 
-def write_arm(home: Path, loss: str, G: int, right: int, *, advantage: str | None = None) -> str:
+def write_arm(
+    home: Path,
+    loss: str,
+    G: int,
+    right: int,
+    *,
+    advantage: str | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+    diverged: bool = False,
+) -> str:
     """A run on `classes`: nothing right of 16 at step 0, then `right` of 16, and eight steps of training."""
-    frozen = {**config(loss), "rollout": {"samples": G}}
+    frozen = {**config(loss, evaluation={"temperature": temperature}), "rollout": {"samples": G}, "seed": seed}
     frozen["choices"] |= {"advantage": advantage or loss, "task": "classes"}
     training = {"reward/accuracy": [right / 16] * 8, "optim/grad_norm": [0.5] * 8}
     first, last = ({"classes": counts(c, c)} for c in (0, right // 2))
-    return write_run(home, frozen, {0: first, 40: last}, training=training, name=f"{loss}-samples{G}-s0")
+    name = f"{loss}-samples{G}{f'-t{temperature}' * (temperature != 1)}-s{seed}"
+    cause = "diverged" if diverged else "ok"
+    return write_run(home, frozen, {0: first, 40: last}, training=training, name=name, cause=cause)
 
 
 @pytest.fixture
@@ -46,6 +59,23 @@ def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> No
         "REINFORCE, G = 16",
     ]
     assert list(accuracies.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
+
+
+def test_two_settings_of_one_task_keep_their_rows_apart(home: Path) -> None:
+    """Where blocks had one title, the rows of the second setting replaced those of the first."""
+    write_arm(home, "cross_entropy", 4, 12, advantage="none", temperature=0.6)
+    write_arm(home, "maxrl", 4, 4, temperature=0.6)
+    frames = load(home)
+    table = exact_likelihood.table(frames)
+    assert table is not None
+    titles = list(dict.fromkeys(table.cells["block"]))
+    assert titles == ["classes, evaluation.temperature=0.6", "classes, evaluation.temperature=1"]
+    assert [len(grid.rows) for grid in grids(table)] == [3, 6]
+    drawn = figure.figure(frames)
+    assert drawn is not None
+    first, second = (drawn.axes[i].get_title(loc="left") for i in (0, 3))
+    assert " ".join(first.split()) == f"{titles[0]}: training"
+    assert " ".join(second.split()) == f"{titles[1]}: training"
 
 
 def test_a_planned_run_without_a_result_keeps_its_row(home: Path) -> None:
@@ -114,3 +144,15 @@ def test_the_weights_figure_draws_points_and_closed_forms(tmp_path: Path) -> Non
     pkpo = drawn.axes[0].lines[7]
     assert list(pkpo.get_ydata()) == pytest.approx([1.5])  # 2(1 − p) at a quarter
     assert encode(drawn, "pdf")
+
+
+def test_a_diverged_run_is_not_in_the_curve_of_its_arm(home: Path) -> None:
+    """As in the other curves. MaxRL, G = 4: two finished runs with 2 of 16, and a diverged one with all right."""
+    write_arm(home, "maxrl", 4, 2, seed=1)
+    run_id = write_arm(home, "maxrl", 4, 16, seed=2, diverged=True)
+    frames = load(home)
+    assert frames.runs.set_index("run_id").loc[run_id, "state"] == "diverged"
+    drawn = figure.figure(frames)
+    assert drawn is not None
+    lines = [list(line.get_ydata()) for line in drawn.axes[0].lines]
+    assert [0, 12.5] in [[round(float(y), 6) for y in line] for line in lines]
