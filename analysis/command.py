@@ -165,7 +165,7 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
     from analysis.frames.bundle import write
     from analysis.paper import command as paper
     from analysis.report import report
-    from analysis.scores import verdict
+    from analysis.scores import measured, verdict
 
     if verb in ("findings", "paper"):
         (findings.main if verb == "findings" else paper.main)(arguments)
@@ -174,6 +174,8 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
     report.page(frames, report.build(frames), {})
     if verb == "bundle":
         verdict.measure(frames)
+    else:
+        measured.measure_texts(frames)
     write(frames, file)
     print(f"{file} ({_size(file.stat().st_size)}). For anyone who has it: python -m analysis {file}")
     return DONE

@@ -13,7 +13,7 @@ from analysis.frames.frames import Frames, TextsOfProblems
 from analysis.frames.run import check_seeds
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
-from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric
+from analysis.scores.metric import DIVERSITY, RIGHT_ANSWERS, Kind, Metric, benchmarks
 from analysis.scores.problem_scores import avg_noise, avg_values, pass_noise, pass_values
 from rlvr.metrics import distinct_n
 
@@ -174,6 +174,19 @@ def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) 
         return None
     values = np.array(list(by_problem.values()), float)
     return _Row(tuple((source, p) for p in by_problem), values, np.full(len(values), np.nan))
+
+
+def measure_texts(frames: Frames) -> None:
+    """Compute the metrics of responses that tables show, of the first and the last evaluation of each run: a bundle
+    stores these values, but few of the responses.
+    """
+    for run in frames.rows:
+        steps = frames.digest.steps(run.run_id)
+        sources, _ = benchmarks(frames, [run.run_id])
+        for step in {*steps[:1], *steps[-1:]}:
+            for metric in (*DIVERSITY, RIGHT_ANSWERS):
+                for source in sources:
+                    _evaluated(frames, metric, source, run.run_id, step)
 
 
 def joined(blocks: Sequence[Scores]) -> Scores:

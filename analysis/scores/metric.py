@@ -99,6 +99,9 @@ def distinct(n: int) -> Metric:
     return Metric(Kind.TEXT, f"distinct-{n}", k=n, unit="%", better=1)
 
 
+DIVERSITY = (distinct(3), distinct(4))  # as in LAD, table 4
+
+
 def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
     """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
     return _judged_metrics(evaluation_names(frames, run_ids))

@@ -14,13 +14,12 @@ from analysis.report.cells import BASE, Block, Column, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
 from analysis.scores.arm import Arm, arms, distinct_names
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.metric import ENTROPY, Metric, distinct
+from analysis.scores.metric import DIVERSITY, ENTROPY, Metric
 from analysis.tables.eta import reference
 
 QUESTION = "Which objective ends where: accuracy, pass@k, diversity of its responses, entropy?"
 NEEDS = "four families of objectives in one setting, evaluated on problems"
 LEAST = 4  # families of objectives, without which there is no table
-GRAMS = (3, 4)  # distinct-3 and distinct-4, as in LAD, table 4
 ENTROPY_NATS = "entropy, nats"
 
 
@@ -76,7 +75,7 @@ def rankings(frames: Frames) -> list[Ranking]:
 
 
 def _ranking(frames: Frames, setting: Comparable) -> Ranking:
-    metrics: Sequence[Metric] = (*setting.shown, *map(distinct, GRAMS), ENTROPY)
+    metrics: Sequence[Metric] = (*setting.shown, *DIVERSITY, ENTROPY)
     columns = {
         ENTROPY_NATS if metric == ENTROPY else str(metric): Column(metric, tuple(setting.sources), "")
         for metric in metrics

@@ -241,6 +241,21 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
 
 
+def test_imports_keep_the_diversity_of_their_responses(tmp_path, capsys, monkeypatch):
+    """The texts themselves are not in the bundle. Of "a b c d" twice, 2 of 4 trigrams differ: 50 %."""
+    monkeypatch.chdir(tmp_path)
+    for arm, responses in (("one", ["a b c d", "a b c d"]), ("two", ["a b c d", "e f g h"])):
+        rows = [{"problem_id": i, "reward": 1, "response": text} for i in (1, 2) for text in responses]
+        dump = jsonl(tmp_path / f"{arm}.jsonl", rows)
+        assert command.main(["import", str(dump), "--format", "rlvr", "--arm", arm, "--out", arm]) == 0
+    options = ["--metrics", "distinct-3,distinct-4,right answers", "--no-figures", "--out", str(tmp_path)]
+    assert command.main(["one.rlvr", "two.rlvr", *options]) == 0
+    (file,) = tmp_path.glob("*-part/tables/comparison.csv")
+    means = pd.read_csv(file).pivot(index="row", columns="metric", values="mean").to_dict("index")
+    assert means["arm=one"] == {"distinct-3": 0.5, "distinct-4": 0.5, "right answers": 1}
+    assert means["arm=two"] == {"distinct-3": 1, "distinct-4": 1, "right answers": 2}
+
+
 def test_an_interval_wider_than_all_shares_is_marked_as_too_few_problems():
     """Two problems have one degree of freedom: t is 12.7."""
     of_two = {"mean": 0.5, "low": -5.853, "high": 6.853, "state": "", "verdict": ""}
