@@ -148,10 +148,19 @@ def mean_of(values: Values, axis: int) -> Values:
 
 
 def _names(shown: list[Arm]) -> list[str]:
-    """The name of each arm in the legend: its loss, the divergence of LAD, and what else distinguishes it, except η."""
+    """The name of each arm in the legend: its loss, the divergence of LAD, and what else distinguishes it, except η; of
+    arms in several settings also the setting, as all stand in the same panels.
+    """
     pairs = {(a.loss, a.beta) for a in shown if math.isfinite(a.beta)}
     several = {loss for loss, count in Counter(loss for loss, _ in pairs).items() if count > 1}
-    return [f"{_objective(arm)} {_remark(arm, beta_swept=arm.loss in several)}".rstrip() for arm in shown]
+    names = [f"{_objective(arm)} {_remark(arm, beta_swept=arm.loss in several)}".rstrip() for arm in shown]
+    settings_of: dict[str, set[str]] = {}
+    for arm, name in zip(shown, names, strict=True):
+        settings_of.setdefault(name, set()).add(arm.setting)
+    return [
+        f"{name}, {arm.setting}" if arm.setting and len(settings_of[name]) > 1 else name
+        for arm, name in zip(shown, names, strict=True)
+    ]
 
 
 def _objective(arm: Arm) -> str:
@@ -172,7 +181,7 @@ def _looks(shown: list[Arm]) -> list[dict[str, Any]]:
     GRPO is black, other objectives take the remaining colours in turn; they are dashed where LAD is shown too."""
     names = _names(shown)
     etas = sorted({a.eta for a in shown if a.eta > 0}, reverse=True)
-    variants = list(dict.fromkeys(a.variant for a in shown if a.loss == "lad"))
+    variants = list(dict.fromkeys((a.setting, a.variant) for a in shown if a.loss == "lad"))
     others = list(dict.fromkeys(n for a, n in zip(shown, names, strict=True) if a.loss != "lad" and n != "GRPO"))
     dashes = DASHES[1:] if variants else DASHES
     taken = {style.colour(a.divergence) for a in shown if a.loss == "lad"}
@@ -182,7 +191,7 @@ def _looks(shown: list[Arm]) -> list[dict[str, Any]]:
         if arm.loss == "lad":
             share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
             colour = style.lighter(style.colour(arm.divergence), 0.75 * share)
-            line = DASHES[variants.index(arm.variant) % len(DASHES)]
+            line = DASHES[variants.index((arm.setting, arm.variant)) % len(DASHES)]
             marker = style.marker(arm.divergence)  # a light colour alone could be another divergence's
             looks.append({"color": colour, "linestyle": line, "marker": marker, "markersize": 3, "markevery": 0.2})
         else:

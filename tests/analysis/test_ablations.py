@@ -352,6 +352,22 @@ def test_lad_arms_that_differ_in_another_knob_have_names_dashes_and_the_order_of
     assert len({str(line._dash_pattern) for name, line in lines.items() if name.startswith("LAD")}) == 3
 
 
+def test_training_curves_of_several_settings_have_lines_and_names_of_their_own(tmp_path: Path) -> None:
+    """All settings stand in the same panels: two black lines of one entry, GRPO, could not be told apart."""
+    for temperature in (0.6, 1.0):
+        for loss in ("grpo", "lad"):
+            frozen = config(loss, "js" if loss == "lad" else "", evaluation={"temperature": temperature})
+            logged = {"policy/entropy": [1.0, temperature]}
+            write_run(tmp_path, frozen, {2: {"maze7": counts(1)}}, training=logged, name=f"{loss}{temperature}-s0")
+    drawn = training_figure.figure(load(tmp_path))
+    assert drawn is not None
+    (legend,) = drawn.legends
+    names = {text.get_text() for text in legend.get_texts()}
+    assert names == {f"{arm}, evaluation.temperature={t}" for arm in ("GRPO", "LAD js") for t in ("0.6", "1")}
+    lines = drawn.axes[0].lines
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 4
+
+
 def test_a_marker_distinguishes_divergences_with_lightened_colours(tmp_path: Path) -> None:
     for divergence in ("js", "tv"):
         for eta in (0.25, 1.0):
