@@ -250,6 +250,11 @@ def _layer_activations(model: Architecture, width: int) -> int:
     return layer
 
 
+def longest_response(config: Mapping[str, Any]) -> int:
+    """Tokens of the longest response; 0 if the config does not say."""
+    return config["rollout"]["max_tokens"] or config["task"].get("max_tokens") or 0
+
+
 def setting_of(config: Mapping[str, Any]) -> Setting:
     """The setting of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
@@ -260,14 +265,13 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
     unsplit = rollout["samples"] if "whole_groups" in loss else 1  # responses that share a micro-batch
-    longest = rollout["max_tokens"] or config["task"].get("max_tokens") or 0
     cluster = config["cluster"]
     copies_of_state = training_nodes(cluster) if cluster.get("shard_over") == "node" else 1
     return Setting(
         ranks=cluster["ranks"] // copies_of_state,
         width=_width(trainer["dtype"]),
         # A response is never split, however long; nor is a group if the loss needs whole groups.
-        tokens=max(trainer["token_budget"], unsplit * longest),
+        tokens=max(trainer["token_budget"], unsplit * longest_response(config)),
         checkpointing=trainer["activation_checkpointing"],
         # A reference that is never reset is the base policy: one copy serves for both.
         copies=0 if adapters else int(trainer["base_kl"] or (reference and not is_reset)) + int(reference and is_reset),

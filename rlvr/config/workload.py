@@ -131,8 +131,8 @@ def device_of(cluster: Mapping[str, Any]) -> str:
 
 
 def longest(config: Mapping[str, Any]) -> int:
-    """Tokens of the longest response."""
-    return config["rollout"]["max_tokens"] or config["task"].get("max_tokens") or UNKNOWN_LENGTH
+    """Tokens of the longest response, or a guess."""
+    return memory.longest_response(config) or UNKNOWN_LENGTH
 
 
 def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Workload:
