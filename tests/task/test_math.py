@@ -176,6 +176,14 @@ def test_a_degenerate_response_is_read_in_one_pass() -> None:
     assert time.monotonic() - start < 5  # quadratic: minutes
 
 
+def test_the_answer_of_a_degenerate_list_is_read_in_one_pass(task: Math) -> None:
+    """The trainer's own process reads it for maj@k, without a time limit."""
+    numbers = "1," * 40_000
+    start = time.monotonic()
+    assert task.answer(task.problem("train", 0), f"\\boxed{{{numbers}}}") == numbers.rstrip(",")
+    assert time.monotonic() - start < 5  # quadratic: minutes
+
+
 def test_prompt_is_the_template_around_the_problem(task: Math) -> None:
     assert task.problem("train", 1).prompt == (
         "How much is a dozen dozens?\nPlease reason step by step, and put your final answer within \\boxed{}."

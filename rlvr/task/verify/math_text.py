@@ -18,10 +18,12 @@ PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
 SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+NUMERAL = r"(?<![\d.])\d[\d,]*+(?:\.\d++)?+"
 SCALE = re.compile(  # 5\text{ million}, \$1.5 million, \frac12\text{ million people}
-    rf"(?P<number>(?<![\d.])\d[\d,]*(?:\.\d+)?|(?<=[}})])){GAP}*"
+    rf"(?P<number>{NUMERAL}|(?<=[}})])){GAP}*"
     rf"(?:\\(?:text|mathrm|mbox)\s*\{{{GAP}*(?P<upright>{'|'.join(SCALES)})(?P<rest>\b[^{{}}]*)\}}"
     rf"|(?P<bare>{'|'.join(SCALES)})(?![a-zA-Z]))"
+    rf"|{NUMERAL}"  # one without a scale is passed over: of 1,1,1,1 each digit would begin a search to the end
 )
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
@@ -124,8 +126,11 @@ def plain(text: str) -> str:
 
 
 def _scaled(match: re.Match[str]) -> str:
-    """5 million as 5000000, and behind brackets as a factor."""
-    zeros = SCALES[match["upright"] or match["bare"]]
+    """5 million as 5000000, and behind brackets as a factor. A number without a scale unchanged."""
+    scale = match["upright"] or match["bare"]
+    if not scale:
+        return match[0]
+    zeros = SCALES[scale]
     rest = (match["rest"] or "").strip()
     unit_text = rf"\text{{ {rest}}}" if rest else ""
     if not match["number"]:
