@@ -156,6 +156,18 @@ def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: 
     assert read(runs[0] / "attempts/1/exit.json")["cause"] == "error"
 
 
+def test_the_lease_ends_where_the_run_was_deleted_and_begun_anew_under_the_same_number(tmp_path: Path) -> None:
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    first = Attempt.open(run_dir)
+    shutil.rmtree(run_dir)
+    run_dir.mkdir()
+    with Attempt.open(run_dir) as second:
+        assert (first.number, second.number) == (1, 1)
+        assert (first.holds_lease(), second.holds_lease()) == (False, True)
+        second.close(Cause.OK)
+
+
 def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_path: Path) -> None:
     attempt = Attempt.open(tmp_path)
     beat = attempt.path / "heartbeat.json"

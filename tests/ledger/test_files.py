@@ -58,6 +58,29 @@ def test_a_directory_takes_the_place_of_another_unless_it_is_to_be_new(tmp_path:
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["d", "d/second"]
 
 
+def test_a_directory_that_cannot_be_replaced_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file server fails between the two renames."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "first").touch()
+    rename = Path.rename
+
+    def fail_once_moved_aside(path: Path, target: Path) -> Path:
+        if path.name.startswith(".d.") and not (path / "first").exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, target)
+
+    def write() -> None:
+        with files.write_atomically(tmp_path / "d") as aside:
+            aside.mkdir()
+            (aside / "second").touch()
+
+    monkeypatch.setattr(Path, "rename", fail_once_moved_aside)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        write()
+    monkeypatch.undo()
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["d", "d/first"]
+
+
 def test_a_temporary_path_names_its_process_and_is_hidden(tmp_path: Path) -> None:
     with files.write_atomically(tmp_path / "metrics.v2.json") as aside:
         assert (aside.parent, aside.name[0], files.owner_of(aside)) == (tmp_path, ".", os.getpid())

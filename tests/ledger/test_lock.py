@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -74,3 +75,23 @@ def test_whether_the_lock_of_another_user_is_held_is_not_known(tmp_path: Path, m
 
     monkeypatch.setattr(os, "open", refuse)
     assert lock.lock_is_held(tmp_path / "lock") is None
+
+
+def test_a_record_counts_only_while_its_writer_holds_the_lock(tmp_path: Path) -> None:
+    """A launch that was killed leaves its record behind, and the next one may hold the lock before it has signed."""
+    path = tmp_path / "lock"
+    held = lock.lock(path)
+    assert held is not None
+    lock.write_holder(held, sweep="s")
+    assert lock.holder_record(path)["sweep"] == "s"
+    assert lock.holder(path) == os.getpid()
+    killed = {**lock.process_record(os.getpid()), "process_start": 1, "sweep": "s"}
+    os.ftruncate(held, 0)
+    os.pwrite(held, json.dumps(killed).encode(), 0)
+    assert lock.holder_record(path) == {}
+    elsewhere = {**killed, "boot": "another"}
+    os.ftruncate(held, 0)
+    os.pwrite(held, json.dumps(elsewhere).encode(), 0)
+    assert (lock.holder_record(path), lock.holder(path)) == (elsewhere, None)
+    lock.unlock(held)
+    assert lock.holder_record(path) == {}

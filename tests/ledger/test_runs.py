@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -184,6 +185,31 @@ def test_a_run_of_another_user_is_rejected_unless_trusted(tmp_path: Path, monkey
         else:
             with pytest.raises(Unreadable, match=r"belongs to user 12345, .* If you trust that user: RLVR_TRUST=1"):
                 check_owner(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives directories away")
+def test_another_user_accepts_runs_of_root_and_of_nobody_else(tmp_path: Path) -> None:
+    """As user 12345, who may enter the directories of this test."""
+    code = (
+        "import os, sys; from pathlib import Path; from rlvr.ledger.runs import Unreadable, check_owner\n"
+        "os.setuid(12345)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: check_owner(Path(path)); print('accepted')\n"
+        "    except Unreadable: print('rejected')\n"
+    )
+    owners = {"root": 0, "own": 12345, "other": 12346}
+    with TemporaryDirectory() as parent:  # pytest's are closed to other users
+        Path(parent).chmod(0o755)
+        paths = [Path(parent, name) for name in owners]
+        for path, owner in zip(paths, owners.values(), strict=True):
+            path.mkdir()
+            os.chown(path, owner, -1)
+        run = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True)
+    assert dict(zip(owners, run.stdout.split(), strict=True)) == {
+        "root": "accepted",
+        "own": "accepted",
+        "other": "rejected",
+    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")

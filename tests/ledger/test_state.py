@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import Attempt, read_end, record_missing_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
+from rlvr.ledger.state import SILENT_S, is_at_work
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.supervise import Allocation, Supervisor
@@ -89,6 +92,61 @@ def test_a_requeued_run_is_not_charged_for_its_time_in_the_queue(
     state = ledger.state("r")
     assert (state.state, state.attempt) == ("preempted", 1)
     assert (state.seconds, state.useful) == pytest.approx((3600, 3600))
+
+
+def test_a_clock_that_was_set_back_makes_no_time_negative(tmp_path: Path) -> None:
+    """Started at 1000, last sign of life at 940 by a clock that was set back by a hundred seconds."""
+    ledger = make_run(tmp_path)
+    path = ledger.run_dir("r") / "attempts/1"
+    path.mkdir(parents=True)
+    write_json(path / "job.json", {"started": 1000.0})
+    write_json(path / "heartbeat.json", {"step": 1, "steps": 2, "phase": "train", "time": 940.0})
+    state = ledger.state("r")
+    assert (state.state, state.seconds, state.wasted) == ("lost", 0.0, 0.0)
+
+
+ALIVE, DEAD, ELSEWHERE = 0, 1, 2  # a process of this machine, one that is gone, one of another machine
+
+
+@pytest.mark.parametrize(
+    ("process", "held", "is_seen", "expected"),
+    [
+        (ALIVE, True, False, True),
+        (ALIVE, False, True, False),  # a warm worker, which goes on with other runs
+        (DEAD, True, True, False),  # a test of the lock, or the next attempt, holds it for a moment
+        (ELSEWHERE, True, False, True),
+        (ELSEWHERE, False, True, False),
+        (ELSEWHERE, None, True, True),  # no lock to test: signs of life decide
+        (ELSEWHERE, None, False, False),
+    ],
+)
+def test_a_run_is_at_work_unless_its_process_or_its_lock_shows_that_it_is_not(
+    tmp_path: Path, process: int, held: bool | None, is_seen: bool, expected: bool
+) -> None:
+    job = lock.process_record(os.getpid())
+    job |= {DEAD: {"process_start": 1}, ELSEWHERE: {"boot": "another"}}.get(process, {})
+    now = time.time()
+    beat = now - (SILENT_S - 60 if is_seen else SILENT_S + 60)
+    if held is not None:
+        layout.lock(tmp_path).touch()
+    holding = lock.lock(layout.lock(tmp_path)) if held else None
+    try:
+        assert is_at_work(tmp_path, job, beat, now) is expected
+    finally:
+        if holding is not None:
+            lock.unlock(holding)
+
+
+def test_the_time_of_an_attempt_without_a_step_is_wasted_once_a_later_one_is_running(tmp_path: Path) -> None:
+    ledger = make_run(tmp_path)
+    write_attempt(ledger, "r", 1, seconds=7, steps=None, cause="node")
+    with Attempt.open(ledger.run_dir("r")) as attempt:
+        started = json.loads((attempt.path / "job.json").read_text())["started"]
+        write_json(attempt.path / "heartbeat.json", {"step": 0, "steps": 9, "phase": "start", "time": started + 5})
+        state = ledger.state("r")
+        attempt.close(Cause.OK)
+    assert state.state == "running"
+    assert (state.useful, state.replayed, state.wasted) == pytest.approx((5, 0, 7))
 
 
 def test_a_missing_end_that_was_seen_lasts_until_now(tmp_path: Path) -> None:

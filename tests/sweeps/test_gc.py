@@ -98,6 +98,18 @@ def test_a_checkpoint_that_an_evaluation_waits_for_stays(tmp_path: Path) -> None
     assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000080"}
 
 
+def test_a_checkpoint_that_an_evaluation_names_by_another_path_stays(tmp_path: Path) -> None:
+    """The home is reached through a link, as /home/me/project often is on a cluster."""
+    home = tmp_path / "disk"
+    home.mkdir()
+    (tmp_path / "link").symlink_to(home)
+    run_dir = make_run(Ledger(home), "run", "ok", 40, 80)
+    named = tmp_path / "link" / run_dir.relative_to(home) / "checkpoints" / "step-00000040"
+    Ledger(home).create_run("evaluation", json.dumps({"policy": {"path": str(named)}}), {"name": "evaluation"})
+    for ledger in (Ledger(home), Ledger(tmp_path / "link")):
+        assert names(ledger) == set()
+
+
 def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None, 40)

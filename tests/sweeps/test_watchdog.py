@@ -6,6 +6,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from rlvr.ledger.attempt import Attempt, newest_attempt, read_end
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import write_json
@@ -89,3 +91,16 @@ def test_a_run_that_never_begins_its_attempt_is_ended_as_hung_in_one_of_its_own(
     assert ends[0].message == "as it was"
     assert ends[1] is not None
     assert re.fullmatch(rf"no attempt was begun in \d+ s: ended; see {tmp_path}/job.out", ends[1].message)
+
+
+def test_a_launch_that_was_suspended_itself_does_not_take_its_runs_to_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour between two looks, as of a laptop that was closed: the run had no time for progress either."""
+    attempt = beating(tmp_path, origin={"step": 1, "time": 0.0})
+    watchdog, now = Watchdog(tmp_path, 0, 1.0, new_tag()), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for seconds in (10, 3600, 10, 3600):
+        now += seconds
+        assert not watchdog.finds_hung()
+    assert read_end(attempt.path) is None
