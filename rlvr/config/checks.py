@@ -26,8 +26,10 @@ from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
 
 SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELISM does not match
-    r"(TOKEN|PASSWORD|PASSWD|(?<=_)PWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
+    r"(TOKEN|PASSWORD|PASSWD|PASSPHRASE|(^|_)PASS|(?<=_)PWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)\d*(_|$)",
+    re.IGNORECASE,
 )
+LOGIN = re.compile(r"\w://[^/?#\s:@]*:(?!\$)[^/?#\s]+@")  # user:password@ of an address, and no reference to a password
 ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # of a shell variable: its name, and the first character of its value
 MOST_DIVISORS = 1000  # the largest number of mini-batches that a message proposes
 
@@ -268,6 +270,11 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
                 f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs inherit the "
                 f"environment of the launch. On a site where they do not, type '+cluster.environment.{name}=${name}'."
             )
+        if LOGIN.search(str(value)):
+            raise ValueError(
+                f"cluster.environment.{name}={redact(str(value))}: the password in it would be kept in runs/. Export "
+                f"{name} before the launch: jobs inherit its environment."
+            )
     for line in plain["cluster"]["setup"]:
         for name, first_character in ASSIGNMENT.findall(line):
             if SECRET.search(name) and first_character not in ("", "$"):
@@ -275,6 +282,11 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
                     f"cluster.setup: the value of {name} would be kept in runs/. Export it before the launch, or "
                     f"read it from a file on the node: {name}=$(cat FILE)."
                 )
+        if LOGIN.search(line):
+            raise ValueError(
+                f"cluster.setup: the password in {redact(line)} would be kept in runs/. Export it before the launch, "
+                "and write a reference, such as https://ann:$PASSWORD@host."
+            )
 
 
 def check_shapes(config: Knobs, choices: Choices) -> None:

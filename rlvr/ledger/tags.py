@@ -31,8 +31,11 @@ CIRCUMSTANCES = frozenset(
     )
 )
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
-# A name of a secret. `max_tokens` is none, and `TOKENS` in capitals, of an environment variable, is one.
-_SECRET = r"(?:passwords?|passwd|pwd|token|(?-i:TOKENS)|secrets?|credentials?|apikeys?|_keys?)"
+# A name of a secret. `max_tokens` and `first_pass` are none; in capitals, of environment variables, such names are.
+_SECRET = (
+    r"(?:passwords?|passwd|passphrases?|(?-i:(?<![A-Z])PASS)|pwd|token|(?-i:TOKENS)|secrets?|credentials?|apikeys?"
+    r"|_keys?)\d*"
+)
 _NAME = rf"(?<![?&\w])\w*{_SECRET}"
 _IN_QUERY = re.compile(rf"([?&]\w*{_SECRET}=)[^&\s'\"#]+", re.IGNORECASE)  # of an address: "&" ends the value
 _QUOTED = re.compile(r"'(?:[^'\n]|'\"'\"')*'")  # a word of a command line, as shlex.join writes it

@@ -87,6 +87,10 @@ def test_params_have_no_paths_and_long_values_are_cut_and_named() -> None:
         ("python 'a.DB_PASSWORD=abc def' 'b=c d' 'e=f'", "python 'a.DB_PASSWORD=***' 'b=c d' 'e=f'"),
         ("DB_PASSWORD=a&b;c x=1", "DB_PASSWORD=*** x=1"),
         ("'uri=http://h/db?password=abc&x=1' y", "'uri=http://h/db?password=***&x=1' y"),
+        (
+            "DB_PASS=a SSH_PASSPHRASE=b TOKEN2=c first_pass=2 BYPASS=1",
+            "DB_PASS=*** SSH_PASSPHRASE=*** TOKEN2=*** first_pass=2 BYPASS=1",
+        ),
         ("API_KEYS=a,b HF_TOKENS=c SECRETS=d", "API_KEYS=*** HF_TOKENS=*** SECRETS=***"),
         ("cluster={environment:{HF_TOKEN:zzz,A:b}}", "cluster={environment:{HF_TOKEN:***,A:b}}"),
         ("'cluster={environment:{HF_TOKEN:z z}}' x=1", "'cluster={environment:{HF_TOKEN:***}}' x=1"),
