@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import json
 import sys
@@ -34,6 +35,7 @@ EPILOG = """examples:
   python -m sweeps sync                 ship to MLflow the metrics that a launch could not ship
 """
 POLL_S = 0.3
+BLOCK = 2**20  # bytes of a log that are read at once
 PATIENCE_S = 3.0  # longest wait for squeue
 SHOWN = 20  # at most so many failed runs are listed
 MANY = 100  # of a sweep with more runs, arms are shown instead of runs
@@ -386,26 +388,32 @@ def _logs(options: argparse.Namespace, ledger: Ledger) -> int:
     path = layout.log(layout.attempt(ledger.run_dir(run_id), attempt))
     if not path.parent.is_dir():
         raise ValueError(f"Run {state.name} ({run_id}) has {state.attempt} attempts, no number {attempt}.")
-    position = _print_from(path, 0)
+    text = codecs.getincrementaldecoder("utf-8")("replace")
+    position = _print_from(path, 0, text)
     while options.follow:
         running = ledger.state(run_id).state is State.RUNNING  # before printing: so its last lines are printed too
-        position = _print_from(path, position)
+        position = _print_from(path, position, text)
         if not running:
             break
         time.sleep(POLL_S)
+    sys.stdout.write(text.decode(b"", final=True))
     return 0
 
 
-def _print_from(path: Path, position: int) -> int:
-    """Print a file from this byte on; returns the position of its end. A missing file counts as empty."""
+def _print_from(path: Path, position: int, text: codecs.IncrementalDecoder) -> int:
+    """Print a file from this byte on; returns the position of its end. A missing file counts as empty.
+
+    text: keeps the beginning of a character whose other bytes are still to be written.
+    """
     if not path.exists():
         return position
     with path.open("rb") as file:
         file.seek(position)
-        new = file.read()
-    sys.stdout.write(new.decode(errors="replace"))
+        while part := file.read(BLOCK):  # a log may be larger than the memory
+            sys.stdout.write(text.decode(part))
+            position += len(part)
     sys.stdout.flush()
-    return position + len(new)
+    return position
 
 
 # --- sync

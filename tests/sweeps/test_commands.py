@@ -261,6 +261,22 @@ def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
             assert follower.returncode == 0
 
 
+def test_a_character_that_is_half_written_is_printed_once_it_is_whole(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    with Attempt.open(ledger.run_dir("a")) as attempt:
+        first, rest = "η = 日\n".encode().split(b"\x97", 1)  # within 日
+        attempt.log_path.write_bytes(b"one\n" + first)
+        follow = [sys.executable, "-m", "sweeps", "logs", "a", "--follow", "--home", str(tmp_path)]
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        with subprocess.Popen(follow, cwd=HERE.parent.parent, stdout=subprocess.PIPE, env=environment) as follower:
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == b"one\n"
+            with attempt.log_path.open("ab") as log:
+                log.write(b"\x97" + rest + b"cut \xe6")
+            attempt.close("ok")
+            assert follower.stdout.read().decode() == "η = 日\ncut \ufffd"
+
+
 @pytest.mark.real
 def test_status_of_a_launch_at_work_shows_it_running_and_watch_ends_with_it(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a={"steps": 100, "pause": 0.02}, b="")
