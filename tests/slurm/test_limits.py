@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from slurm.limits import Node, check
+from slurm.limits import Node, check, nodes
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources
 from tests.slurm.place import BANDIT, Place, causes, wait_for
@@ -34,6 +35,23 @@ LARGE = Node("gpu", False, cpus=64, memory_gb=500.0, gpus=8, time_min=2880)
 def test_what_no_node_can_hold_is_refused(asked: Resources, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check(asked, [SMALL, LARGE])
+
+
+def test_nodes_are_read_as_sinfo_lists_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several kinds of GPUs, a memory that is not known, and limits in days, in minutes, and none."""
+    lines = [
+        "main*|4|16384+|(null)|1-02:03:30",
+        "gpu|64+|512000|gpu:a100:2(S:0-1),gpu:v100:1,shard:8|90:30",
+        "long|2|1|gpu:4|infinite",
+    ]
+    (program := tmp_path / "sinfo").write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert nodes() == [
+        Node("main", True, cpus=4, memory_gb=16.0, gpus=0, time_min=1440 + 120 + 3 + 0.5),
+        Node("gpu", False, cpus=64, memory_gb=500.0, gpus=3, time_min=90.5),
+        Node("long", False, cpus=2, memory_gb=0.0, gpus=4, time_min=float("inf")),
+    ]
 
 
 def test_what_a_node_can_hold_is_accepted() -> None:

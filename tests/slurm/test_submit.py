@@ -12,7 +12,7 @@ import pytest
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task, is_configured, queue
+from slurm.client import Task, is_configured, last_end, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, script, submit_script
@@ -342,5 +342,23 @@ def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_
 
     assert submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
     assert given("sbatch") == {"SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/here"}
+    monkeypatch.setenv("SBATCH_CONSTRAINT", "old")
+    monkeypatch.setenv("SBATCH_RESERVATION", "mine")
+    submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day", options={"constraint": "new"}))
+    kept = {"SBATCH_ACCOUNT": "ours", "SBATCH_RESERVATION": "mine", "SLURM_CONF": "/etc/here"}
+    assert given("sbatch") == kept
     queue("rlvr-")
     assert given("squeue") == {"SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}
+
+
+@pytest.mark.parametrize(
+    ("states", "end"),
+    [("NODE_FAIL PREEMPTED RUNNING", "PREEMPTED"), ("TIMEOUT PENDING", "TIMEOUT"), ("RUNNING", ""), ("", "")],
+)
+def test_the_last_end_of_a_requeued_job_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, states: str, end: str
+) -> None:
+    (program := tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '%s\\n' {states}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert last_end("7") == end

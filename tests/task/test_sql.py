@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from rlvr.task import sql
 from rlvr.task.sql import Sql
-from rlvr.task.verify.sql_query import same_table
+from rlvr.task.verify.sql_query import execute, same_table
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import DATA
 
@@ -131,6 +131,8 @@ def test_equal_columns_do_not_make_the_comparison_exponential() -> None:
     began = time.monotonic()
     assert same_table(gold, [(*[0] * 11, i) for i in range(50)], ordered=False)
     assert not same_table(gold, [(*[0] * 11, i) for i in range(1, 51)], ordered=False)
+    last = [row[::-1] for row in gold]  # the column that differs is matched after the equal ones
+    assert not same_table(last, [(*[0] * 11, i) for i in range(1, 51)], ordered=False)
     # The same values in every column, each time in another order: rows decide at the second column.
     shifted = [tuple((i + c) % 12 for c in range(12)) for i in range(12)]
     assert same_table(shifted, [row[::-1] for row in shifted], ordered=False)
@@ -200,6 +202,12 @@ def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo:
     assert sorted(p.name for p in zoo.parent.iterdir()) == ["zoo.sqlite"]
     assert outcomes(task, GOLD) == ["correct"]
     task.close()
+
+
+def test_a_value_has_at_most_ten_million_bytes(zoo: Path) -> None:
+    assert execute(str(zoo), "SELECT length(zeroblob(10000000))", 10.0, 10).rows == [(10_000_000,)]
+    with pytest.raises(sqlite3.Error, match="too big"):
+        execute(str(zoo), "SELECT length(zeroblob(10000001))", 10.0, 10)
 
 
 def test_the_process_that_runs_queries_sees_databases_but_no_network_secrets_or_other_files(
