@@ -303,3 +303,18 @@ def test_a_journal_that_is_replaced_or_removed_during_a_run_has_every_step_in_th
         writer.record(4, {"a": 4.0})
         assert writer.complete == -1  # step 0 is no longer recorded
     assert [line["metrics"]["a"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_of_a_step_that_two_attempts_recorded_at_once_the_first_line_is_read(tmp_path):
+    """On NFS a zombie may write after its successor, and a follower sees its line in a later reading."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(encode(1, 1.0, 1, {"a": 1.0}) + encode(2, 2.0, 1, {"a": 2.0}) + encode(2, 2.5, 2, {"a": 9.0}))
+    follower = spool.Follower(path)
+    follower.read()
+    assert [(record.step, record.attempt) for record in follower.news] == [(1, 1), (2, 1)]
+    with path.open("ab") as file:
+        file.write(encode(1, 3.0, 2, {"a": math.nan}) + encode(3, 3.0, 2, {"a": math.inf}))
+    follower.read()
+    assert [(record.step, record.attempt) for record in follower.news] == [(3, 2)]
+    assert follower.non_finite == {"a": 1}
+    assert [record.metrics["a"] for record in follower.all()] == [1.0, 2.0, math.inf]

@@ -21,7 +21,7 @@ from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
 from rlvr.ledger.identity import run_id as id_of
 from rlvr.ledger.runs import Unreadable, read_verified_config
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, find_sweep
 
 CONFIG = "loss:\n  name: lad\nseed: 0\ncluster:\n  workers: 1\n"
 
@@ -440,3 +440,44 @@ def test_a_truncated_config_is_restored_by_its_launch_wherever_it_was_cut(tmp_pa
         ledger.create_run(run_id, newer, {"name": "r"})
     with pytest.raises(Unreadable, match="cut or edited"):
         read_verified_config(ledger.run_dir(run_id))
+
+
+def test_a_launch_that_could_not_start_withdraws_what_it_alone_wrote(tmp_path: Path) -> None:
+    """Kept are runs that were there before, that have begun, or that another sweep contains."""
+    Ledger(tmp_path).create_run("before", "{}", {"name": "before"})
+    ledger = Ledger(tmp_path)
+    for run_id in ("before", "new", "begun", "shared"):
+        ledger.create_run(run_id, "{}", {"name": run_id})
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": i} for i in ("before", "new", "begun", "shared")])
+    Ledger(tmp_path).record_sweep("other", {"study": "x"}, [{"run_id": "shared"}])
+    with Attempt.open(ledger.run_dir("begun")) as attempt:
+        attempt.close("ok")
+    ledger.withdraw_sweep("s")
+    assert ledger.runs() == ["before", "begun", "shared"]
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["other"]
+    ledger.withdraw_sweep("s")  # it is gone: nothing is left to do
+
+
+def test_a_sweep_that_another_command_has_recorded_since_is_not_withdrawn(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.create_run("r", "{}", {"name": "r"})
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "r"}])
+    Ledger(tmp_path).record_sweep("s", {"study": "x", "command": "again"}, [{"run_id": "r"}])
+    ledger.withdraw_sweep("s")
+    assert ledger.runs() == ["r"]
+    assert [sweep.command for sweep in ledger.sweeps()] == ["again"]
+
+
+def test_a_text_names_a_sweep_by_its_id_then_its_name_then_its_study_then_the_beginning_of_an_id() -> None:
+    """A sweep may have the id of another as its name. Newest first."""
+    by_id, by_name = Sweep("abc", {"study": "x"}, ()), Sweep("d1", {"name": "abc", "study": "y"}, ())
+    by_study, older = Sweep("d2", {"study": "y", "name": "z"}, ()), Sweep("d3", {"study": "y"}, ())
+    sweeps = [by_name, by_study, older, by_id]
+    for text, found in {"abc": by_id, "z": by_study, "y": by_name, "ab": by_id, "d2": by_study}.items():
+        assert find_sweep(sweeps, text) is found, text
+    assert find_sweep([older, Sweep("e", {"name": "y"}, ())], "y").sweep_id == "e"
+    with pytest.raises(ValueError, match="d begins 3 sweeps: d1, d2, d3"):
+        find_sweep(sweeps, "d")
+    for nothing in ("", "q"):
+        with pytest.raises(NoSweep):
+            find_sweep(sweeps, nothing)
