@@ -157,7 +157,7 @@ def _size(path: Path) -> int:
 
 def remove(removable: list[Removable], say: Callable[[str], None]) -> int:
     """Remove these; returns the bytes that were freed. An item whose lock has been taken since `find` is kept, with a
-    message.
+    message, and so is one that cannot be removed.
     """
     freed = 0
     for item in removable:
@@ -166,17 +166,13 @@ def remove(removable: list[Removable], say: Callable[[str], None]) -> int:
             say(f"kept {item.path}: in use now")
             continue
         try:
-            freed += item.size if _remove(item.path) else 0
+            files.remove(item.path)
+            freed += item.size
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError as error:  # on NFS, for example, a file that another node has open leaves one behind
+            say(f"kept {item.path}, or a part of it: {error.strerror or error}")
         finally:
             if held is not None:
                 unlock(held)
     return freed
-
-
-def _remove(path: Path) -> bool:
-    """False if it was gone already, or a part of it could not be removed."""
-    try:
-        files.remove(path)
-    except OSError:
-        return False
-    return True

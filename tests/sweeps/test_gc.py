@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -136,6 +138,24 @@ def test_a_run_that_is_taken_between_looking_and_removing_is_left(
         attempt.close("preempted")
     assert half.is_dir()
     assert "in use now" in capsys.readouterr().out
+
+
+def test_what_cannot_be_removed_is_named_and_the_rest_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(Ledger(tmp_path), "run", "ok", 40, 80, 120)
+    rmtree = shutil.rmtree
+
+    def busy(path: Path) -> None:
+        if "00000040" in path.name:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), ".nfs0001")
+        rmtree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
+    kept = f"kept {tmp_path}/runs/run/checkpoints/step-00000040, or a part of it: Device or resource busy"
+    assert kept in capsys.readouterr().out.splitlines()
+    assert not (tmp_path / "runs/run/checkpoints/step-00000080").exists()
 
 
 def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Path) -> None:
