@@ -209,7 +209,7 @@ def read_heartbeat(attempt: Path) -> Mapping[str, Any]:
     as after a flipped bit that leaves valid JSON.
     """
     beat = read_json(layout.heartbeat(attempt)) or {}
-    numbers = [beat.get(key) or 0 for key in ("step", "steps", "time", "alive", "longest")]
+    numbers = [beat.get(key, 0) for key in ("step", "steps", "time", "alive", "longest")]
     if "origin" in beat:
         origin = cast("dict[str, Any]", beat["origin"] if isinstance(beat["origin"], dict) else {})
         numbers += [origin.get("step"), origin.get("time"), *(beat.get(key) for key in ("steps", "time"))]
@@ -242,19 +242,22 @@ class End:
 
 
 def read_end(attempt: Path) -> End | None:
-    """The end of an attempt; None if it has no exit.json. A cause that this version does not know reads as ERROR."""
+    """The end of an attempt; None if it has no exit.json. A cause that this version does not know reads as ERROR, and
+    a duration that is no number as 0.
+    """
     content = read_json(layout.end(attempt))
     if content is None:
         return None
-    return End(
-        _cause(content), str(content.get("message") or ""), content.get("time"), float(content.get("seconds") or 0)
-    )
+    seconds = content.get("seconds")
+    is_duration = isinstance(seconds, int | float) and math.isfinite(seconds)
+    duration = float(seconds) if is_duration else 0.0
+    return End(_cause(content), str(content.get("message") or ""), content.get("time"), duration)
 
 
 def _cause(content: Mapping[str, Any]) -> Cause:
     """The cause in the record of an end; ERROR for one that is missing, or that this version does not know."""
     cause = content.get("cause")
-    return Cause(cause) if cause in set(Cause) else Cause.ERROR
+    return Cause(cause) if cause in list(Cause) else Cause.ERROR
 
 
 def _write_end(attempt: Path, cause: Cause, message: str, seconds: float) -> None:

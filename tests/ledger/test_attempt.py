@@ -353,3 +353,18 @@ def test_an_interruptible_part_is_abandoned_at_a_signal_and_others_learn_how_lat
         stop._received_at = earlier
         assert stop.overdue(60, began=earlier)
         assert not stop.overdue(60, began=time.monotonic())  # the part began after the signal
+
+
+@pytest.mark.parametrize("damaged", [{"seconds": "x"}, {"seconds": [1]}, {"seconds": float("nan")}, {"cause": ["ok"]}])
+def test_a_value_of_another_type_in_the_record_of_an_end_costs_this_value_alone(
+    tmp_path: Path, damaged: dict[str, object]
+) -> None:
+    """As after an edit by hand. `status` and `gc` read the ends of all runs, and must not end with one of them."""
+    path = tmp_path / "attempts/1"
+    path.mkdir(parents=True)
+    (path / "exit.json").write_text(json.dumps({"cause": "gpu_oom", "seconds": 3, "message": "why", **damaged}))
+    end = read_end(path)
+    assert end is not None
+    assert end.message == "why"
+    expected = (Cause.ERROR, 3.0) if "cause" in damaged else (Cause.GPU_OOM, 0.0)
+    assert (end.cause, end.seconds) == expected

@@ -163,6 +163,7 @@ def test_a_missing_end_that_was_seen_lasts_until_now(tmp_path: Path) -> None:
 
 BEATS: list[dict[str, Any]] = [
     {"step": "x"},
+    {"step": None},
     {"step": float("nan")},
     {"origin": {"steq": 1, "time": 1.0}},
     {"origin": 3},
