@@ -16,6 +16,7 @@ import pytest
 from rlvr.ledger import files, layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.digests import set_aside
+from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
@@ -213,6 +214,51 @@ def test_a_stage_goes_when_no_run_starts_from_it_and_every_run_has_said_so(tmp_p
     assert names(ledger) == {"stages/unused"}
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert sorted(path.name for path in (ledger.root / "stages").iterdir() if path.is_dir()) == ["new", "used"]
+
+
+def test_all_stages_stay_while_a_run_cannot_be_read(tmp_path: Path) -> None:
+    """A run of another version may name its stages in another way."""
+    ledger = Ledger(tmp_path)
+    (stage := ledger.root / "stages" / "unused").mkdir(parents=True)
+    os.utime(stage, (time.time() - 2 * STALE_S,) * 2)
+    run_dir = make_run(ledger, "run", "ok")
+    record_stages(run_dir, [])
+    assert names(ledger) == {"stages/unused"}
+    info = json.loads(layout.info(run_dir).read_text())
+    layout.info(run_dir).write_text(json.dumps({**info, "format": 99}))
+    assert names(ledger) == set()
+
+
+def test_a_stage_that_is_being_built_on_another_machine_stays(tmp_path: Path) -> None:
+    """Its lock is held, though no process of this machine has the number of its builder and a download takes hours."""
+    ledger = Ledger(tmp_path)
+    store = layout.stages(tmp_path)
+    half = files.temporary_path(store / "stage", f"{dead_pid()}-0123abcd")
+    half.mkdir(parents=True)
+    os.utime(half, (time.time() - 2 * STALE_S,) * 2)
+    held = lock(layout.stage_lock(store, "stage"))
+    assert held is not None
+    assert names(ledger) == set()
+    unlock(held)
+    assert names(ledger) == {f"stages/{half.name}"}
+
+
+def test_a_run_whose_lock_cannot_be_tested_keeps_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock is another user's, who alone may open it."""
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", "ok", 40, 80)
+    assert names(ledger) == {"run/checkpoints/step-00000040"}
+    open_file = os.open
+
+    def refuse(path: str | Path, *arguments: int) -> int:
+        if path == layout.lock(run_dir):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_file(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert names(ledger) == set()
 
 
 def test_retry_of_what_is_finished_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
