@@ -249,9 +249,9 @@ def read_end(attempt: Path) -> End | None:
     if content is None:
         return None
     seconds = content.get("seconds")
-    is_duration = isinstance(seconds, int | float) and math.isfinite(seconds)
-    duration = float(seconds) if is_duration else 0.0
-    return End(_cause(content), str(content.get("message") or ""), content.get("time"), duration)
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        seconds = 0.0
+    return End(_cause(content), str(content.get("message") or ""), content.get("time"), float(seconds))
 
 
 def _cause(content: Mapping[str, Any]) -> Cause:
