@@ -264,17 +264,5 @@ def settings(of_arms: Iterable[Arm]) -> list[str]:
     return list(dict.fromkeys(arm.setting for arm in of_arms))
 
 
-def grpo_command(setting: Iterable[Arm]) -> str:
-    """The command that adds the missing GRPO run to these arms: their common overrides without those of LAD alone."""
-    shared: list[str] | None = None
-    for run in (run for arm in setting for run in arm.runs):
-        general = [o for o in run.typed if o.split("=")[0] not in _LAD_ONLY]
-        shared = general if shared is None else [o for o in shared if o in general]
-    return " ".join(["python -m rlvr.run", "loss=grpo", *(shared or [])])
-
-
-_LAD_ONLY = {"loss", "divergence", "eta", "beta", "study", "+study"}
-
-
 def _nan_as_least(value: float) -> float:
     return -math.inf if math.isnan(value) else value

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,13 +16,11 @@ from analysis.scores.arm import STRICT, WEAK, Arm, rank
 from analysis.scores.cell import cell, validated
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
-from analysis.tables.eta import label, reference, reference_rows
-from rlvr.ledger.tags import redact
+from analysis.tables.eta import adding_command, label, reference, reference_rows
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
 NEEDS = "runs of LAD with an η, evaluated on problems"
 FAMILIES = {"strict": STRICT, "weak": WEAK}
-_LAUNCH = ("python", "-m", "rlvr.run")
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
     """
     summary = summarise(frames, setting)
     all_etas = {a.eta for group in summary.groups for a in group.arms}
-    references = reference_rows(setting)
+    references = reference_rows(frames, setting)
     if len(all_etas) == 1:
         title = f"1/η = {inverse(all_etas.pop())}"
     else:
@@ -148,26 +145,7 @@ def _notes(frames: Frames, settings: list[Comparable]) -> tuple[str, ...]:
     if not missing:
         return (last,)
     listed = "; ".join(f"{', '.join(members)} ({family} family)" for family, members in absent.items() if members)
-    command = _lad_command(frames, lad, missing, sorted({a.eta for a in lad}))
+    etas = ",".join(f"{eta:g}" for eta in sorted({a.eta for a in lad}))
+    added = ("loss=lad", f"divergence={','.join(missing)}", f"eta={etas}")
+    command = adding_command(frames, lad, added, without=("loss", "divergence", "eta"))
     return (last, f"Not in this study: {listed}. Add them: `{command}`")
-
-
-def _lad_command(frames: Frames, of_lad: Sequence[Arm], divergences: Sequence[str], etas: Sequence[float]) -> str:
-    """The command that adds divergences to the study of these arms of LAD, in their settings and under their seeds.
-
-    A study that is a name (`name=`) only takes sweeps that contain its earlier runs: its command, with further arms.
-    """
-    runs = [run for arm in of_lad for run in arm.runs]
-    added = ["loss=lad", f"divergence={','.join(divergences)}", f"eta={','.join(f'{eta:g}' for eta in etas)}"]
-    values = [dict(o.split("=", 1) for o in run.typed if "=" in o) for run in runs]
-    typed = {key: list(dict.fromkeys(of_run.get(key) for of_run in values)) for key in (values[0] if values else {})}
-    general = {k: v for k, v in typed.items() if None not in v and k not in ("loss", "divergence", "eta", "seed")}
-    named = next((s for s in reversed(frames.sweeps) if s.name and s.name == s.study and s.command), None)
-    if named is None or "study" in general:
-        words = [f"{key}={','.join(map(str, options))}" for key, options in general.items()]
-        seeds = ",".join(map(str, sorted({run.seed for run in runs})))
-        return shlex.join([*_LAUNCH, "-m", *words, *added, f"seed={seeds}"])
-    words = [word for word in shlex.split(redact(named.command))[len(_LAUNCH) :] if word not in ("-m", "--multirun")]
-    before = [word.removeprefix("also=[").removesuffix("]") for word in words if word.startswith("also=[")]
-    further = ",".join(filter(None, [*before, f'"{" ".join(added)}"']))
-    return shlex.join([*_LAUNCH, "-m", *(w for w in words if not w.startswith("also=")), f"also=[{further}]"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -10,13 +11,16 @@ from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import BASE, Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
-from analysis.scores.arm import Arm, grpo_command
+from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
+from rlvr.ledger.tags import redact
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"
 NEEDS = "two values of η of LAD, evaluated on problems"
 GRPO = "GRPO"
+OF_LAD = ("loss", "loss.", "divergence", "eta", "beta", "study")  # what typed words of LAD say of LAD alone
+_LAUNCH = ("python", "-m", "rlvr.run")
 
 
 def table(frames: Frames) -> Table | None:
@@ -24,7 +28,8 @@ def table(frames: Frames) -> Table | None:
     settings = lad_settings(frames, etas=2)
     if not settings:
         return None
-    cells = pd.concat([fill(frames, _blocks(s), columns(s.metrics, s.sources)) for s in settings], ignore_index=True)
+    blocks = [fill(frames, _blocks(frames, s), columns(s.metrics, s.sources)) for s in settings]
+    cells = pd.concat(blocks, ignore_index=True)
     paper = published("lad", 6)
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
     if all(len(s.sources) == 1 for s in settings):
@@ -32,19 +37,19 @@ def table(frames: Frames) -> Table | None:
     return with_notes(Table("eta", "η ablation", QUESTION, cells, shown(settings), tuple(notes), (paper,)), frames)
 
 
-def _blocks(setting: Comparable) -> Iterable[Block]:
+def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
     """A block per divergence of one setting. Every block repeats the reference rows, so that it can be read alone."""
     for divergence in dict.fromkeys(a.divergence for a in setting.lad):
-        references = reference_rows(setting)
+        references = reference_rows(frames, setting)
         arms = sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant))
         rows = [Row(label(f"1/η = {inverse(a.eta)}", a), (a,), against=reference(setting)) for a in arms]
         yield Block(setting.titled(f"LAD, divergence {divergence}"), (*references, *rows))
 
 
-def reference_rows(setting: Comparable) -> list[Row]:
+def reference_rows(frames: Frames, setting: Comparable) -> list[Row]:
     """The rows of the base policy and of GRPO; without a GRPO run, an empty row with the command that starts one."""
     grpo = [Row(label(GRPO, arm), (arm,)) for arm in setting.grpo]
-    absent = Row(GRPO, hint=grpo_command(setting.lad))
+    absent = Row(GRPO, hint=adding_command(frames, setting.lad, ["loss=grpo"], without=OF_LAD))
     return [Row(BASE, setting.arms, base=True), *(grpo or [absent])]
 
 
@@ -59,3 +64,29 @@ def reference(setting: Comparable) -> str:
 def label(name: str, arm: Arm) -> str:
     """The name, with the variant of the arm in parentheses where there is one."""
     return f"{name} ({arm.variant})" if arm.variant else name
+
+
+def adding_command(frames: Frames, to: Sequence[Arm], added: Sequence[str], *, without: Sequence[str]) -> str:
+    """The command that adds runs to the study of these arms, in their settings and under their seeds.
+
+    A study that is a name (`name=`) only takes sweeps that contain its earlier runs: its command, with further arms.
+    added: words of the new runs. without: keys of words that they do not take over, or groups of keys (`loss.`).
+    """
+    runs = [run for arm in to for run in arm.runs]
+    values = [dict(o.split("=", 1) for o in run.typed if "=" in o) for run in runs]
+    typed = {key: list(dict.fromkeys(of_run.get(key) for of_run in values)) for key in (values[0] if values else {})}
+    own = {*without, "seed"}
+    general = {
+        key: options
+        for key, options in typed.items()
+        if None not in options and own.isdisjoint((key.lstrip("+"), key.partition(".")[0] + "."))
+    }
+    named = next((s for s in reversed(frames.sweeps) if s.name and s.name == s.study and s.command), None)
+    if named is None or "study" in typed:
+        words = [f"{key}={','.join(map(str, options))}" for key, options in general.items()]
+        seeds = ",".join(map(str, sorted({run.seed for run in runs})))
+        return shlex.join([*_LAUNCH, "-m", *words, *added, f"seed={seeds}"])
+    words = [word for word in shlex.split(redact(named.command))[len(_LAUNCH) :] if word not in ("-m", "--multirun")]
+    before = [word.removeprefix("also=[").removesuffix("]") for word in words if word.startswith("also=[")]
+    further = ",".join(filter(None, [*before, f'"{" ".join(added)}"']))
+    return shlex.join([*_LAUNCH, "-m", *(w for w in words if not w.startswith("also=")), f"also=[{further}]"])

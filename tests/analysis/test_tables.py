@@ -128,28 +128,17 @@ def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
     assert value(table, "1/η = 1/2", "Average", block="tv")["state"] == "running"
     assert value(table, "1/η = 1/4", "Average", block="hd")["state"] == "failed"
     grpo = value(table, "GRPO", "Average", block="js")
-    assert (grpo["state"], grpo["hint"]) == ("missing", "python -m rlvr.run loss=grpo")
+    assert (grpo["state"], grpo["hint"]) == ("missing", "python -m rlvr.run -m loss=grpo seed=0")
     over = divergence.table(spoilt)
     assert value(over, "hd", "Average", block="Mean")["state"] == "failed"  # a mean over fewer η is another quantity
     assert value(over, "hd (1/η = 1, best of 3 of 4)", "Average", block="Best")["mean"] > 0
 
 
-def test_the_grpo_command_keeps_what_both_losses_read(tmp_path):
-    plan = []
-    for value_ in (1.0, 2.0):
-        frozen = config(eta=value_, task={"size": 9})
-        overrides = ("loss=lad", "divergence=js", f"eta={value_:g}", "task.size=9", "steps=40")
-        plan.append((write_run(tmp_path, frozen, {0: BASE, 40: BASE}), f"x{value_}", overrides))
-    write_sweep(tmp_path, "s", plan)
-    hints = set(eta.table(load(tmp_path)).cells["hint"]) - {""}
-    assert hints == {"python -m rlvr.run loss=grpo task.size=9 steps=40"}
-
-
 TYPED = ("task=coins", "steps=40", "loss=lad", "divergence=js")
 
 
-def command_that_adds_divergences(home: Path, overrides: Sequence[str], **about: str) -> str:
-    """LAD at two η and under two seeds."""
+def commands_that_add(home: Path, overrides: Sequence[str], **about: str) -> tuple[str, str]:
+    """(the command for further divergences, that for GRPO) beside LAD at two η and under two seeds."""
     plan = []
     for eta_, seed in ((0.5, 0), (0.5, 1), (1.0, 0), (1.0, 1)):
         run_id = write_run(home, config(eta=eta_, seed=seed), {0: BASE, 40: BASE}, study=about["study"])
@@ -157,25 +146,30 @@ def command_that_adds_divergences(home: Path, overrides: Sequence[str], **about:
     write_sweep(home, "s", plan, **about)
     table = divergence.table(load(home, study=about["study"]))
     (command,) = [line.partition("Add them: ")[2] for line in table.notes if "Add them" in line]
-    return command.strip("`")
+    (of_grpo,) = set(eta.table(load(home, study=about["study"])).cells["hint"]) - {""}
+    return command.strip("`"), of_grpo
 
 
-def test_the_command_that_adds_divergences_keeps_the_setting_and_the_seeds(tmp_path):
+def test_the_commands_that_add_runs_keep_the_setting_and_the_seeds(tmp_path):
+    """GRPO takes over neither the knobs of LAD nor the study, whose axes are LAD's."""
     added = "loss=lad divergence=tv,hd,kl,rkl,jf eta=0.5,1 seed=0,1"
     for study, own in (("main", ()), ("divergence", ("study=divergence",))):
-        command = command_that_adds_divergences(tmp_path / study, (*TYPED, *own), study=study)
-        assert command == " ".join(["python -m rlvr.run -m task=coins steps=40", *own, added])
+        of_lad, of_grpo = commands_that_add(tmp_path / study, (*TYPED, *own, "loss.ratio=sequence"), study=study)
+        assert of_lad == " ".join(["python -m rlvr.run -m task=coins steps=40", *own, "loss.ratio=sequence", added])
+        assert of_grpo == "python -m rlvr.run -m task=coins steps=40 loss=grpo seed=0,1"
 
 
-def test_the_command_that_adds_divergences_to_a_named_sweep_contains_that_sweep(tmp_path):
+def test_the_commands_that_add_runs_to_a_named_sweep_contain_that_sweep(tmp_path):
     """The launcher refuses a name that another sweep has, unless the new sweep has all of its runs."""
-    typed = "python -m rlvr.run -m task=coins steps=40 loss=grpo,lad eta=0.5,1 seed=0,1 name=kk"
+    typed = "python -m rlvr.run -m task=coins steps=40 loss=lad eta=0.5,1 seed=0,1 name=kk"
     added = "loss=lad divergence=tv,hd,kl,rkl,jf eta=0.5,1"
-    command = command_that_adds_divergences(tmp_path / "1", TYPED, study="kk", name="kk", command=typed)
-    assert shlex.split(command) == [*typed.split(), f'also=["{added}"]']
+    commands = commands_that_add(tmp_path / "1", TYPED, study="kk", name="kk", command=typed)
+    expected = [[*typed.split(), f'also=["{words}"]'] for words in (added, "loss=grpo")]
+    assert [shlex.split(command) for command in commands] == expected
     with_arms = f"{typed} 'also=[\"loss=maxrl\"]'"
-    command = command_that_adds_divergences(tmp_path / "2", TYPED, study="kk", name="kk", command=with_arms)
-    assert shlex.split(command) == [*typed.split(), f'also=["loss=maxrl","{added}"]']
+    commands = commands_that_add(tmp_path / "2", TYPED, study="kk", name="kk", command=with_arms)
+    expected = [[*typed.split(), f'also=["loss=maxrl","{words}"]'] for words in (added, "loss=grpo")]
+    assert [shlex.split(command) for command in commands] == expected
 
 
 def test_seeds_are_averaged_and_an_unfinished_one_is_marked(tmp_path):

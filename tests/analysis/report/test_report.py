@@ -84,7 +84,7 @@ def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tm
         shown = text.partition(f'id="table-{table.name}"')[2].partition("</section>")[0]
         assert set(table.cells["row"]) <= set(re.findall(r'<th scope="row">(.*?)</th>', shown)), table.name
     for needed in (
-        "python -m rlvr.run loss=grpo",
+        "python -m rlvr.run -m loss=grpo seed=0",
         "0123456789ab",
         "mlflow ui --backend-store-uri",
         "host_oom",
@@ -218,7 +218,7 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
     assert completed.returncode == 0, completed.stderr
     states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
-    hint = "GRPO: missing – run `python -m rlvr.run loss=grpo`"
+    hint = "GRPO: missing – run `python -m rlvr.run -m loss=grpo seed=0`"
     for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in completed.stdout
     paths = [line.strip() for line in completed.stdout.splitlines() if line.startswith("  /")]
