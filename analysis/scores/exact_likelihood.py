@@ -57,7 +57,7 @@ def contests(frames: Frames) -> list[LikelihoodComparison]:
         averages = [m for m in setting.metrics if m.kind == Kind.AVG]
         if not averages:
             continue
-        name = ", ".join(filter(None, (setting.arms[0].first.task, setting.name)))
+        name = setting.titled(setting.arms[0].first.task)
         contest = LikelihoodComparison(name, tuple(learners), setting.sources[0], averages[-1])
         if contest.exact and contest.rewarded:
             of_settings.append(contest)

@@ -76,14 +76,11 @@ def adding_command(frames: Frames, to: Sequence[Arm], added: Sequence[str], *, w
     values = [dict(o.split("=", 1) for o in run.typed if "=" in o) for run in runs]
     typed = {key: list(dict.fromkeys(of_run.get(key) for of_run in values)) for key in (values[0] if values else {})}
     own = {*without, "seed"}
-    general = {
-        key: options
-        for key, options in typed.items()
-        if None not in options and own.isdisjoint((key.lstrip("+"), key.partition(".")[0] + "."))
-    }
+    names = {key: key.lstrip("+") for key in typed}
+    general = [key for key, name in names.items() if own.isdisjoint((name, name.partition(".")[0] + "."))]
     named = next((s for s in reversed(frames.sweeps) if s.name and s.name == s.study and s.command), None)
     if named is None or "study" in typed:
-        words = [f"{key}={','.join(map(str, options))}" for key, options in general.items()]
+        words = [f"{key}={','.join(map(str, typed[key]))}" for key in general if None not in typed[key]]
         seeds = ",".join(map(str, sorted({run.seed for run in runs})))
         return shlex.join([*_LAUNCH, "-m", *words, *added, f"seed={seeds}"])
     words = [word for word in shlex.split(redact(named.command))[len(_LAUNCH) :] if word not in ("-m", "--multirun")]
