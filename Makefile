@@ -6,7 +6,7 @@ VLLM   := .venv-vllm
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart test test-third test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -43,10 +43,13 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
 	@touch $@
 
-test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (ten to twenty minutes on two cores)
+test: $(STAMP)  ## the tests of a laptop, of less than a second each: no servers, no SLURM, no vLLM (four minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
-test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (up to an hour on two cores)
+test-third: $(STAMP) vllm-env  ## one test of each real thing, and the third THIRD=0, 1 or 2 of the other slow ones
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'slow or real' --third $(THIRD)
+
+test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (an hour on two cores)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30  # two of the four mostly wait, for SLURM and servers
 
 lint: $(STAMP)  ## style, types, import directions

@@ -1,22 +1,32 @@
-"""`make map`: the house as its imports show it. Rooms, floors, arrows, circles and the longest chain of imports.
+"""`make map`: the house as its imports show it. Rooms, floors, arrows, circles, the longest chain of imports; its size.
 
 A room is a package of `rlvr/`, a module at its root, or another top-level package. A room stands one floor above the
-highest room that it imports. `python -m tests.architecture --write` puts the map into docs/architecture.md.
+highest room that it imports. `python -m tests.architecture --write` puts the map into docs/architecture.md; the sizes,
+which every change moves, are only printed.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import yaml
 from grimp import ImportGraph, build_graph
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlvr", "sweeps", "slurm", "analysis")
+SKIPPABLE = (  # rooms in rooms that nothing needs to be read for: contracts of imports hold them apart
+    "rlvr/task/verify",
+    "slurm/local_cluster",
+    "rlvr/diagnostics",
+    "analysis/diagnostics",
+    "analysis/paper",
+)
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- map -->", "<!-- end of map -->"
 
@@ -117,6 +127,107 @@ def _reached(arrows: Mapping[str, set[str]], room: str) -> set[str]:
     return reached
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What there is to read, in numbers."""
+
+    lines: Mapping[Path, int]  # of each source, below the root of the project
+    trees: Mapping[Path, ast.Module]
+    test_lines: int
+
+    @classmethod
+    def measured(cls) -> Sizes:
+        texts = {f.relative_to(ROOT): f.read_text(encoding="utf-8") for f in _sources(*PACKAGES, "hydra_plugins")}
+        tests = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in _sources("tests"))
+        lines = {file: len(text.splitlines()) for file, text in texts.items()}
+        return cls(lines, {file: ast.parse(text) for file, text in texts.items()}, tests)
+
+    def of(self, folder: str) -> int:
+        """Lines of a package or of a module."""
+        return sum(
+            num for file, num in self.lines.items() if file.is_relative_to(folder) or f"{folder}.py" == str(file)
+        )
+
+    @cached_property
+    def rooms(self) -> Mapping[str, int]:
+        """Room → its lines, the largest first."""
+        rooms = Counter[str]()
+        for file, num in self.lines.items():
+            rooms[room_of(".".join(file.with_suffix("").parts).removesuffix(".__init__"))] += num
+        return dict(rooms.most_common())
+
+    @cached_property
+    def public_names(self) -> int:
+        """Functions, classes and values at the top level of modules, without those that begin with an underscore."""
+        names = (name for tree in self.trees.values() for statement in tree.body for name in _bound(statement))
+        return sum(not name.startswith("_") for name in names)
+
+    @cached_property
+    def repeated_classes(self) -> list[str]:
+        """Names of more than one class."""
+        nodes = (node for tree in self.trees.values() for node in ast.walk(tree))
+        num = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+        return sorted(name for name in num if num[name] > 1)
+
+    @cached_property
+    def long_functions(self) -> float:
+        """Share of functions with more than 40 lines."""
+        functions = [n for tree in self.trees.values() for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        return sum((n.end_lineno or 0) - n.lineno >= 40 for n in functions) / len(functions)
+
+    def __str__(self) -> str:
+        total = sum(self.lines.values())
+        sizes = {
+            "files": len(self.lines),
+            "lines of source": total,
+            "lines of tests": self.test_lines,
+            "public names": self.public_names,
+            "knobs": len(knobs()),
+            "class names used twice or more": len(self.repeated_classes),
+            "functions over 40 lines": f"{self.long_functions:.1%}",
+        }
+        lines = [f"{name}: {size}" for name, size in sizes.items()]
+        lines += ["", *(f"{num:6}  {num / total:4.0%}  {room}" for room, num in self.rooms.items())]
+        lines += ["", "of which a reader may skip:"]
+        lines += [f"{self.of(room):6}  {self.of(room) / total:4.0%}  {room}" for room in SKIPPABLE]
+        return "\n".join(lines)
+
+
+def _sources(*folders: str) -> list[Path]:
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    """The names that a top-level definition or assignment binds."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
+
+
+def knobs() -> set[str]:
+    """Dotted keys of all groups of conf/, but for recipes and studies, which only set them."""
+    keys = set[str]()
+    for file in (ROOT / "conf").rglob("*.yaml"):
+        group = file.parent.relative_to(ROOT / "conf").as_posix()
+        if group.split("/")[0] not in ("study", "paper", "hydra"):
+            keys |= {f"{group}.{key}".lstrip(".") for key in _keys(yaml.safe_load(file.read_text(encoding="utf-8")))}
+    return keys
+
+
+def _keys(content: object, above: str = "") -> Iterator[str]:
+    if not isinstance(content, dict):
+        yield above
+        return
+    for key, value in content.items():
+        if key not in ("defaults", "hydra") and not str(key).startswith("_"):
+            yield from _keys(value, f"{above}.{key}".lstrip("."))
+
+
 def in_document() -> str:
     """The map as docs/architecture.md has it."""
     return DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip().strip("`").strip()
@@ -131,7 +242,7 @@ def main() -> None:
     house = House.measured()
     if sys.argv[1:] == ["--write"]:
         write(house)
-    print(house)
+    print(house, Sizes.measured(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite, and its tiers.
+
+A test without a mark costs less than a CPU second (`make test`). Tests marked `slow` or `real` take more, or start
+something real. `make test-all` runs everything; continuous integration runs one test of each real thing (`smoke`) and a
+third of the other slow and real ones: `--third N`.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +31,21 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 # A busy machine must not fail a law, and a law must fail on every run or on none.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+THIRDS = 3
+# Seconds of the slow and real tests of each file, so that the thirds take equally long; `--write-seconds` updates it.
+SECONDS = Path(__file__).with_name("seconds.json")
+USUAL_S = 20.0  # of a file that has not been timed
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--third",
+        type=int,
+        choices=range(THIRDS),
+        help="of the slow and real tests only those marked smoke and this third",
+    )
+    parser.addoption("--write-seconds", action="store_true", help=f"update {SECONDS.name} with what the tests took")
 
 
 @pytest.fixture
@@ -50,8 +72,40 @@ def share_of(nodeid: str) -> str:
     return "tests/slurm" if nodeid.startswith("tests/slurm/") else nodeid.split("::", 1)[0]
 
 
+def is_heavy(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("slow", "real"))
+
+
+def third_of_each(files: Collection[str], seconds: Mapping[str, float]) -> dict[str, int]:
+    """File → its third, such that the thirds take about equally long: the longest first, each to the least third."""
+    sums = [0.0] * THIRDS
+    thirds = dict[str, int]()
+    for file in sorted(files, key=lambda file: (-seconds.get(file, USUAL_S), file)):
+        thirds[file] = sums.index(min(sums))
+        sums[thirds[file]] += seconds.get(file, USUAL_S)
+    return thirds
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.split("::", 1)[0]
+
+
+def _select_third(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the heavy tests of the other two thirds."""
+    third = config.getoption("--third")
+    if third is None:
+        return
+    heavy = [item for item in items if is_heavy(item)]
+    of_file = third_of_each({file_of(item.nodeid) for item in heavy}, json.loads(SECONDS.read_text()))
+    others = {item for item in heavy if of_file[file_of(item.nodeid)] != third and not item.get_closest_marker("smoke")}
+    config.hook.pytest_deselected(items=[item for item in items if item in others])
+    items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On workers: what starts servers and jobs first, so that none is left with minutes of it when the others end."""
+    _select_third(config, items)
     if hasattr(config, "workerinput"):
         num_real = Counter(share_of(item.nodeid) for item in items if item.get_closest_marker("real"))
         items.sort(key=lambda item: -num_real[share_of(item.nodeid)])
@@ -70,3 +124,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # its order is by the number of tests: the longest files have the fewest
     return Shares(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Writes what the heavy tests of each file took, with their fixtures; of files that have not run it is kept."""
+    if not config.getoption("--write-seconds"):
+        return
+    took = defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and {"slow", "real"} & report.keywords.keys():
+                took[file_of(report.nodeid)] += report.duration
+    kept = {file: s for file, s in json.loads(SECONDS.read_text()).items() if (SECONDS.parents[1] / file).is_file()}
+    seconds = kept | {file: round(s, 1) for file, s in took.items()}
+    SECONDS.write_text(json.dumps(dict(sorted(seconds.items())), indent=1) + "\n")

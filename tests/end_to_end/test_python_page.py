@@ -59,6 +59,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
         manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.smoke
 def test_every_cell_of_the_page_runs_and_runs_again(kernel: Kernel, tmp_path: Path) -> None:
     kernel("import rlvr, sys")
     assert kernel("sorted({'hydra', 'torch', 'pandas'} & set(sys.modules))") == "[]"

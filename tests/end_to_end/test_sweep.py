@@ -126,6 +126,7 @@ def beside(undisturbed: Path, home: Path) -> Path:
     return home
 
 
+@pytest.mark.smoke
 def test_killed_in_the_middle_and_repeated_it_ends_the_same_bit_for_bit(undisturbed: Path, tmp_path: Path) -> None:
     process = python("-m", "rlvr.run", *GRID, *SMALL, "tracker=none", home=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 300
@@ -196,7 +197,7 @@ def test_one_failed_run_does_not_stop_the_others(undisturbed: Path, tmp_path: Pa
     assert "1 diverged" in status.communicate(timeout=60)[0]
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.smoke), 1])
 def test_two_ranks_train_the_same_run_as_one(undisturbed: Path, tmp_path: Path, ahead: int) -> None:
     """Real gloo processes; float32 sums differ in their order only (relative 1e-4 after 3 steps).
 
@@ -247,6 +248,7 @@ def test_the_wheel_holds_every_file_once(site: Path) -> None:
     assert Path("hydra_plugins/__init__.py") not in files
 
 
+@pytest.mark.smoke
 def test_an_installed_wheel_runs_from_any_directory(site: Path, tmp_path: Path) -> None:
     """By its command, in a directory where files of its names lie: results go to where you are."""
     for name in ("slurm.py", "analysis.py", "sweeps.py"):

@@ -79,6 +79,7 @@ def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
     return model
 
 
+@pytest.mark.smoke
 def test_logp_agrees_after_each_of_twenty_syncs_of_a_tied_model(engine: VllmEngine) -> None:
     for seed in range(1, 21):
         model = synced(engine, seed)

@@ -122,6 +122,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
     return place
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("seed", "ends"),
     [

@@ -62,6 +62,7 @@ def rows(server: Server) -> list[tuple[object, ...]]:
         return sorted(connection.execute(sql).fetchall())
 
 
+@pytest.mark.smoke
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.timeout(600)

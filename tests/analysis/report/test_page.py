@@ -72,6 +72,7 @@ def errors(browser) -> list[str]:
 
 
 @browser_needed
+@pytest.mark.smoke
 @pytest.mark.real
 @pytest.mark.slow
 def test_whatever_models_and_configs_say_is_shown_as_text(browser, tmp_path):
