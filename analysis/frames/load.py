@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -114,38 +114,53 @@ def frames(
     """
     chosen = set(runs)
     plans, study = _of_runs(listing, chosen) if chosen else _select(listing, study, sweep)
-    lines = [(plan, line) for plan in plans for line in plan.runs if not chosen or line["run_id"] in chosen]
-    # Of two lines on a run the later one counts: a run that is planned for itself, too, is no control.
-    lines.sort(key=lambda pair: not pair[1].get("control"))
-    planned = {line["run_id"]: (plan, line) for plan, line in lines if chosen or line.get("stage") != TUNING}
-    tuning = {line["run_id"]: (plan, line) for plan, line in lines if line["run_id"] not in planned}
-    planned, tuning = (planned, tuning) if planned else (tuning, {})
-    records = {i: _planned(i, *planned[i], listing.records.get(i)) for i in planned}
+    reported, tuning = _lines(plans, chosen)
+    records = {run_id: _planned(run_id, *line, listing.records.get(run_id)) for run_id, line in reported.items()}
     if sweep is None:
         of_study = chosen or {i for i, record in listing.records.items() if record.study == study}
-        records |= {i: listing.records[i] for i in listing.records if i in of_study and i not in {*records, *tuning}}
-    table = runs_frame(list(records.values()), {i: plan.sweep_id for i, (plan, _) in planned.items()})
-    notes: list[str] = []
+        unplanned = of_study - {*reported, *tuning}
+        records |= {i: record for i, record in listing.records.items() if i in unplanned}
+    table = runs_frame(list(records.values()), {i: plan.sweep_id for i, (plan, _) in reported.items()})
+    not_shown: list[str] = []
     if study == NO_STUDY and sweep is None and not chosen:
-        plans, table, notes = _like_the_newest(plans, table)
-        shown = {plan.sweep_id for plan in plans}
-        tuning = {i: (plan, line) for i, (plan, line) in tuning.items() if plan.sweep_id in shown}
-    of_others = [record for i, record in listing.records.items() if i not in {*records, *tuning}]
-    grpo = [record for record in of_others if record.config.get("choices.loss") == "grpo"]
-    table = table if chosen else _with_references(table, runs_frame(grpo, {}))
+        plans, table, not_shown = _like_the_newest(plans, table)
+    if not chosen:
+        others = [record for i, record in listing.records.items() if i not in {*records, *tuning}]
+        table = _with_references(table, [record for record in others if record.config.get("choices.loss") == "grpo"])
     commands = [plan.command for plan in plans] or [record.command for record in records.values()]
     selected = _frames_of(listing, plans, study, table, every_sample=every_sample)
-    selected = replace(
+    return replace(
         selected,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
-        notes=(*notes, *selected.notes),
+        notes=(*not_shown, *selected.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
+        tuned=_tuned(listing, plans, study, tuning),
     )
-    if not tuning:
-        return selected
-    tuning_records = [_planned(i, *tuning[i], listing.records.get(i)) for i in tuning]
-    in_sweep = {i: plan.sweep_id for i, (plan, _) in tuning.items()}
-    return replace(selected, tuned=_frames_of(listing, plans, study, runs_frame(tuning_records, in_sweep)))
+
+
+Lines = dict[str, tuple[Sweep, Mapping[str, Any]]]  # by run id, the sweep that plans the run, and its line there
+
+
+def _lines(plans: Sequence[Sweep], chosen: Collection[str]) -> tuple[Lines, Lines]:
+    """(the runs to report, the tuning runs beside them). chosen: ids of runs, where these alone are wanted.
+
+    Of two lines on a run the later one counts, but a run that is planned for itself, too, is no control.
+    """
+    lines = [(plan, line) for plan in plans for line in plan.runs if not chosen or line["run_id"] in chosen]
+    lines.sort(key=lambda pair: not pair[1].get("control"))
+    reported = {line["run_id"]: (plan, line) for plan, line in lines if chosen or line.get("stage") != TUNING}
+    tuning = {line["run_id"]: (plan, line) for plan, line in lines if line["run_id"] not in reported}
+    return (reported, tuning) if reported else (tuning, {})
+
+
+def _tuned(listing: Catalogue, plans: Sequence[Sweep], study: str, tuning: Lines) -> Frames | None:
+    """The frames of the tuning runs of these sweeps; None without any."""
+    shown = {plan.sweep_id for plan in plans}
+    sweep_of = {i: plan.sweep_id for i, (plan, _) in tuning.items() if plan.sweep_id in shown}
+    if not sweep_of:
+        return None
+    records = [_planned(i, *tuning[i], listing.records.get(i)) for i in sweep_of]
+    return _frames_of(listing, plans, study, runs_frame(records, sweep_of))
 
 
 def _frames_of(
@@ -296,8 +311,9 @@ def _described(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -
     return replace(record, overrides=overrides, name=name, arm=arm, group_id=group_id, config=config, frozen=False)
 
 
-def _with_references(runs: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+def _with_references(runs: pd.DataFrame, grpo: list[RunRecord]) -> pd.DataFrame:
     """Add GRPO runs of other studies that share a setting with LAD runs that have no GRPO run beside them."""
+    others = runs_frame(grpo, {})
     if others.empty or runs.empty:
         return runs
     columns = [c for c in runs.columns if c.startswith(SETTING) and c in others.columns]
