@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from analysis.report.names import folder_name, joined
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
 
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Return the exit code. Bad input, or a study that does not exist, gives one line on standard error."""
     terminal.write_ascii_where_needed()
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         with terminal.unfailing_output():
             if arguments[:1] in VERBS:
@@ -232,23 +233,13 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
 
 
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
-    from analysis.report import report_cache
-
     name = frames.title
     if options.files:  # a folder of its own: it must not replace the report on the runs of this home
-        name = f"{report_cache.joined([file.stem for file in options.files])}-bundle"
+        name = f"{joined([file.stem for file in options.files])}-bundle"
     if options.tables or options.no_figures:  # a folder of its own: it must not replace the complete report
         name += "-part"
-    out = (options.out or layout.reports(home)).expanduser() / report_cache.folder_name(name)
-    option_texts = {k: str(v) for k, v in vars(options).items()}
-    option_texts |= {"out": str(out), "in_a_store": str(_is_in_a_store(frames))}
-    last_report = report_cache.Report.of(frames, out, option_texts, console)
-    if (text := last_report.unchanged()) is not None:
-        sys.stdout.write(text)
-        return last_report.outcomes
-    outcomes, files = _write_report(frames, options, out, console)
-    last_report.keep(console.export_text(styles=console.is_terminal, clear=True), outcomes, files)
-    return outcomes
+    out = (options.out or layout.reports(home)).expanduser() / folder_name(name)
+    return _write_report(frames, options, out, console)
 
 
 def _is_in_a_store(frames: Frames) -> bool:
@@ -256,20 +247,15 @@ def _is_in_a_store(frames: Frames) -> bool:
     return frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists())
 
 
-def _write_report(
-    frames: Frames, options: argparse.Namespace, out: Path, console: Console
-) -> tuple[set[str], list[Path]]:
-    """Build, write and print a report; returns (outcomes of its claims, the files written)."""
+def _write_report(frames: Frames, options: argparse.Namespace, out: Path, console: Console) -> set[str]:
+    """Build, write and print a report; returns the outcomes of its claims."""
     from analysis.report import report
-    from analysis.report.drawing import FigureProcess
     from analysis.report.render import claims, terminal
     from analysis.tables.comparison import ComparisonOptions
 
     only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
-    with_figures = not options.no_figures
-    beside = FigureProcess(frames) if with_figures else None
-    content = report.build(frames, only=only, with_figures=with_figures, ask=ask, beside=beside)
+    content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
     # Written before it is printed: Ctrl-C may end the printing early.
     files = report.write(frames, content, out)
     count_of = frames.runs["state"].value_counts()
@@ -285,4 +271,4 @@ def _write_report(
         console.print(f"  {file}", markup=False, soft_wrap=True)
     if _is_in_a_store(frames):
         console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-    return {verdict.outcome.value for verdict in content.claims}, files
+    return {verdict.outcome.value for verdict in content.claims}

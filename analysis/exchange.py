@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.frames.bundle import SUFFIX
+from analysis.report.names import folder_name, joined
 from rlvr.ledger import terminal
 from rlvr.ledger.sweeps import Ledger
 
@@ -32,8 +33,6 @@ examples:
 
 def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
     """(frames to bundle, the file to write). Raises LookupError if there is no such study, sweep or run."""
-    from analysis.report import report_cache
-
     parser = terminal.Parser(
         "python -m analysis bundle",
         description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
@@ -50,13 +49,12 @@ def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
     except ValueError as error:
         raise LookupError(str(error)) from None
     frames, name = _chosen(home, options.what)
-    return frames, _file(options.out or Path(report_cache.folder_name(name)))
+    return frames, _file(options.out or Path(folder_name(name)))
 
 
 def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     """(frames of one run of another trainer, the file to write). Raises LookupError for a dump that cannot be read."""
     from analysis.frames import dumps
-    from analysis.report import report_cache
 
     parser = terminal.Parser(
         "python -m analysis import",
@@ -87,7 +85,7 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
         options.dump, options.format, arm, options.seed, options.source, options.reward, options.correct_from
     )
     frames = dumps.frames(dump)
-    file = _file(options.out or Path(report_cache.folder_name(frames.rows[0].name)))
+    file = _file(options.out or Path(folder_name(frames.rows[0].name)))
     if file.exists():
         raise LookupError(f"{file} exists already. Pass another name with --out, or remove it.")
     return frames, file
@@ -109,7 +107,6 @@ def _as_typed(arm: str) -> str:
 def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:
     """(frames to bundle, a name for the file)."""
     from analysis.frames.load import catalogue, frames
-    from analysis.report.report_cache import joined
 
     listing, ledger = catalogue(home), Ledger(home)
     word = what[0] if len(what) == 1 else ""

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from analysis.frames.forked import end_with_parent
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 
@@ -31,7 +27,6 @@ T = TypeVar("T")
 
 FORMAT = "3"  # raise it when the content of the cache, or the way in which it is computed, changes
 THREADS = 2  # Arrow parses and writes outside Python's lock
-MANY = 24  # number of runs from which on two processes are faster than one
 _FORMAT, _READ_FROM = b"rlvr.format", b"rlvr.read_from"
 
 
@@ -67,18 +62,10 @@ def rows(
     return pa.table({"run_id": pa.array([], pa.string())}) if known is None else _rows_of(known, wanted)
 
 
-def in_processes(parse: Callable[[S], T], sources: Sequence[S]) -> list[T]:
-    """`parse` of each source, in two processes, for work under Python's lock. In this process for few sources, or where
-    forking is not safe."""
-    if len(sources) < MANY or sys.platform != "linux":
-        return [parse(source) for source in sources]
-    with multiprocessing.get_context("fork").Pool(THREADS, end_with_parent, (os.getpid(),)) as pool:
-        return pool.map(parse, sources, chunksize=8)
-
-
-def in_threads(parse: Callable[[str], T], run_ids: Sequence[str]) -> list[T]:
+def in_threads(parse: Callable[[S], T], sources: Sequence[S]) -> list[T]:
+    """`parse` of each source."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(parse, run_ids))
+        return list(pool.map(parse, sources))
 
 
 def _with_run_id(run_id: str, part: pa.Table) -> pa.Table:

@@ -40,7 +40,7 @@ class Counts:
         self._home, self._files = home, {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
         files = self._files
         states = {i: cache.state_of(of_run) for i, of_run in files.items()}
-        table = cache.rows(home, "counts", states, lambda ids: cache.in_processes(_count, [files[i] for i in ids]))
+        table = cache.rows(home, "counts", states, lambda ids: cache.in_threads(_count, [files[i] for i in ids]))
         self._table = table if table.num_rows else _NONE
         self.states: Mapping[str, str] = states  # of the files of each run
 

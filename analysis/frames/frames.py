@@ -56,7 +56,7 @@ class Frames:
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share
 
     @cached_property
-    def rows(self) -> list[typed_rows.Run]:
+    def rows(self) -> list[typed_rows.RunRow]:
         """The rows of `runs`, typed."""
         return typed_rows.rows(self.runs)
 

@@ -121,11 +121,10 @@ class Journals:
         return self._derived[run_id]
 
     def _derive_stale(self) -> None:
-        """Parse the journals that have changed since they were cached, on two cores. It forks: call it before threads
-        are started."""
+        """Parse the journals that have changed since they were cached."""
         _, known = cache.read(layout.analysis_cache(self.home) / "faults.parquet", ["run_id"])
         stale = [i for i, state in self._states.items() if state and known.get(i) != state and i not in self._derived]
-        self._derived.update(zip(stale, cache.in_processes(_derive, [self._files[i] for i in stale]), strict=True))
+        self._derived.update(zip(stale, cache.in_threads(_derive, [self._files[i] for i in stale]), strict=True))
 
     def _long(self, run_id: str, columns: Sequence[str] | None) -> pd.DataFrame:
         if not self._states[run_id]:

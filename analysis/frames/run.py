@@ -16,7 +16,7 @@ REPETITION = ":again"  # suffix of the group id of runs that repeat an arm with 
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunRow:
     """One planned run.
 
     typed: its overrides. command: the command that launched it. config: dotted key to plain value, known values only.
@@ -52,14 +52,14 @@ class Run:
         return self.config.get(f"choices.{key}", self.config.get(key))
 
 
-def rows(runs: pd.DataFrame) -> list[Run]:
+def rows(runs: pd.DataFrame) -> list[RunRow]:
     """The typed rows of a frame `runs`."""
     columns = [c for c in runs.columns if str(c).startswith(CONFIG)]
-    typed_rows: list[Run] = []
+    typed_rows: list[RunRow] = []
     for row in records(runs):
         config = {str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])}
         typed_rows.append(
-            Run(
+            RunRow(
                 run_id=str(row["run_id"]),
                 group_id=str(row["group_id"]),
                 name=str(row["name"]),
@@ -83,9 +83,9 @@ def rows(runs: pd.DataFrame) -> list[Run]:
     return typed_rows
 
 
-def check_seeds(runs: Iterable[Run]) -> None:
+def check_seeds(runs: Iterable[RunRow]) -> None:
     """Raises LookupError, with their names, for two runs of one arm with one seed: it is not known which one counts."""
-    first: dict[tuple[str, int], Run] = {}
+    first: dict[tuple[str, int], RunRow] = {}
     for run in runs:
         other = first.setdefault((run.group_id, run.seed), run)
         if other is not run and run.group_id:  # "": the arm of the run is not known

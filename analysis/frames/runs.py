@@ -119,7 +119,7 @@ def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | U
 
     if not any(states.values()):
         return {}
-    rows = cache.rows(home, "configs", states, lambda ids: cache.in_processes(_parsed, [folders[i] for i in ids]))
+    rows = cache.rows(home, "configs", states, lambda ids: cache.in_threads(_parsed, [folders[i] for i in ids]))
     return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in rows.to_pylist()}
 
 

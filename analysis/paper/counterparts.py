@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
@@ -228,7 +228,7 @@ def _has(arm: Arm, word: str) -> bool:
     return arm_value is not None and words.equal(arm_value, value) != key.endswith("!")
 
 
-def _is_model(run: Run, name: str) -> bool:
+def _is_model(run: RunRow, name: str) -> bool:
     return run.knob("model") == name or _names(str(run.knob("model.path") or ""), name)
 
 

@@ -17,7 +17,7 @@ from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.counterparts import of_runs
 from analysis.paper.figures import figures
-from analysis.report.drawing import FigureProcess, RenderedFigure, available, draw
+from analysis.report.drawing import RenderedFigure, available, draw
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
 from analysis.report.render import latex, markdown, to_csv
@@ -64,13 +64,12 @@ def build(
     only: Sequence[str] | None = None,
     with_figures: bool = True,
     ask: ComparisonOptions | None = None,
-    beside: FigureProcess | None = None,
 ) -> Content:
     """Build every table and figure that has runs, the comparison first.
 
     only: the names of the tables to build. ask: the options of the comparison, whose reference the table of policies
-    takes too. beside: the process that is already drawing the figures. LookupError for an unknown table, metric, arm
-    or knob, and if none of the named tables applies to these runs.
+    takes too. LookupError for an unknown table, metric, arm or knob, and if none of the named tables applies to these
+    runs.
     """
     chosen = list(dict.fromkeys(only or ()))
     known = _names()
@@ -84,11 +83,8 @@ def build(
         applicable = ", ".join(table.name for table in _tables(frames, known, ask)) or "none yet"
         raise LookupError(f"--tables: {'; '.join(absent)}. Tables of these runs: {applicable}.")
     claims, others = tuple(verdicts(frames)), tuple(findings(frames))
-    data = interactive(frames)  # while another process may still be drawing
-    if not with_figures:
-        return Content(claims, others, tuple(tables), (), data, absent)
-    drawn = beside.figures() if beside else draw(frames)
-    return Content(claims, others, tuple(tables), (*drawn, *of_papers(tables)), data, absent)
+    drawn = (*draw(frames), *of_papers(tables)) if with_figures else ()
+    return Content(claims, others, tuple(tables), drawn, interactive(frames), absent)
 
 
 def _names() -> list[str]:

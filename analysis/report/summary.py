@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.report.grid import difference_text
 from analysis.report.table import Table
 from analysis.scores import words
@@ -113,7 +113,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]
         }
 
 
-def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) -> float:
+def _result(frames: Frames, run: RunRow, metric: Metric, sources: Sequence[str]) -> float:
     """What the last evaluation of a run logged, averaged over benchmarks; NaN where it logged nothing."""
     steps = frames.digest.steps(run.run_id)
     if not steps or not sources:
@@ -122,7 +122,7 @@ def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) ->
     return math.fsum(values) / len(values)
 
 
-def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
+def _cost(frames: Frames, run: RunRow) -> tuple[float, float, float]:
     """(hours of steps and evaluations, device-hours, millions of sampled tokens) of a run up to its last step."""
     last = frames.digest.last(run.run_id)
     run_hours = hours(frames, run.run_id, last)

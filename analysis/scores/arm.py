@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames.frames import SETTING, Frames
-from analysis.frames.run import CONFIG, REPETITION, Run
+from analysis.frames.run import CONFIG, REPETITION, RunRow
 from analysis.scores import words
 from rlvr.ledger.cause import State
 
@@ -59,7 +59,7 @@ class Arm:
     eta: float
     beta: float
     variant: str
-    runs: tuple[Run, ...]  # by seed
+    runs: tuple[RunRow, ...]  # by seed
     tuned: frozenset[str] = frozenset()  # knobs with the best value of each arm: arms are compared in spite of them
 
     @property
@@ -67,13 +67,13 @@ class Arm:
         return tuple(run.run_id for run in self.runs)
 
     @property
-    def drawn(self) -> tuple[Run, ...]:
+    def drawn(self) -> tuple[RunRow, ...]:
         """The runs whose mean curves show: those that finished, or all while none has. One that ended early would end
         the curve, or shift it from there on."""
         return tuple(run for run in self.runs if run.state == State.FINISHED) or self.runs
 
     @property
-    def first(self) -> Run:
+    def first(self) -> RunRow:
         return self.runs[0]
 
     @property
@@ -120,7 +120,7 @@ def _with_tuned(frames: Frames, of_study: list[Arm]) -> list[Arm]:
     return [replace(arm, tuned=keys) for arm in of_study] if len(set(others)) == len(others) else of_study
 
 
-def arms_of(runs: Sequence[Run]) -> list[Arm]:
+def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     """The arms of any runs, planned ones included, in the order of `arms`."""
     swept = words.swept_within(runs)
     setting_keys = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
@@ -153,7 +153,7 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
     return sorted(of_runs, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_nan_as_least(a.eta), a.variant))
 
 
-def _settings(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, str]:
+def _settings(runs: Sequence[RunRow], keys: Sequence[str]) -> dict[str, str]:
     """By run, its setting in words. Long values are shortened unless two settings would then read alike."""
     full = {run.run_id: describe(run, keys, shown=words.value_text) for run in runs}
     short = {run.run_id: describe(run, keys) for run in runs}
@@ -161,26 +161,26 @@ def _settings(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, str]:
     return {i: short[i] if num_alike[short[i]] == 1 else full[i] for i in full}
 
 
-def _parts(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
+def _parts(runs: Iterable[RunRow], key: Callable[[RunRow], str]) -> dict[str, list[RunRow]]:
     """The runs by key, keys sorted; runs of one key keep their order."""
-    parts: dict[str, list[Run]] = {}
+    parts: dict[str, list[RunRow]] = {}
     for run in runs:
         parts.setdefault(key(run), []).append(run)
     return dict(sorted(parts.items()))
 
 
-def _setting_keys(runs: Sequence[Run]) -> list[str]:
+def _setting_keys(runs: Sequence[RunRow]) -> list[str]:
     prefixes = tuple(p.removeprefix(CONFIG) for p in SETTING)
     return sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
 
 
-def _own_keys(runs: Sequence[Run], setting_keys: Sequence[str]) -> list[str]:
+def _own_keys(runs: Sequence[RunRow], setting_keys: Sequence[str]) -> list[str]:
     """The keys in which runs of one loss and setting differ, except those that fields of an arm contain."""
     keys = {k for run in runs for k in run.config if not k.startswith(_NAMED) and k not in setting_keys}
     return _differing(runs, sorted(keys))
 
 
-def _variants(firsts: Mapping[str, Run], own_keys: Sequence[str]) -> dict[str, str]:
+def _variants(firsts: Mapping[str, RunRow], own_keys: Sequence[str]) -> dict[str, str]:
     """By group, the text that distinguishes it from the others, without knobs that are off.
 
     Where several groups would read alike: with the knobs that are off; then with the knobs that only some of them have
@@ -198,7 +198,7 @@ def _variants(firsts: Mapping[str, Run], own_keys: Sequence[str]) -> dict[str, s
     return variants | {i: i for alike in _alike(firsts, variants) for i in alike}
 
 
-def _alike(firsts: Mapping[str, Run], variants: Mapping[str, str]) -> list[list[str]]:
+def _alike(firsts: Mapping[str, RunRow], variants: Mapping[str, str]) -> list[list[str]]:
     """Groups of one divergence, η and β that have the same variant."""
     by_name: dict[tuple[str, ...], list[str]] = {}
     for i, run in firsts.items():
@@ -226,18 +226,18 @@ def differing(frames: Frames, without: tuple[str, ...]) -> list[str]:
     return [k for k in _differing(frames.rows, sorted(keys)) if not _repeats(frames.rows, k)]
 
 
-def _repeats(runs: Sequence[Run], key: str) -> bool:
+def _repeats(runs: Sequence[RunRow], key: str) -> bool:
     """Whether a component's knob has the value of the top-level key of its name in every run."""
     name = key.rpartition(".")[2]
     return key != name and all(name in run.config and run.config.get(key) == run.config[name] for run in runs)
 
 
-def _differing(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:
+def _differing(runs: Sequence[RunRow], keys: Iterable[str]) -> list[str]:
     """The keys for which the runs that have them have different values."""
     return [k for k in keys if len({repr(run.config[k]) for run in runs if k in run.config}) > 1]
 
 
-def describe(run: Run, keys: Iterable[str], shown: Callable[[Any], str] = words.short) -> str:
+def describe(run: RunRow, keys: Iterable[str], shown: Callable[[Any], str] = words.short) -> str:
     """`lr=1e-05, task.size=17`: the values of these keys in a run, with `shown` as their text."""
     values: dict[str, str] = {}
     for key in sorted(k for k in keys if run.config.get(k) not in (None, "")):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 
 Array = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ def modes_covered(learned: Array, target: Array, reward: Array) -> Array:
     return np.sum(share, axis=0).astype(float)
 
 
-def temperature(run: Run) -> float:
+def temperature(run: RunRow) -> float:
     """η of the target P_A ∝ e^{A/η} that is a run's optimum; NaN without such a target.
 
     It is η for LAD, 1/β for FlowRL, and for other losses the coefficient of the KL penalty, as if that were exact: with
@@ -72,7 +72,7 @@ def temperature(run: Run) -> float:
     return coefficient if coefficient > 0 else np.nan
 
 
-def of_policy(policy: pd.DataFrame, run: Run) -> dict[str, float]:
+def of_policy(policy: pd.DataFrame, run: RunRow) -> dict[str, float]:
     """ "total variation" and "modes covered" of a run's stored policy, a row per bandit arm; {} without a target."""
     eta = temperature(run)
     if policy.empty or np.isnan(eta):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.scores.arm import arms
 from analysis.scores.selection import value_of
 from rlvr.ledger.cause import State
@@ -25,7 +25,7 @@ class Explored:
     validation split if that was measured."""
 
     knobs: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRow, ...]
     values: tuple[tuple[str, ...], ...]  # by run
     results: tuple[float, ...]
     importance: Mapping[str, float]  # most important first; NaN: too few runs
@@ -33,7 +33,7 @@ class Explored:
 
 def explored(frames: Frames) -> Explored | None:
     """None unless several runs differ in two knobs or more."""
-    rows: list[tuple[Run, dict[str, str], float]] = []
+    rows: list[tuple[RunRow, dict[str, str], float]] = []
     knobs = list(dict.fromkeys(key for arm in arms(frames) for key in arm.knobs))
     for arm in arms(frames):
         values = {key: value for key in knobs if (value := value_of(arm, key)) is not None}
@@ -51,7 +51,7 @@ def explored(frames: Frames) -> Explored | None:
     return Explored(tuple(varied), tuple(run for run, _, _ in rows), texts, tuple(results), ranked)
 
 
-def _result(frames: Frames, run: Run) -> float:
+def _result(frames: Frames, run: RunRow) -> float:
     steps = frames.digest.steps(run.run_id)
     names = [n for n in frames.digest.names(run.run_id) if n.startswith((EVALUATION, VALIDATION))]
     last = {name: frames.digest.logged(run.run_id, name, steps[-1]) for name in names} if steps else {}

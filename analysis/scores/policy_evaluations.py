@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames.frames import Frames
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, mean_of
 from analysis.scores.contrast import Scores
@@ -22,7 +22,7 @@ def evaluations(frames: Frames) -> list[Arm]:
     return [arm for arm in arms(frames) if is_evaluation(arm.first)]
 
 
-def is_evaluation(run: Run) -> bool:
+def is_evaluation(run: RunRow) -> bool:
     return bool(run.knob("policy.digest"))
 
 
@@ -32,7 +32,7 @@ def label(arm: Arm) -> str:
     return " ".join([policy_of(arm.first), *others])
 
 
-def policy_of(run: Run) -> str:
+def policy_of(run: RunRow) -> str:
     """The policy that a run evaluates, as it was named at the launch."""
     return next((word.partition("=")[2] for word in run.typed if word.startswith("policy=")), run.name)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.frames.frames import Frames, TextsOfProblems
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of
 from analysis.scores.contrast import Scores
@@ -139,7 +139,9 @@ def _cell(scores: Scores, planned: int, state: str) -> Cell:
     return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not evaluated")
 
 
-def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], metrics: Sequence[Metric]) -> _Evaluation:
+def _evaluation(
+    frames: Frames, run: RunRow, step: int, sources: Sequence[str], metrics: Sequence[Metric]
+) -> _Evaluation:
     now = [judged for source in sources if (judged := frames.problem_counts(run.run_id, step, source)) is not None]
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
@@ -159,7 +161,9 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
     return _Evaluation(run.seed, problems, values, numbers, shares)
 
 
-def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems: Sequence[tuple[str, str]]) -> Array:
+def _correct_at_first(
+    frames: Frames, run: RunRow, sources: Sequence[str], problems: Sequence[tuple[str, str]]
+) -> Array:
     """By problem, the number of correct samples of the base policy; NaN if none of its samples was judged."""
     first = [judged for source in sources if (judged := frames.problem_counts(run.run_id, 0, source)) is not None]
     rows = [row for judged in first for row in zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)]

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import parse_yaml
 
@@ -39,7 +39,7 @@ class Label:
     knobs: Mapping[str, str]  # key as typed to value as typed
 
 
-def typed(run: Run) -> dict[str, str]:
+def typed(run: RunRow) -> dict[str, str]:
     """The overrides of a run without those that make no other arm; numbers as in its command, 1e-4 and not 0.0001.
 
     Numbers that a search has proposed have four significant digits, as in the names of its runs.
@@ -65,7 +65,7 @@ def _values_in_command(command: str) -> dict[str, list[str]]:
     return values_of
 
 
-def swept_within(runs: Sequence[Run]) -> set[str]:
+def swept_within(runs: Sequence[RunRow]) -> set[str]:
     """The keys that some sweep varies between its own runs."""
     values: dict[tuple[str, str], set[str]] = {}
     for run in runs:
@@ -74,7 +74,7 @@ def swept_within(runs: Sequence[Run]) -> set[str]:
     return {key for (sweep, key), in_sweep in values.items() if sweep and len(in_sweep) > 1}
 
 
-def shared(runs: Sequence[Run]) -> dict[str, str]:
+def shared(runs: Sequence[RunRow]) -> dict[str, str]:
     """The knobs that were typed for all of these runs with the same value."""
     of_runs = [typed(run) for run in runs]
     return _common(of_runs) if of_runs else {}
@@ -95,7 +95,7 @@ def covers(swept: Collection[str], key: str) -> bool:
     return any(key == k or key.startswith(f"{k}.") for k in swept)
 
 
-def labels(firsts: Mapping[str, Run]) -> dict[str, Label]:
+def labels(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
     """By group, the label that distinguishes its arm from the others of a setting. firsts: a run of each group.
 
     A knob that was typed with several values is in the label of every arm, from its config if it was not typed for it;
@@ -114,7 +114,7 @@ def labels(firsts: Mapping[str, Run]) -> dict[str, Label]:
 
 
 def _varied_knobs(
-    run: Run, typed_knobs: Mapping[str, str], varied: Sequence[str], several: Collection[str]
+    run: RunRow, typed_knobs: Mapping[str, str], varied: Sequence[str], several: Collection[str]
 ) -> dict[str, str]:
     """The varied knobs of a run, as typed; those typed with several values else from its config."""
     knobs: dict[str, str] = {}
@@ -125,14 +125,14 @@ def _varied_knobs(
     return knobs
 
 
-def _configured(run: Run, key: str) -> str | None:
+def _configured(run: RunRow, key: str) -> str | None:
     """The value of a knob in a run's config; None if the run does not have the knob, or it is off."""
     value = run.knob(key)
     return None if value in (None, "") or str(value) in ("none", "None") else value_text(value)
 
 
 def _made_distinct(
-    knobs_of: Mapping[str, dict[str, str]], firsts: Mapping[str, Run], varied: Sequence[str]
+    knobs_of: Mapping[str, dict[str, str]], firsts: Mapping[str, RunRow], varied: Sequence[str]
 ) -> dict[str, dict[str, str]]:
     """By group, its knobs. Knobs that are empty or equal to another group's are completed by knobs typed for others, by
     chosen options, by any config key; if the texts are still equal, as with values that differ beyond the digits shown,
@@ -153,7 +153,7 @@ def _made_distinct(
     return {i: {**knobs, "group": i} if num_alike[text(knobs)] > 1 else knobs for i, knobs in completed.items()}
 
 
-def _single_arm(run: Run) -> dict[str, str]:
+def _single_arm(run: RunRow) -> dict[str, str]:
     """The knobs that label a single arm: its loss. Of what has none, an evaluation has its policy, and an import the
     name (`arm`) or the knobs that were typed for it."""
     if run.loss:
@@ -162,7 +162,7 @@ def _single_arm(run: Run) -> dict[str, str]:
     return {"policy": str(policy)} if policy else typed(run) or {"loss": ""}
 
 
-def _differing(runs: Sequence[Run]) -> list[str]:
+def _differing(runs: Sequence[RunRow]) -> list[str]:
     """The config keys in which runs differ, without seeds and keys that make no other arm."""
     silent, parts = _SILENT - {"choices"}, ("._partial_", "._target_", ".seed")
     keys = sorted({key for run in runs for key in run.config})

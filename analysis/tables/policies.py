@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames
-from analysis.frames.run import Run
+from analysis.frames.run import RunRow
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import Arm, settings
@@ -196,7 +196,7 @@ def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
     return float(low)
 
 
-def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, ProblemCounts]]:
+def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[RunRow, ProblemCounts]]:
     """The counts of the last evaluation of each run that has them."""
     points = last_points(frames, arm)
     counted = [
@@ -207,7 +207,7 @@ def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, ProblemCou
     return [(run, judged) for run, judged in counted if judged is not None]
 
 
-def _numbers(frames: Frames, arm: Arm, read: Callable[[Run, int], float]) -> Cell:
+def _numbers(frames: Frames, arm: Arm, read: Callable[[RunRow, int], float]) -> Cell:
     """A cell of one number per run. read: the number of a run at a step, NaN where there is none."""
     points = last_points(frames, arm)
     evaluated = [run for run in arm.runs if run.run_id in points]

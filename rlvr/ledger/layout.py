@@ -155,11 +155,6 @@ def analysis_cache(home: Path) -> Path:
     return reports(home) / ".cache"
 
 
-def remembered_report(home: Path, name: str) -> Path:
-    """Inputs and content of the last report of this name, so that an unchanged one is not made again."""
-    return analysis_cache(home) / "reports" / f"{name}.json"
-
-
 def mlflow_database(home: Path) -> Path:
     return home / "mlflow.db"
 

@@ -417,18 +417,6 @@ def test_mlflow_and_the_ledger_give_the_same_tables(both):
 
 
 @pytest.mark.slow
-def test_the_client_reads_what_sql_reads(both):
-    from analysis.frames.mlflow_reader import MlflowReader
-
-    uri = f"sqlite:///{both / 'mlflow.db'}"
-    sql, client = MlflowReader(uri), MlflowReader(uri)
-    client.sql = False  # as for a server
-    assert sql.runs() == client.runs()
-    ids = list(sql.runs())
-    pd.testing.assert_frame_equal(sql.metrics(ids), client.metrics(ids))
-
-
-@pytest.mark.slow
 def test_a_replayed_step_in_mlflow_keeps_its_first_value(both):
     values = load(both, source="mlflow").metrics.query("name == 'reward/accuracy' and step == 1")["value"]
     assert sorted(values) == pytest.approx([0.2 + 0.01 / 2 + 0.01, 0.2 + 0.01 / 0.5 + 0.02])  # hd at 2, js at 0.5

@@ -289,21 +289,6 @@ def test_help_needs_no_pandas(tmp_path):
     assert "examples:" in command("--help").stdout
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_two_processes_draw_the_same_bytes_as_one(home, content, killed):
-    frames = load(home)
-    second = drawing.FigureProcess(frames)
-    if killed:
-        second._process.kill()
-    drawn = second.figures()
-    expected = [figure for figure in content.figures if figure.name in drawing.available(drawing.figure_package)]
-    assert [figure.name for figure in drawn] == [figure.name for figure in expected]
-    assert len(expected) >= 3
-    for figure, alone in zip(drawn, expected, strict=True):
-        assert figure.encoded("png") == alone.encoded("png")
-        assert figure.encoded("pdf") == alone.encoded("pdf")
-
-
 def test_analysis_imports_no_torch():
     code = (
         "import sys, analysis.report.report as r; r.available(r.table_package); r.draw;"
