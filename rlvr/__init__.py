@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlvr.run import compose, load, run, sweep
 
 __all__ = ["compose", "load", "run", "sweep"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,202 @@
+"""Arithmetic asked in plain words, for pretrained language models: a small one learns a level within minutes.
+
+Levels: 1, sums and products of digits from 2 to 9; 2, sums and differences of two digits; 3, a + b − c; 4, word
+problems of two steps. Every problem is asked in one of several phrasings. The answer of a response is its last number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from rlvr.records import Outcome, Problem, Reward, Split, binary
+from rlvr.task.procedural import Dice, Procedural
+from rlvr.task.sources import check_template
+
+LEVELS = (1, 2, 3, 4)
+SIDES = 8  # one problem in SIDES is a test problem, one a validation problem
+NUM_PROBLEMS = {1: 128, 2: 10_000, 3: 50_000, 4: 20_000}  # of a level, at least; each in every phrasing
+
+EXPRESSIONS = (
+    "What is {}?",
+    "Calculate {}.",
+    "Compute {}.",
+    "How much is {}?",
+    "{} = ?",
+    "Please work out {}.",
+    "Tell me the result of {}.",
+    "Find the value of {}.",
+)
+# Stories of level 4: a text, and the value of its numbers; b is at most a.
+STORIES: tuple[tuple[str, Callable[..., int]], ...] = (
+    (
+        "Ann has {a} apples. She buys {c} more and gives {b} of them to Tom. How many apples does Ann have?",
+        lambda a, b, c, **_: a + c - b,
+    ),
+    (
+        "A bus carries {a} people. At a stop {b} get off and {c} get on. How many people are on the bus?",
+        lambda a, b, c, **_: a - b + c,
+    ),
+    (
+        "A box holds {d} pens. Sam has {e} full boxes and {c} single pens. How many pens does Sam have?",
+        lambda c, d, e, **_: d * e + c,
+    ),
+    (
+        "A baker makes {d} trays of {e} rolls, and then {c} more rolls. How many rolls are there?",
+        lambda c, d, e, **_: d * e + c,
+    ),
+    (
+        "Mia saves {d} euros a week for {e} weeks. Her aunt gives her {c} euros. How many euros does Mia have?",
+        lambda c, d, e, **_: d * e + c,
+    ),
+    (
+        "There are {a} birds in a tree. {b} fly away, and then {c} arrive. How many birds are in the tree?",
+        lambda a, b, c, **_: a - b + c,
+    ),
+)
+# A minus sign belongs to a number unless something stands before it: 12-5 and 12 -5 end in 5. No numbers: 5%, 5th.
+NUMBER = re.compile(
+    r"(?:(?<![\w)])(?<![\w)] )[-−])?(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w%]|\.\d)", re.ASCII
+)
+
+
+class Sum(NamedTuple):
+    level: int
+    expression: str  # "7 + 5", or the text of a story
+    value: int
+    phrasing: int  # of EXPRESSIONS; 0 for a story
+
+    @property
+    def question(self) -> str:
+        return self.expression if self.level == 4 else EXPRESSIONS[self.phrasing].format(self.expression)
+
+
+class Sums(Procedural[Sum]):
+    """Arithmetic in words.
+
+    level: of the training problems, 1 to 4, or a list of levels that take turns. test_levels: those of the held-out
+        benchmarks sums_1 to sums_4; None: those that are trained.
+    template: the prompt, with {problem} where the question goes.
+    test_problems, validation_problems: number of problems of each benchmark. seed: selects the problems; it is not the
+        seed of a run. A hash of the arithmetic, whatever its phrasing, assigns one in eight to the test problems and
+        one to the validation problems. train_problems: `rlvr.task.procedural.Procedural`.
+    max_tokens: default limit of a response.
+    """
+
+    name = "sums"
+    source = "sums"
+
+    def __init__(
+        self,
+        *,
+        level: int | Sequence[int],
+        test_levels: Sequence[int] | None,
+        template: str,
+        test_problems: PositiveInt,
+        validation_problems: NonNegativeInt | None,
+        train_problems: PositiveInt | None,
+        seed: NonNegativeInt,
+        max_tokens: PositiveInt,
+    ) -> None:
+        self.levels = _levels("level", [level] if isinstance(level, int) else level)
+        self.test_levels = self.levels if test_levels is None else _levels("test_levels", test_levels)
+        check_template(template)
+        self.template, self.seed, self.max_tokens = template, seed, max_tokens
+        fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self.test_levels)
+        super().__init__(
+            test_problems=test_problems,
+            validation_problems=validation_problems,
+            train_problems=train_problems,
+            num_items=fewest,
+            share=2 / SIDES,
+            kind="problems of a level",
+        )
+
+    def draws(self, stream: str, index: int) -> Iterator[Sum]:
+        split, _, level = stream.partition(" ")
+        asked = int(level) if level else self.levels[index % len(self.levels)]
+        for attempt in count():
+            item = _drawn(asked, Dice(f"sums {self.seed} {stream} {index} {attempt}"))
+            if not level or _side(item) == split:
+                yield item
+
+    def held_out(self, item: Sum) -> bool:
+        return _side(item) != "train"
+
+    def held_out_streams(self, split: Split) -> Sequence[str]:
+        return [f"{split} {level}" for level in self.test_levels]
+
+    def source_of(self, item: Sum) -> str:
+        return f"sums_{item.level}"
+
+    def posed(self, item: Sum) -> tuple[str, list[Any]]:
+        """The answer is [the value, the expression]."""
+        return self.template.replace("{problem}", item.question), [item.value, item.expression]
+
+    def solution(self, problem: Problem) -> str:
+        return str(problem.answer[0])
+
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The last number outside of repetitions of the question, without commas; None if there is none."""
+        numbers = NUMBER.findall(_without(problem.answer[1], response))
+        return numbers[-1].replace(",", "").replace("−", "-") if numbers else None
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 where the answer is the value. A response without any number is unparsable; one that only repeats the
+        question is wrong.
+        """
+        return [binary(self._judged(problem, text)) for problem, text in answers]
+
+    def _judged(self, problem: Problem, text: str) -> Outcome:
+        answer = self.answer(problem, text)
+        if answer is None:
+            return "wrong" if NUMBER.search(text) else "unparsable"
+        return "correct" if float(answer) == problem.answer[0] else "wrong"
+
+
+def _levels(knob: str, levels: Sequence[int]) -> tuple[int, ...]:
+    if not levels or not set(levels) <= set(LEVELS) or len(set(levels)) < len(levels):
+        raise ValueError(f"task.{knob}={list(levels)}: one or several of the levels {LEVELS}, each once.")
+    return tuple(levels)
+
+
+def _drawn(level: int, dice: Dice) -> Sum:
+    """A random problem of a level."""
+    if level == 4:
+        return _story(dice)
+    phrasing = dice.below(len(EXPRESSIONS))
+    if level == 1:
+        a, b = 2 + dice.below(8), 2 + dice.below(8)
+        return Sum(1, f"{a} + {b}", a + b, phrasing) if dice.below(2) else Sum(1, f"{a} * {b}", a * b, phrasing)
+    a, b = 10 + dice.below(90), 10 + dice.below(90)
+    if level == 3:
+        c = 1 + dice.below(a + b)
+        return Sum(3, f"{a} + {b} - {c}", a + b - c, phrasing)
+    if dice.below(2):
+        return Sum(2, f"{a} + {b}", a + b, phrasing)
+    a, b = max(a, b), min(a, b)
+    return Sum(2, f"{a} - {b}", a - b, phrasing)
+
+
+def _story(dice: Dice) -> Sum:
+    kind = dice.below(len(STORIES))
+    text, result = STORIES[kind]
+    numbers = {"a": 10 + dice.below(40), "c": 1 + dice.below(20), "d": 2 + dice.below(8), "e": 2 + dice.below(8)}
+    numbers["b"] = 1 + dice.below(numbers["a"])
+    return Sum(4, text.format(**numbers), result(**numbers), 0)
+
+
+def _side(item: Sum) -> Split:
+    """The split of a problem: by its arithmetic alone, so that two phrasings of one are never on two sides."""
+    number = hashlib.blake2b(f"{item.level} {item.expression}".encode(), digest_size=8).digest()[0] % SIDES
+    return "test" if number == 0 else "validation" if number == 1 else "train"
+
+
+def _without(expression: str, response: str) -> str:
+    """The response without repetitions of the question's expression or story, however they are spaced."""
+    return re.sub(r"\s*".join(map(re.escape, expression.split())), " ", response)
