@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from analysis.report.names import folder_name, joined
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.cause import State
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
+    from analysis.report.report import Content
+    from analysis.scores.claim import Verdict
 
 EXAMPLES = """\
 examples:
-  python -m analysis                        the newest study: tables here, everything in reports/<study>/
-  python -m analysis --all                  every study
+  python -m analysis                        the newest study: what decides here, everything in reports/<study>/
+  python -m analysis --all                  the same, with every table here
+  python -m analysis --studies              every study
   python -m analysis first-try              a study or a sweep by its name, or a sweep by its id
   python -m analysis eta --tables eta --no-figures
   python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
   python -m analysis eta --claims --exit-code
+  python -m analysis eta --json             verdicts, tables and files, for a program
   python -m analysis --source mlflow --uri http://tracking:5000
   python -m analysis bundle study=eta       a study as one file (bundle --help)
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
@@ -84,7 +89,7 @@ def parser() -> terminal.Parser:
     selection.add_argument(
         "--sweep", metavar="NAME", help="only the runs of this sweep: its name, its id or the beginning of it"
     )
-    selection.add_argument("--all", action="store_true", help="every study, newest first")
+    selection.add_argument("--studies", action="store_true", help="every study, newest first")
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument(
         "--source",
@@ -104,6 +109,8 @@ def parser() -> terminal.Parser:
         "--against", metavar="ARM", default="", help="what arms are compared to, as in 'loss=grpo lr=1e-4', or base"
     )
     parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
+    parser.add_argument("--all", action="store_true", help="print every table, with its notes")
+    parser.add_argument("--json", action="store_true", help="for programs: print a list of studies as JSON")
     parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     parser.add_argument(
         "--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing"
@@ -123,7 +130,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     options.name = next((word for word in options.words if not _is_file(word)), "")
     named = list(options.words)
     named += [f"--{name} {value}" for name in ("study", "sweep") if (value := getattr(options, name))]
-    named += ["--all"] if options.all else []
+    named += ["--studies"] if options.studies else []
     if len(named) > max(1, len(options.files)):
         raise LookupError(
             f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(named)} names several. To compare "
@@ -139,7 +146,10 @@ def _reject_unread(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value and not value.replace(",", " ").split():
             raise LookupError(f"--{name} {value}: there is no name in it. Type names with commas between, or drop it.")
-    of_report = ("metrics", "against", "across", "tables", "out")
+    if options.all and (options.tables or options.json):
+        of_all = "--tables, which prints those that it names" if options.tables else "--json, which has every table"
+        raise LookupError(f"--all has no effect with {of_all}. Drop --all.")
+    of_report = ("metrics", "against", "across", "tables", "out", "all")
     typed = [f"--{name}" for name in of_report if getattr(options, name)]
     if options.claims and typed:
         raise LookupError(
@@ -195,80 +205,96 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
         home = terminal.home(options.home)
     except ValueError as error:
         raise LookupError(str(error)) from None
+    others: list[str] = []
     if options.files:
         from analysis.frames import bundle
 
-        return _study(bundle.merged([bundle.read(file) for file in options.files]), options, home, console)
-    listing = catalogue(home, source=options.source, uri=options.uri)
-    known_studies = listing.studies()
-    if options.name in known_studies:
-        options.study = options.name
-    elif sweep := options.sweep or options.name:
-        return _study(frames(listing, sweep=sweep), options, home, console)
-    if options.study:
-        studies = [options.study]
+        chosen = [bundle.merged([bundle.read(file) for file in options.files])]
     else:
-        studies = known_studies if options.all else known_studies[:1]
-    outcomes = set[str]()
-    for study in studies or [None]:
-        outcomes |= _study(frames(listing, study=study), options, home, console)
-    others = [study for study in known_studies if study not in studies]
-    if others and not options.claims:
-        console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --all)", markup=False)
-    return outcomes
+        listing = catalogue(home, source=options.source, uri=options.uri)
+        known_studies = listing.studies()
+        study = options.study or (options.name if options.name in known_studies else "")
+        if not study and (sweep := options.sweep or options.name):
+            chosen = [frames(listing, sweep=sweep)]
+        else:
+            studies = [study] if study else known_studies[: None if options.studies else 1]
+            chosen = [frames(listing, study=name) for name in studies or [None]]
+            others = [name for name in known_studies if name not in studies]
+    reported = [_study(of_study, options, home, console) for of_study in chosen]
+    if options.json:
+        print(json.dumps([record for _, record in reported], indent=2, allow_nan=False))
+    elif others and not options.claims:
+        console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --studies)", markup=False)
+    return {verdict.outcome.value for verdicts, _ in reported for verdict in verdicts}
 
 
-def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
+def _study(
+    frames: Frames, options: argparse.Namespace, home: Path, console: Console
+) -> tuple[Sequence[Verdict], dict[str, Any]]:
+    """Judge, write and print one study; returns the verdicts on its claims, and its record for --json."""
+    from analysis.report.record import record
     from analysis.scores.verdict import verdicts
 
     if not options.claims:
-        return _report(frames, options, home, console)
-    from analysis.report.render import claims
-
+        content, files = _write(frames, options, home)
+        if not options.json:
+            _print(frames, content, files[0], options, console)
+        notes = (*content.not_shown, *frames.notes)
+        return content.claims, record(frames, content.verdicts, content.tables, notes, files)
     judged = verdicts(frames)
-    none = "no claims. A study's file lists them, and its launch records them (docs/analysis.md)."
-    console.print(f"{frames.title}: {f'{len(judged)} claims' if judged else none}", style="bold", markup=False)
-    claims(judged, console)
-    return {verdict.outcome.value for verdict in judged}
+    if not options.json:
+        from analysis.report.render import claims
+
+        none = "no claims. A study's file lists them, and its launch records them (docs/analysis.md)."
+        console.print(f"{frames.title}: {f'{len(judged)} claims' if judged else none}", style="bold", markup=False)
+        claims(judged, console)
+    return judged, record(frames, judged, (), (), ())
 
 
-def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
-    name = frames.title
-    if options.files:  # a folder of its own: it must not replace the report on the runs of this home
-        name = f"{joined([file.stem for file in options.files])}-bundle"
-    if options.tables or options.no_figures:  # a folder of its own: it must not replace the complete report
+def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Content, list[Path]]:
+    """Build and write the report of a study. A report from bundles, or a part of one, has a folder of its own: it must
+    not replace the complete report on the runs of this home."""
+    from analysis.report import report
+    from analysis.tables.comparison import ComparisonOptions
+
+    name = f"{joined([file.stem for file in options.files])}-bundle" if options.files else frames.title
+    if options.tables or options.no_figures:
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / folder_name(name)
-    return _write_report(frames, options, out, console)
+    only = _names(options.tables) if options.tables else None
+    ask = ComparisonOptions(options.metrics, options.against, options.across)
+    content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
+    return content, report.write(frames, content, out)
+
+
+def _names(listed: str) -> list[str]:
+    return [name for name in map(str.strip, listed.split(",")) if name]
+
+
+def _print(frames: Frames, content: Content, page: Path, options: argparse.Namespace, console: Console) -> None:
+    """Print a report that was written: verdicts, what decides (with --all or --tables the tables), and its place."""
+    from analysis.report import render, report
+    from analysis.report.record import states
+
+    listed = ", ".join(f"{count} {state}" for state, count in states(frames).items())
+    console.print(f"\n{frames.title}: {len(frames.runs)} runs ({listed})", style="bold", markup=False)
+    render.claims(content.verdicts, console)
+    if options.all or options.tables:
+        for table in content.tables:
+            render.terminal(table, console)
+    elif content.tables:
+        for headline in content.headlines:
+            console.print(f"{headline.title}: {headline.text}", markup=False)
+        render.deciding(content.tables[0], _names(options.metrics), console)
+    for line in (*content.not_shown, *frames.notes):
+        console.print(line, style="dim", markup=False)
+    hidden = "" if options.all or options.tables else " (here with --all)"
+    console.print(f"Page: {page}", markup=False, soft_wrap=True)
+    console.print(f"Tables{hidden} and figures are beside it.", markup=False)
+    if _is_in_a_store(frames):
+        console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
 
 
 def _is_in_a_store(frames: Frames) -> bool:
     """Whether MLflow can show the runs: those of tracker=none, and of bundles, are in no store."""
     return frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists())
-
-
-def _write_report(frames: Frames, options: argparse.Namespace, out: Path, console: Console) -> set[str]:
-    """Build, write and print a report; returns the outcomes of its claims."""
-    from analysis.report import report
-    from analysis.report.render import claims, terminal
-    from analysis.tables.comparison import ComparisonOptions
-
-    only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
-    ask = ComparisonOptions(options.metrics, options.against, options.across)
-    content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
-    # Written before it is printed: Ctrl-C may end the printing early.
-    files = report.write(frames, content, out)
-    count_of = frames.runs["state"].value_counts()
-    states = ", ".join(f"{count_of[state]} {state}" for state in State if state in count_of)
-    console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
-    claims(content.verdicts, console)
-    for table in content.tables:
-        terminal(table, console)
-    for line in (*content.not_shown, *frames.notes):
-        console.print(line, style="dim", markup=False)
-    console.print("\nWritten:", style="bold")
-    for file in files:
-        console.print(f"  {file}", markup=False, soft_wrap=True)
-    if _is_in_a_store(frames):
-        console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-    return {verdict.outcome.value for verdict in content.claims}

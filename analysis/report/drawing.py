@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from analysis import figures as figure_package
@@ -33,10 +32,14 @@ class RenderedFigure:
         return self.files[kind]
 
 
-def available(package: Any) -> dict[str, ModuleType]:
-    """Every module of a package of tables or figures, by name: a new file is a new table or figure."""
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
-    return {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+def available(package: Any) -> dict[str, Any]:
+    """Every table or figure of a package, by name, names sorted. A new file is a new one, or those that it names in
+    SEVERAL; each has QUESTION and `table` or `figure`."""
+    known: dict[str, Any] = {}
+    for name in (m.name for m in pkgutil.iter_modules(package.__path__)):
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        known |= vars(module).get("SEVERAL", {name: module})
+    return dict(sorted(known.items()))
 
 
 def draw(frames: Frames) -> list[RenderedFigure]:

@@ -69,6 +69,45 @@ def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
     return laid_out
 
 
+def deciding_grids(table: Table, metrics: Sequence[str] = ()) -> list[Grid]:
+    """What decides, a grid per block: the scores of each row, metric by metric, and beside them its differences.
+
+    metrics: those that are shown; (): those measured by problem, or all where there are none. Of several benchmarks the
+    average alone is shown.
+    """
+    shown = [c for c in table.records if c["metric"] in (metrics or table.shown)]
+    if not metrics:
+        shown = [c for c in shown if c["problems"] > 0] or shown
+    averaged = {c["metric"] for c in shown if c["column"].startswith(AVERAGE)}
+    blocks: dict[str, list[Record]] = {}
+    for cell in shown:
+        if cell["column"].startswith(AVERAGE) or cell["metric"] not in averaged:
+            blocks.setdefault(cell["block"], []).append(cell)
+    return [_deciding_grid(block, cells, table) for block, cells in blocks.items()]
+
+
+def _deciding_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    compared = [c for c in cells if not math.isnan(c["difference"])]
+    scores = _score_grid(block, cells, table)
+    if not compared:
+        return scores
+    differences = _difference_grid(block, compared, table)
+    place = {key: i for i, key in enumerate(dict.fromkeys(key for _, key in _by_position(compared)), start=1)}
+    keys = list(dict.fromkeys(key for _, key in _by_position(cells)))
+    row_of = {row[0]: row for row in differences.rows}
+    order = [0]  # places in the scores, or minus places in the differences
+    for i, key in enumerate(keys, start=1):
+        order += [i, -place[key]] if key in place else [i]
+    order += range(len(keys) + 1, len(scores.header))
+    rows = [
+        tuple(row[i] if i >= 0 else row_of.get(row[0], [""] * len(differences.header))[-i] for i in order)
+        for row in scores.rows
+    ]
+    header = tuple(scores.header[i] if i >= 0 else "difference" for i in order)
+    best = frozenset((row, order.index(column)) for row, column in scores.best)
+    return Grid(scores.title, header, tuple(rows), scores.notes, best)
+
+
 def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], table: Table, width: int) -> list[Grid]:
     """One grid, or as few as keep within `width` characters; no metric is divided between two grids."""
     columns = {metric: {c["column"] for c in cells if c["metric"] == metric} for metric in table.shown}

@@ -6,7 +6,7 @@ import itertools
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from analysis.scores.selection import ordered
 # Okabe and Ito (2008); markers distinguish lines without colour.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+LinesBySetting = Sequence[tuple[Comparable, Sequence[Line]]]
 KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
 
 
@@ -93,35 +94,28 @@ def focus(axes: Axes) -> None:
     axes.set_ylim(max(bottom, limits[0]), min(top, limits[1]))
 
 
-def against_k(
-    frames: Frames, lines_by_setting: Sequence[tuple[Comparable, Sequence[Line]]], label: Callable[[Any], str]
-) -> Figure:
-    """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted.
-
-    label: the name of a curve, from its value of the knob.
-    """
+def against_k(frames: Frames, lines_by_setting: LinesBySetting) -> Figure:
+    """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
     panels = [(setting, line) for setting, lines in lines_by_setting for line in lines]
     figure = Figure(figsize=(style.WIDTH, 2.9 * math.ceil(len(panels) / 2) + 0.3), layout="constrained")
     grid = figure.subplots(math.ceil(len(panels) / 2), min(2, len(panels)), squeeze=False).ravel()
     handles: dict[str, Artist] = {}
     for axes, (setting, line) in zip(grid, panels, strict=False):
-        handles |= _pass_panel(axes, frames, setting, line, label)
+        handles |= _pass_panel(axes, frames, setting, line)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     legend(figure, handles, f"band: {INTERVAL}")
     return figure
 
 
-def _pass_panel(
-    axes: Axes, frames: Frames, setting: Comparable, line: Line, label: Callable[[Any], str]
-) -> dict[str, Artist]:
+def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> dict[str, Artist]:
     """Draw one panel of `against_k`; returns its legend entries."""
     handles: dict[str, Artist] = {}
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
     for i, (value, arm) in enumerate(zip(line.values, line.arms, strict=True)):
         cells = [overall(frames, arm, by_k[k], setting) for k in ks]
-        handles[label(value)] = draw(axes, ks, cells, *colour_and_marker(i))
+        handles[str(value)] = draw(axes, ks, cells, *colour_and_marker(i))
     values = [100 * base(frames, by_k[k], setting).mean for k in ks]
     if any(math.isfinite(v) for v in values):
         handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]
@@ -144,10 +138,7 @@ class Axis:
 
 
 def against_knob(
-    frames: Frames,
-    lines_by_setting: Sequence[tuple[Comparable, Sequence[Line]]],
-    axis: Axis,
-    without_knob: Sequence[Arm] = (),
+    frames: Frames, lines_by_setting: LinesBySetting, axis: Axis, without_knob: Sequence[Arm] = ()
 ) -> Figure:
     """Each metric against the value of a knob: a line per objective, the base policy dotted.
 

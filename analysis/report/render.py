@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis.report.grid import Grid, grids, published_averages, published_grids, within
+from analysis.report.grid import Grid, deciding_grids, grids, published_averages, published_grids, within
 from analysis.report.table import COLUMNS, COMPARED, Table
 from analysis.scores.claim import Verdict
 
@@ -185,6 +185,12 @@ def terminal(table: Table, console: Console) -> None:
         console.print(f"[dim]{escape(note)}[/dim]")
     for paper in table.published_apart:
         _print_grid(published_averages(paper), console, style="dim")
+
+
+def deciding(table: Table, metrics: Sequence[str], console: Console) -> None:
+    """Print the scores and differences of a table (`deciding_grids`)."""
+    for grid in deciding_grids(table, metrics):
+        _print_grid(grid, console)
 
 
 def claims(verdicts: Sequence[Verdict], console: Console) -> None:

@@ -57,6 +57,11 @@ class Content:
     def verdicts(self) -> tuple[Verdict, ...]:
         return (*self.claims, *self.findings)
 
+    @property
+    def headlines(self) -> list[Headline]:
+        """What the comparison decided, metric by metric."""
+        return [headline for table in self.tables if table.name == COMPARISON for headline in headlines(table)]
+
 
 def build(
     frames: Frames,
@@ -164,12 +169,8 @@ def summary(frames: Frames, content: Content) -> dict[str, Any]:
         "title": frames.title,
         "sweeps": [sweep.sweep_id for sweep in frames.sweeps],
         "verdicts": verdicts,
-        "headlines": [" ".join([f"{h.title}: {h.text}", "; ".join(h.arms)]).strip() for h in _headlines(content)],
+        "headlines": [" ".join([f"{h.title}: {h.text}", "; ".join(h.arms)]).strip() for h in content.headlines],
     }
-
-
-def _headlines(content: Content) -> list[Headline]:
-    return [headline for table in content.tables if table.name == COMPARISON for headline in headlines(table)]
 
 
 def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:
@@ -197,7 +198,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=(*content.not_shown, *frames.notes),
         verdicts=content.verdicts,
-        headlines=_headlines(content),
+        headlines=content.headlines,
         browse=browse_command(replace(frames, home=None)),  # the page must not contain a path of this machine
         files={name: _as_link(name, content) for name, content in (files or {}).items()},
         data=content.data,

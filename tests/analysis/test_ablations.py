@@ -11,13 +11,11 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from analysis.figures import ablations as ablation_figures
 from analysis.figures import baselines as baselines_figure
 from analysis.figures import beta as beta_figure
 from analysis.figures import evaluation as evaluation_figure
-from analysis.figures import rollout_scaling as rollout_figure
-from analysis.figures import score_function as score_figure
 from analysis.figures import training as training_figure
-from analysis.figures import weighting as weighting_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
@@ -27,16 +25,11 @@ from analysis.report.grid import grids, published_averages
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.comparable import by_setting
-from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
+from analysis.tables import baselines
+from analysis.tables.ablations import BETA, ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
-MODULES = {
-    "rollout_scaling": (rollout_scaling, rollout_figure),
-    "beta": (beta, beta_figure),
-    "score_function": (score_function, score_figure),
-    "weighting": (weighting, weighting_figure),
-    "baselines": (baselines, baselines_figure),
-}
+FIGURES = {**ablation_figures.SEVERAL, "beta": beta_figure, "baselines": baselines_figure}
 START = {"maze7": counts(4, 2, 0, 0)}
 
 
@@ -104,7 +97,7 @@ def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: 
         for n, eta, right in ((4, 0.5, 1), (16, 0.5, 2), (4, 1.0, 6), (16, 1.0, 7))
     ]
     controls = [("lad", 0, {"eta": 1.0, "rollout": {"samples": n, "reward": "random"}}) for n in (4, 16)]
-    table = rollout_scaling.table(swept(tmp_path, *runs, *controls))
+    table = ROLLOUT_SCALING.table(swept(tmp_path, *runs, *controls))
     means = {
         (block.partition(",")[0], row): cell(table, row, "avg@8", re.escape(block))["mean"]
         for block, row in zip(table.cells["block"], table.cells["row"], strict=True)
@@ -126,11 +119,11 @@ def test_the_best_value_of_each_arm_does_not_divide_a_line(tmp_path: Path) -> No
         run_id = write_run(tmp_path, config("grpo", **knobs), end(samples // 8), name=f"n{samples}")
         plan.append((run_id, f"n{samples}", ["loss=grpo", f"rollout.samples={samples}", f"lr={lr:g}"]))
     write_sweep(tmp_path, "s", plan)
-    assert set(rollout_scaling.table(load(tmp_path)).cells["row"]) == {"base policy (step 0)", "N = 16", "N = 32"}
+    assert set(ROLLOUT_SCALING.table(load(tmp_path)).cells["row"]) == {"base policy (step 0)", "N = 16", "N = 32"}
     file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "seeds": [1000], "picks": {}}
     file.write_text(json.dumps({**json.loads(file.read_text()), "tune": rule}))
-    table = rollout_scaling.table(load(tmp_path))
+    table = ROLLOUT_SCALING.table(load(tmp_path))
     assert [cell(table, f"N = {n}", "avg@8")["mean"] for n in (8, 16, 32)] == [1 / 8, 2 / 8, 4 / 8]
 
 
@@ -157,7 +150,7 @@ def scaling(tmp_path: Path) -> Frames:
 
 
 def test_rollout_scaling_by_hand(scaling: Frames) -> None:
-    table = rollout_scaling.table(scaling)
+    table = ROLLOUT_SCALING.table(scaling)
     # maxrl at 16: (8 + 8 + 4 + 2)/32, every problem solved; at 4: (4 + 4)/32, two of four
     assert cell(table, "N = 16", "avg@8", "maxrl")["mean"] == 22 / 32
     assert cell(table, "N = 16", "pass@8", "maxrl")["mean"] == 1
@@ -172,8 +165,8 @@ def test_rollout_scaling_needs_two_numbers(tmp_path: Path) -> None:
     frozen = config(loss="maxrl")
     frozen["rollout"] = {"samples": 4}
     write_run(tmp_path, frozen, end(4, 4, 0, 0))
-    assert rollout_scaling.table(load(tmp_path)) is None
-    assert rollout_figure.figure(load(tmp_path)) is None
+    assert ROLLOUT_SCALING.table(load(tmp_path)) is None
+    assert FIGURES["rollout_scaling"].figure(load(tmp_path)) is None
 
 
 def test_runs_that_differ_in_another_knob_too_are_separate_lines(tmp_path: Path) -> None:
@@ -182,7 +175,7 @@ def test_runs_that_differ_in_another_knob_too_are_separate_lines(tmp_path: Path)
             frozen = config(loss="maxrl", lr=lr)
             frozen["rollout"] = {"samples": samples}
             write_run(tmp_path, frozen, end(samples // 2, 0, 0, 0), name=f"{lr}-{samples}")
-    blocks = set(rollout_scaling.table(load(tmp_path)).cells["block"])
+    blocks = set(ROLLOUT_SCALING.table(load(tmp_path)).cells["block"])
     assert blocks == {"maxrl (lr=1e-06), maze7", "maxrl (lr=1e-05), maze7"}
 
 
@@ -199,7 +192,7 @@ def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
     pacs(tmp_path, (8, 8, 0, 0), "two", beta=2.0)
     pacs(tmp_path, (8, 4, 4, 0), "tenth", beta=0.1)
     pacs(tmp_path, (), "ten", "diverged", beta=10.0)
-    table = beta.table(load(tmp_path))
+    table = BETA.table(load(tmp_path))
     assert cell(table, "β = 0.1", "avg@8")["mean"] == 16 / 32
     assert cell(table, "β = 0.1", "pass@8")["mean"] == 3 / 4
     assert cell(table, "β = 2", "pass@8")["mean"] == 2 / 4
@@ -207,19 +200,17 @@ def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
     assert [r[0] for r in grids(table)[0].rows] == ["base policy (step 0)", "β = 0.1", "β = 2", "β = 10"]
 
 
-@pytest.mark.parametrize(
-    ("module", "knob", "first", "second"),
-    [(score_function, "score", "rloo", "naive"), (weighting, "weight", "balanced", "only_positive")],
-)
-def test_an_option_of_pacs_is_a_row(tmp_path: Path, module: Any, knob: str, first: str, second: str) -> None:
-    pacs(tmp_path, (8, 8, 0, 0), "one", **{knob: first})
-    pacs(tmp_path, (8, 0, 0, 0), "two", **{knob: second})
-    table = module.table(load(tmp_path))
-    assert cell(table, first, "avg@8")["mean"] == 16 / 32
-    assert cell(table, second, "avg@8")["mean"] == 8 / 32
-    other_module = weighting if module is score_function else score_function
-    assert other_module.table(load(tmp_path)) is None
-    assert beta.table(load(tmp_path)) is None
+def test_an_option_of_pacs_is_a_row(tmp_path: Path) -> None:
+    options = {SCORE_FUNCTION: ("rloo", "naive"), WEIGHTING: ("balanced", "only_positive")}
+    for ablation, (first, second) in options.items():
+        home, knob = tmp_path / ablation.name, ablation.knob.removeprefix("loss.")
+        pacs(home, (8, 8, 0, 0), "one", **{knob: first})
+        pacs(home, (8, 0, 0, 0), "two", **{knob: second})
+        table = ablation.table(load(home))
+        assert cell(table, first, "avg@8")["mean"] == 16 / 32, ablation.name
+        assert cell(table, second, "avg@8")["mean"] == 8 / 32, ablation.name
+        for other in {SCORE_FUNCTION, WEIGHTING, BETA} - {ablation}:
+            assert other.table(load(home)) is None, ablation.name
 
 
 # --- all objectives ---
@@ -285,26 +276,25 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
     pacs(tmp_path / "p", (8, 4, 4, 4), "none", beta=2.0, weight="none")
     pacs_frames = load(tmp_path / "p")
     frames = {"baselines": four, "rollout_scaling": scaling}
-    for name, (table, figure) in MODULES.items():
+    for name, figure in FIGURES.items():
         study_frames = frames.get(name, pacs_frames)
-        assert table.table(study_frames) is not None, name
         once, again = (style.encode(figure.figure(study_frames), "png") for _ in range(2))
         assert once == again, name
     for name in ("baselines", "rollout_scaling", "score_function"):  # with bars or bands
-        texts = [text.get_text() for text in MODULES[name][1].figure(frames.get(name, pacs_frames)).findobj(Text)]
+        texts = [text.get_text() for text in FIGURES[name].figure(frames.get(name, pacs_frames)).findobj(Text)]
         assert any("95 % interval over seeds and problems" in text for text in texts), name
 
 
 def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_path: Path) -> None:
-    shown = rollout_scaling.table(scaling).published[0].cells.set_index(["row", "metric"])["text"]
+    shown = ROLLOUT_SCALING.table(scaling).published[0].cells.set_index(["row", "metric"])["text"]
     assert shown["MaxRL", "pass@256"] == "94.3"
     assert shown["PKPO (T 16)", "pass@1"] == "74.5"
     assert len(shown) == len(printed_tables()["maxrl_table_3"].cells) == 6 * 3
-    terminal = published_averages(rollout_scaling.table(scaling).published[0])  # no Average is printed: its one column
+    terminal = published_averages(ROLLOUT_SCALING.table(scaling).published[0])  # no Average is printed: its one column
     assert {r[0]: r[1:] for r in terminal.rows}["GRPO"] == ("39.6", "42.4", "43.0")
     pacs(tmp_path / "p", (8, 8, 0, 0), "one", score="rloo")
     pacs(tmp_path / "p", (8, 0, 0, 0), "two", score="naive")
-    cells = score_function.table(load(tmp_path / "p")).published[0].cells.set_index(["row", "metric", "column"])["text"]
+    cells = SCORE_FUNCTION.table(load(tmp_path / "p")).published[0].cells.set_index(["row", "metric", "column"])["text"]
     assert cells["PACS (advantage estimator GRPO)", "pass@64", "BeyondAIME"] == "56.30"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,19 +27,66 @@ def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True, claim:
     return home
 
 
-@pytest.mark.parametrize(
-    ("of_seeds", "word", "code"),
-    [((6, 6, 7), "holds", 0), ((2, 2, 1), "contradicted", 1), ((4, 5, 3), "undecided", 3), ((6,), "not tested", 3)],
-)
-def test_the_verdicts_alone_and_an_exit_code_by_request(tmp_path, capsys, of_seeds, word, code):
-    home = str(study(tmp_path, of_seeds))
-    assert command.main(["--home", home, "--claims", "--exit-code"]) == code
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory) -> str:
+    """A home whose study is decided."""
+    return str(study(tmp_path_factory.mktemp("decided"), (6, 6, 7)))
+
+
+def test_the_verdicts_alone_and_an_exit_code_by_request(tmp_path, capsys):
+    cases = {
+        "holds": ((6, 6, 7), 0),
+        "contradicted": ((2, 2, 1), 1),
+        "undecided": ((4, 5, 3), 3),
+        "not tested": ((6,), 3),
+    }
+    for word, (of_seeds, code) in cases.items():
+        home = study(tmp_path / word, of_seeds)
+        assert command.main(["--home", str(home), "--claims", "--exit-code"]) == code, word
+        shown = capsys.readouterr().out
+        assert f"{word}: PACS ends more accurate" in shown
+        assert "printed: 61.5" in shown
+        assert "avg@8" not in shown.split("PACS")[0], f"{word}: a table"
+        assert not list(home.glob("reports/*/index.html")), word
+        assert command.main(["--home", str(home), "--claims"]) == 0, word
+
+
+def test_what_decides_is_printed_and_with_all_every_table(decided, tmp_path, capsys):
+    arguments = ["--home", decided, "--no-figures", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
     shown = capsys.readouterr().out
-    assert f"{word}: PACS ends more accurate" in shown
-    assert "printed: 61.5" in shown
-    assert "avg@8" not in shown.split("PACS")[0]  # no table
-    assert not list(tmp_path.glob("reports/*/index.html"))
-    assert command.main(["--home", home, "--claims"]) == 0
+    assert len(shown.splitlines()) <= 25
+    # PACS has 6, 7, 5 right of 8 in turn, a seed one more; GRPO 4, 5, 3: the means are 6⅓ and 4 of 8
+    assert "│ loss=pacs            │ 79.2 ±" in shown
+    assert "+29.2 [" in shown
+    assert "What decides" not in shown
+    assert f"Page: {tmp_path}/default-part/index.html\nTables (here with --all) and figures are beside it.\n" in shown
+    assert command.main([*arguments, "--all"]) == 0
+    assert "maze7: what decides" in capsys.readouterr().out
+
+
+def test_json_has_verdicts_tables_and_files_of_every_study(decided, tmp_path, capsys):
+    """The fields are those of docs/analysis.md."""
+    assert command.main(["--home", decided, "--no-figures", "--out", str(tmp_path), "--json", "--exit-code"]) == 0
+    (of_study,) = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
+    (verdict,) = of_study["verdicts"]
+    comparison = next(table for table in of_study["tables"] if table["name"] == "comparison")
+    (difference,) = verdict["differences"]
+    for name in (*of_study, *verdict, *comparison, *difference):
+        assert f"`{name}`" in page, name
+    assert (of_study["title"], of_study["num_runs"], of_study["states"]) == ("default", 6, {"finished": 6})
+    assert (verdict["outcome"], verdict["says"]) == ("holds", "PACS ends more accurate")
+    assert difference["estimate"] == pytest.approx(7 / 24)  # 6⅓ − 4 of 8
+    assert difference["low"] < 7 / 24 < difference["high"]
+    assert (difference["num_seeds"], difference["num_problems"]) == (3, 30)
+    base, _, pacs = (cell for cell in comparison["cells"] if cell["metric"] == "avg@8")
+    assert (base["row"], base["mean"], base["difference"]) == ("base policy (step 0)", 0.25, None)
+    assert (pacs["row"], pacs["verdict"], pacs["mean"]) == ("loss=pacs", "▲", pytest.approx(19 / 24))
+    assert all(Path(file).is_file() for file in of_study["files"])
+    assert command.main(["--home", decided, "--claims", "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)
+    assert (alone["verdicts"], alone["tables"], alone["files"]) == (of_study["verdicts"], [], [])
 
 
 def test_a_claim_that_cannot_be_read_is_open_for_the_exit_code(tmp_path, capsys):
@@ -57,12 +105,11 @@ def test_only_runs_that_are_in_a_store_can_be_browsed(tmp_path, capsys):
         assert ("mlflow ui --backend-store-uri sqlite:////" in capsys.readouterr().out) == is_there
 
 
-def test_a_report_opens_with_its_verdicts(tmp_path, capsys):
-    home = str(study(tmp_path, (6, 6, 7)))
-    assert command.main(["--home", home, "--no-figures", "--exit-code"]) == 0
+def test_a_report_opens_with_its_verdicts(decided, tmp_path, capsys):
+    assert command.main(["--home", decided, "--no-figures", "--exit-code", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("holds: PACS ends more accurate") < shown.index("Comparison")
-    page = (tmp_path / "reports" / "default-part" / "index.html").read_text(encoding="utf-8")
+    assert shown.index("holds: PACS ends more accurate") < shown.index("loss=pacs   ")
+    page = (tmp_path / "default-part" / "index.html").read_text(encoding="utf-8")
     assert page.index("<b>holds</b>PACS ends more accurate") < page.index('id="table-comparison"')
 
 
@@ -84,73 +131,54 @@ def test_without_claims_the_command_explains_where_they_are_written(tmp_path, ca
     assert "no claims. A study's file lists them" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--metrics", "avgg"], "--metrics avgg: no run measured it. Did you mean avg"),
-        (["--against", "loss=ppo"], "--against loss=ppo: there is no such arm"),
-        (["--across", "lr"], "--across lr: it was not swept. Swept here: loss."),
-    ],
-)
-def test_an_unknown_name_gives_one_line_and_exit_code_2(tmp_path, capsys, arguments, message):
-    assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), "--no-figures", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert len(shown.err.splitlines()) == 1
+def test_what_cannot_be_meant_gives_one_line_and_exit_code_2(decided, capsys):
+    messages = {
+        "--metrics avgg": "--metrics avgg: no run measured it. Did you mean avg",
+        "--against loss=ppo": "--against loss=ppo: there is no such arm",
+        "--across lr": "--across lr: it was not swept. Swept here: loss.",
+        "--claims --metrics avg": "--metrics: no effect with --claims, which judges each claim by its own",
+        "--claims --tables eta --against loss=grpo": "--against and --tables: no effect with --claims",
+        "--claims --all": "--all: no effect with --claims",
+        "--all --tables eta": "--all has no effect with --tables, which prints those that it names.",
+        "--all --json": "--all has no effect with --json, which has every table.",
+        "--uri sqlite:///x.db": "--uri has no effect without --source mlflow. Type both for MLflow",
+        "x.rlvr --uri sqlite:///x.db": "--source and --uri have no effect with bundles",
+        "x.rlvr --source mlflow": "--source and --uri have no effect with bundles",
+        "--metrics ,": "--metrics ,: there is no name in it.",
+        "--tables ,": "--tables ,: there is no name in it.",
+        "nope": "analysis: there is no study or sweep nope here. Studies: default; sweeps, newest first: s.\n",
+        "default s": "names several. To compare them: `python -m analysis bundle NAME` of each",
+        "default --studies": ": default --studies names several",
+        "s x.rlvr": ": s x.rlvr names several",
+        "default --sweep s": ": default --sweep s names several",
+    }
+    for typed, message in messages.items():
+        assert command.main(["--home", decided, "--no-figures", *typed.split()]) == 2, typed
+        shown = capsys.readouterr()
+        assert message in shown.err, typed
+        assert (len(shown.err.splitlines()), shown.out) == (1, ""), typed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--claims", "--metrics", "avg"], "--metrics: no effect with --claims, which judges each claim by its own"),
-        (["--claims", "--tables", "eta", "--against", "loss=grpo"], "--against and --tables: no effect with --claims"),
-        (["--uri", "sqlite:///x.db"], "--uri has no effect without --source mlflow. Type both for MLflow"),
-        (["x.rlvr", "--uri", "sqlite:///x.db"], "--source and --uri have no effect with bundles"),
-        (["x.rlvr", "--source", "mlflow"], "--source and --uri have no effect with bundles"),
-        (["--metrics", ","], "--metrics ,: there is no name in it."),
-        (["--tables", " ,"], "--tables  ,: there is no name in it."),
-    ],
-)
-def test_an_option_without_effect_is_refused(tmp_path, capsys, arguments, message):
-    assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), *arguments]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
-
-
-def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
-    home = str(study(tmp_path, (6, 6, 7)))
+def test_a_word_is_a_study_or_a_sweep(decided, capsys):
     for words in (["default"], ["s"], ["--sweep", "s"]):
-        assert command.main(["--home", home, "--claims", *words]) == 0
+        assert command.main(["--home", decided, "--claims", *words]) == 0
     assert capsys.readouterr().out.count("holds: PACS ends more accurate") == 3
-    assert command.main(["--home", home, "nope"]) == 2
-    nothing = "there is no study or sweep nope here. Studies: default; sweeps, newest first: s.\n"
-    assert capsys.readouterr().err == f"analysis: {nothing}"
-    for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
-        assert command.main(["--home", home, *words]) == 2
-        assert "names several. To compare them: `python -m analysis bundle NAME` of each" in capsys.readouterr().err
-    assert command.main(["--home", home, "default", "--no-figures", "--sweep", "s"]) == 2
-    assert ": default --sweep s names several" in capsys.readouterr().err
 
 
-def test_the_size_of_a_small_bundle_is_not_zero(tmp_path, capsys, monkeypatch):
-    home = study(tmp_path, (6, 6, 7))
+def test_the_size_of_a_small_bundle_is_not_zero(decided, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert command.main(["bundle", "study=default", "--home", str(home)]) == 0
+    assert command.main(["bundle", "study=default", "--home", decided]) == 0
     size = (tmp_path / "default.rlvr").stat().st_size
     assert size < 100_000
     assert f"default.rlvr ({size / 1000:.1f} kB)" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(tmp_path, capsys, monkeypatch):
-    home = study(tmp_path, (6, 6, 7))
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    (here / "default").write_text("notes")
-    assert command.main(["--home", str(home), "--claims", "default"]) == 0
+def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(decided, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("default").write_text("notes")
+    assert command.main(["--home", decided, "--claims", "default"]) == 0
     assert "holds: PACS ends more accurate" in capsys.readouterr().out
-    assert command.main(["bundle", "study=default", "--home", str(home), "--out", str(here / "all.rlvr")]) == 0
-    (here / "all.rlvr").rename(here / "default")  # a bundle by another name is one still
-    assert command.main(["--home", str(here), "--claims", "default"]) == 0
+    assert command.main(["bundle", "study=default", "--home", decided, "--out", "all.rlvr"]) == 0
+    Path("all.rlvr").rename("default")  # a bundle by another name is one still
+    assert command.main(["--home", str(tmp_path), "--claims", "default"]) == 0
     assert "holds: PACS ends more accurate" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+"""The figures of ablations along one knob: pass@k against k, or metrics against the knob."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from analysis.frames.frames import Frames
+from analysis.report import style
+from analysis.report.lines import Axis, LinesBySetting, against_k, against_knob
+from analysis.tables.ablations import ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING, Ablation
+
+
+@dataclass(frozen=True)
+class AblationFigure:
+    """The figure of an ablation, with the names that a module of one figure has."""
+
+    ablation: Ablation
+    QUESTION: str
+    draw: Callable[[Frames, LinesBySetting], Figure]
+
+    def figure(self, frames: Frames) -> Figure | None:
+        """None where the ablation has no table."""
+        lines_by_setting = self.ablation.lines(frames)
+        return style.with_style(lambda: self.draw(frames, lines_by_setting)) if lines_by_setting else None
+
+
+def _against_rollouts(frames: Frames, lines_by_setting: LinesBySetting) -> Figure:
+    return against_knob(frames, lines_by_setting, Axis("rollouts per prompt N"))
+
+
+_FIGURES = (
+    AblationFigure(
+        ROLLOUT_SCALING, "Whose pass@k keeps growing with the number of rollouts per prompt?", _against_rollouts
+    ),
+    AblationFigure(SCORE_FUNCTION, "Which score function of PACS wins at which k?", against_k),  # PACS, tables 9 to 13
+    AblationFigure(WEIGHTING, "Which weights of PACS win at which k?", against_k),  # PACS, table 6
+)
+SEVERAL = {figure.ablation.name: figure for figure in _FIGURES}
