@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from analysis import study_files
+from analysis.frames import bundle
+from analysis.frames.frames import Frames
+from analysis.frames.load import STUDY_FILES
+from analysis.scores import study
+from analysis.scores.claim import OF_CLAIMS, Origin, Outcome, Verdict, read
+from analysis.scores.crossed import LEVEL
+from analysis.scores.verdict import verdicts
 from rlvr.ledger import terminal
 from rlvr.ledger.files import write_atomically
-
-if TYPE_CHECKING:
-    from analysis.frames.frames import Frames
-    from analysis.scores.claim import Origin, Outcome, Verdict
+from rlvr.ledger.runs import parse_yaml
 
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 RESTATED = "(stated after the runs)"
-ANOTHER_SETTING = "**Of another setting than today's**"
+SAME = ("metric", "arm", "relation", "of", "against", "at")  # claims that agree in these test the same
 EXAMPLES = """\
 examples:
   python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces the text between the comments
@@ -51,33 +53,44 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.into}: {len(options.files)} bundles")
 
 
-def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
+def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
     """Markdown, ending in a newline: a count of the verdicts, then the verdicts of each study, by the study's name.
 
     folder: holds the files of the studies. Their claims are judged as the files state them today; claims of studies
     without a bundle are not tested. A study without a file is judged by the claims that it was launched with. Bundles
     of one study are judged together: the later ones hold seeds that were added because the first had not decided.
     """
-    from analysis.frames import bundle
-
     if not files:
         return "No study has a bundle yet.\n"
-    parts_of: dict[str, list[Frames]] = {}
-    newest_first = sorted(map(bundle.read, files), key=lambda frames: -float(frames.runs["created"].max()))
-    for frames in newest_first:
-        parts_of.setdefault(frames.study, []).append(frames)
-    studies = {study: bundle.merged(parts) for study, parts in sorted(parts_of.items())}
-    looks = {study: _looks(parts) for study, parts in parts_of.items()}
-    today = study_files.claims(folder)
-    judged = {
-        study: _judged(frames, parts_of[study], looks[study], today.get(study)) for study, frames in studies.items()
+    parts_of: dict[str, list[tuple[Path, Frames]]] = {}
+    newest_first = sorted(((file, bundle.read(file)) for file in files), key=lambda part: -_created(part[1]))
+    for file, frames in newest_first:
+        parts_of.setdefault(frames.study, []).append((file, frames))
+    today = claims_of_files(folder)
+    judged: dict[str, list[Verdict]] = {}
+    sections: list[str] = []
+    for name, named_parts in sorted(parts_of.items()):
+        parts = [frames for _, frames in named_parts]
+        merged, looks = bundle.merged(parts), _looks(parts)
+        judged[name] = _judged(merged, parts, looks, today.get(name))
+        sections += _section(merged, judged[name], looks, sorted(file.name for file, _ in named_parts))
+    untested = [name for name in today if name not in judged]
+    everything = [verdict for of_study in judged.values() for verdict in of_study]
+    everything += [Verdict(read(claim), Outcome.NOT_TESTED) for name in untested for claim in today[name]]
+    return "\n\n".join([_summary(everything, untested), *sections]) + "\n"
+
+
+def claims_of_files(folder: Path = STUDY_FILES) -> dict[str, list[Mapping[str, Any]]]:
+    """By study, in the order of the names, the claims in its file; studies without claims are left out."""
+    files = {
+        file.stem: cast(Mapping[str, Any], parse_yaml(file.read_bytes())) for file in sorted(folder.glob("*.yaml"))
     }
-    untested = {name: _without_bundle(claims) for name, claims in today.items() if name not in judged}
-    summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
-    sections = [summary]
-    for study, frames in studies.items():
-        sections += _study(frames, judged[study], looks[study])
-    return "\n\n".join(sections) + "\n"
+    return {name: list(content["claims"]) for name, content in files.items() if content.get("claims")}
+
+
+def _created(frames: Frames) -> float:
+    """The time of the newest run, in seconds since 1970."""
+    return float(frames.runs["created"].max())
 
 
 def inserted(page: str, text: str) -> str:
@@ -94,62 +107,32 @@ def _read(page: Path) -> str:
         raise LookupError(f"{page}: {error.strerror}.") from None
 
 
-def _summary(judged: Mapping[str, Sequence[Verdict]], untested: Sequence[str]) -> str:
+def _summary(everything: Sequence[Verdict], untested: Sequence[str]) -> str:
     """untested: studies without a bundle."""
-    from analysis.scores.claim import OF_CLAIMS, Origin
-
-    everything = [verdict for of_study in judged.values() for verdict in of_study]
-    lines = [_row("study", *OF_CLAIMS, "controls", "our own claims"), "|---|" + "---:|" * len(OF_CLAIMS) + "---|---|"]
-    for study, of_study in [*judged.items(), ("all", everything)]:
-        of_papers = _outcomes(of_study, Origin.PAPER)
-        others = [_listed(_outcomes(of_study, origin)) for origin in (Origin.CONTROL, Origin.OWN)]
-        lines.append(_row(study, *(of_papers[outcome] or "" for outcome in OF_CLAIMS), *others))
     totals = [
-        f"- Claims of papers: {_shares(_outcomes(everything, Origin.PAPER))}{_restated(everything)}",
-        f"- Controls, which test the study: {_shares(_outcomes(everything, Origin.CONTROL))}",
-        f"- Claims of our own: {_shares(_outcomes(everything, Origin.OWN))}",
+        f"- Claims of papers: {_shares(everything, Origin.PAPER)}{_restated(everything)}",
+        f"- Controls, which test the study: {_shares(everything, Origin.CONTROL)}",
+        f"- Claims of our own: {_shares(everything, Origin.OWN)}",
     ]
     if untested:
         totals.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
-    return "\n".join(totals) + "\n\nThe first four columns count claims of papers.\n\n" + "\n".join(lines)
+    return "\n".join(totals)
 
 
-def _restated(verdicts: Sequence[Verdict]) -> str:
-    from analysis.scores.claim import Origin, Outcome
-
-    decided = [
-        verdict
-        for verdict in verdicts
-        if verdict.claim.origin == Origin.PAPER and verdict.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)
-    ]
+def _restated(everything: Sequence[Verdict]) -> str:
+    of_papers = [verdict for verdict in everything if verdict.claim.origin == Origin.PAPER]
+    decided = [verdict for verdict in of_papers if verdict.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)]
     after = sum(RESTATED in verdict.claim.says for verdict in decided)
     return f" Of the decided {after} were stated, or changed, after the runs." if after else ""
 
 
-def _outcomes(verdicts: Sequence[Verdict], origin: Origin) -> Counter[Outcome]:
-    return Counter(verdict.outcome for verdict in verdicts if verdict.claim.origin == origin)
-
-
-def _shares(counted: Counter[Outcome]) -> str:
-    from analysis.scores.claim import Outcome
-
-    number = counted.total()
-    decided = counted[Outcome.HOLDS] + counted[Outcome.CONTRADICTED]
+def _shares(everything: Sequence[Verdict], origin: Origin) -> str:
+    counted = Counter(verdict.outcome for verdict in everything if verdict.claim.origin == origin)
+    number, decided = counted.total(), counted[Outcome.HOLDS] + counted[Outcome.CONTRADICTED]
     if not number:
         return "none."
-    return f"{decided} of {number} decided ({100 * decided / number:.0f} %): {_listed(counted)}."
-
-
-def _listed(counted: Counter[Outcome]) -> str:
-    from analysis.scores.claim import OF_CLAIMS
-
-    return ", ".join(f"{outcome} {counted[outcome]}" for outcome in OF_CLAIMS if counted[outcome])
-
-
-def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    from analysis.scores.claim import Outcome, Verdict, read
-
-    return [Verdict(read(claim), Outcome.NOT_TESTED) for claim in claims]
+    listed = ", ".join(f"{outcome} {counted[outcome]}" for outcome in OF_CLAIMS if counted[outcome])
+    return f"{decided} of {number} decided ({100 * decided / number:.0f} %): {listed}."
 
 
 def _judged(
@@ -159,26 +142,24 @@ def _judged(
 
     frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni).
     """
-    from analysis.scores import study
-    from analysis.scores.crossed import LEVEL
-    from analysis.scores.verdict import verdicts
-
     launched = [study.claims(part) for part in parts]
     marked = [
         claim
-        if all(any(study_files.same(claim, other) for other in claims) for claims in launched)
+        if all(any(_same(claim, other) for other in claims) for claims in launched)
         else {**claim, "says": f"{claim['says']} {RESTATED}"}
         for claim in (launched[0] if today is None else today)
     ]
     return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
 
 
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one.get(key) == other.get(key) for key in SAME)
+
+
 def _looks(parts: Sequence[Frames]) -> int:
     """The number of bundles that give some arm more seeds than the bundles before them. parts: of one study, newest
     first. Raises LookupError if one of several has a stopping rule, and with it looks of its own.
     """
-    from analysis.scores import study
-
     looks, earlier_seeds = 0, dict[str, set[int]]()
     for part in reversed(parts):
         seeds_of: dict[str, set[int]] = {}
@@ -195,27 +176,14 @@ def _looks(parts: Sequence[Frames]) -> int:
     return looks
 
 
-def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]:
-    from analysis.report.render import markdown
-    from analysis.scores.metric import HOURS
-    from analysis.scores.trajectory import SHARED_TIME
-    from analysis.tables import comparison
-
-    parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
+def _section(frames: Frames, judged: Sequence[Verdict], looks: int, files: Sequence[str]) -> list[str]:
+    """The parts of a study's section: its question, what ran, and its verdicts. files: the names of its bundles."""
+    about = f"{frames.question} {_provenance(frames)} Bundles: {', '.join(f'`{file}`' for file in files)}."
     if looks > 1:
-        parts.append(f"Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict.")
-    if verdicts:
-        lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
-        parts.append("\n".join(lines + [_claim(verdict) for verdict in verdicts]))
-    table = comparison.table(frames)
-    if table is not None:
-        # Hours depend on the machine and its other load, so neither hours nor what they decide (`cheapest`) is shown.
-        shown = tuple(name for name in table.shown if name != str(HOURS))
-        cells = table.cells.assign(cheapest="")
-        notes = tuple(n for n in table.notes if not any(text in n for text in (comparison.HOURS_NOTE, SHARED_TIME)))
-        body = markdown(replace(table, shown=shown, cells=cells, notes=notes)).split("\n\n", 2)[2].rstrip()
-        parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
-    return [part for part in parts if part]
+        about += f" Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict."
+    lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
+    table = "\n".join([*lines, *map(_claim, judged)]) if judged else ""
+    return [part for part in (f"### {frames.study}", about.strip(), table) if part]
 
 
 def _claim(verdict: Verdict) -> str:
@@ -230,17 +198,10 @@ def _row(*cells: object) -> str:
     return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _another_setting(frames: Frames) -> str:
-    differing = study_files.changed(frames)
-    listed = ", ".join(f"{key} = {before} (today {today})" for key, (before, today) in differing.items())
-    return f"{ANOTHER_SETTING}: {listed}." if listed else ""
-
-
 def _provenance(frames: Frames) -> str:
     runs = frames.runs
     states = ", ".join(f"{number} {state}" for state, number in runs["state"].value_counts().items())
     seeds = sorted(runs["seed"].astype(int).unique())
     commits = ", ".join(sorted({str(sha)[:7] for sha in runs["git_sha"] if sha})) or "unknown"
-    day = datetime.fromtimestamp(float(runs["created"].max()), UTC).date()
-    command = ", ".join(f"`{line}`" for line in frames.commands) + ": " if frames.commands else ""
-    return f"{command}{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."
+    day = datetime.fromtimestamp(_created(frames), UTC).date()
+    return f"{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."

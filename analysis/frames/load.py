@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from analysis import study_files
 from analysis.frames import own_code
 from analysis.frames.counts import Counts
 from analysis.frames.digest import Digest
@@ -28,6 +27,7 @@ from rlvr.ledger.tags import as_value, redact
 from rlvr.ledger.terminal import near
 
 Source = Literal["ledger", "mlflow"]
+STUDY_FILES = Path(__file__).parents[2] / "sweeps"  # NAME.yaml: the question, the arms and the claims of a study
 OTHERS = 3  # at most so many sweeps are named in a line
 
 
@@ -247,7 +247,7 @@ def _nothing_of_the_name(listing: Catalogue, name: str) -> str:
 
 def _suggestion(name: str, names: Sequence[str]) -> str:
     """How a study of this name, of which nothing ran, is launched; else what may have been meant; "" without either."""
-    if (study_files.FOLDER / f"{name}.yaml").is_file():
+    if (STUDY_FILES / f"{name}.yaml").is_file():
         return f" The study {name} has no runs yet: python -m rlvr.run -m study={name}"
     return near(name, names)
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
-from analysis import findings
+from analysis import command, findings
 from analysis.frames import bundle
 from analysis.frames.load import load
 from analysis.report import report
+from rlvr.config.compose import Points
+from sweeps.grid_sweep import GridSweep
+from sweeps.growing import tuning
+from sweeps.plan import plan
+from sweeps.session import Session
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+from tests.support.composed import REGISTRY
 
-ROOT = Path(__file__).parents[2]
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, EVIDENCE = DOCS / "studies.md", sorted((DOCS / "evidence").glob("*.rlvr"))
 CLAIMS = [
     {
         **{"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"},
@@ -47,7 +55,6 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     assert text.startswith("- Claims of papers: 1 of 1 decided (100 %): holds 1.\n")
     assert "\n- Controls, which test the study: none.\n" in text
     assert "\n- Claims of our own: 1 of 2 decided (50 %): contradicted 1, not tested 1.\n" in text
-    assert "| one | 1 |  |  |  |  | contradicted 1, not tested 1 |" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| PACS ends more accurate")]
     cells = [cell.strip() for cell in row.replace("\\|", "/").strip("|").split("|")]
     assert cells[1] == "28.9 / 25.8 (PACS, Table 2)"
@@ -55,6 +62,7 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     assert cells[3] == "**holds**"
     assert "**not tested**: there is no arm loss=ppo to compare to" in text
     assert "6 runs (6 finished), seeds 0, 2, 4, commit " in text
+    assert " Bundles: `one.rlvr`.\n" in text
 
 
 def test_controls_and_claims_of_a_study_without_a_bundle_are_counted_apart(tmp_path):
@@ -65,10 +73,10 @@ def test_controls_and_claims_of_a_study_without_a_bundle_are_counted_apart(tmp_p
     for name, claims in (("one", [CLAIMS[0], control]), ("two", CLAIMS)):
         (folder / f"{name}.yaml").write_text(json.dumps({"claims": claims}), encoding="utf-8")
     text = findings.findings([tmp_path / "one.rlvr"], folder)
+    assert "- Claims of our own: 0 of 2 decided (0 %): not tested 2.\n" in text  # those of two
     assert "- Claims of papers: 1 of 2 decided (50 %): holds 1, not tested 1.\n" in text
     assert "- Controls, which test the study: 1 of 1 decided (100 %): contradicted 1.\n" in text
     assert "- Not tested, for their studies have no bundle: those of two.\n" in text
-    assert "| two |  |  |  | 1 |  | not tested 2 |\n" in text
 
 
 def test_claims_are_those_of_the_file_today_and_one_that_is_new_says_so(tmp_path):
@@ -107,24 +115,45 @@ def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):
         findings.inserted("# Studies\n", "new\n")
 
 
-def test_the_command_writes_the_page_or_says_in_a_line_why_not(tmp_path):
+def test_the_command_writes_the_page_or_says_in_a_line_why_not(tmp_path, capsys):
     write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
     page = tmp_path / "page.md"
     page.write_text(f"{findings.BEGIN}\n{findings.END}\n", encoding="utf-8")
-
-    def command(*words: object) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-m", "analysis", "findings", *map(str, words)]
-        return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert command(tmp_path / "one.rlvr", "--into", page).returncode == 0
+    assert command.main(["findings", str(tmp_path / "one.rlvr"), "--into", str(page)]) == 0
     assert findings.findings([tmp_path / "one.rlvr"]) in page.read_text(encoding="utf-8")
-    missing = command(tmp_path / "two.rlvr", "--into", page)
-    assert missing.returncode == 2
-    assert len(missing.stderr.splitlines()) == 1
-    assert "two.rlvr" in missing.stderr
+    capsys.readouterr()
+    assert command.main(["findings", str(tmp_path / "two.rlvr"), "--into", str(page)]) == 2
+    message = capsys.readouterr().err
+    assert len(message.splitlines()) == 1
+    assert "two.rlvr" in message
 
 
+@pytest.mark.slow
 def test_the_page_of_studies_is_what_its_evidence_gives():
-    page, evidence = ROOT / "docs" / "studies.md", sorted((ROOT / "docs" / "evidence").glob("*.rlvr"))
-    text = page.read_text(encoding="utf-8")
-    assert findings.inserted(text, findings.findings(evidence)) == text
+    text = PAGE.read_text(encoding="utf-8")
+    assert findings.inserted(text, findings.findings(EVIDENCE)) == text
+    assert len(text.splitlines()) <= 250
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("composing")
+def test_the_runs_of_every_bundle_are_those_of_its_study_today_or_the_page_says_that_they_are_not():
+    """A changed default or setting cannot pass for the one that was run."""
+    page = PAGE.read_text(encoding="utf-8")
+    for file in EVIDENCE:
+        frames = bundle.read(file)
+        strangers = set(frames.runs["group_id"]) - planned_today(frames.study)  # whatever their seeds: some were added
+        assert not strangers or f"`{frames.study}` ran in another setting" in page, file.name
+
+
+def planned_today(study: str) -> set[str]:
+    """The groups of the runs that a study's file plans."""
+    words = [f"study={study}"]
+    loader = GlobalHydra.instance().config_loader()
+    assert isinstance(loader, ConfigLoaderImpl)
+    master = loader.load_configuration("run", words, RunMode.MULTIRUN)
+    tried = tuning.read(master.tune, []).values if master.tune else [()]  # of which each arm has its best
+    grid = GridSweep(master, master.hydra.sweeper.params)
+    with Session(registry=REGISTRY).entered():
+        points = [grid.points([*words, *value]) for value in tried]
+    return {run.group_id for of_value in points for run in plan(Points(loader, master, of_value), command="").runs}

@@ -6,6 +6,7 @@ python -m tests.bench.golds [--write-docs]     all files of the data folder, som
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import re
 import sys
@@ -17,8 +18,7 @@ from rlvr.records import Problem
 from rlvr.task.verify.pool import Pool
 from tests.support.tasks import DATA, make_task
 
-DOCS = Path(__file__).parents[2] / "docs" / "right_answers.md"
-BEGIN, END = "<!-- measured -->\n", "<!-- end -->"
+DOCS = Path(__file__).parents[2] / "docs" / "right_answers.csv"
 SHOWN = 70  # characters of a right answer
 FILES = [
     *("aime24/test", "aime25/test", "aime_1983_2023/train", "aime_aimo_validation/test", "amc23/test"),
@@ -79,20 +79,18 @@ def _boxed(answer: str) -> str:
     return answer if answer.startswith(r"\boxed") else f"\\boxed{{{answer}}}"
 
 
-def page(judged: dict[str, list[Judged]]) -> str:
-    """A row per file, and the exceptions."""
-    counts = ["| file | right answers | judged right | read as mathematics |", "|---|---|---|---|"]
-    exceptions = ["| file, line | right answer | why |", "|---|---|---|"]
-    for file, of_file in judged.items():
-        counts.append(_counted(file, of_file))
-        exceptions += [f"| {file}, {j.line} | {_shown(j.problem.answer)} | {j.why} |" for j in of_file if not j.fine]
-    counts.append(_counted("all", [j for of_file in judged.values() for j in of_file]))
-    return "\n".join([*counts, "", *exceptions]) + "\n"
+def write_exceptions(judged: dict[str, list[Judged]]) -> None:
+    """Write DOCS: the right answers that are not fine, by line of their file."""
+    exceptions = [
+        (file, j.line, _shown(j.problem.answer), j.why) for file in judged for j in judged[file] if not j.fine
+    ]
+    with DOCS.open("w", encoding="utf-8", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows([("file", "line", "right_answer", "why"), *exceptions])
 
 
 def _counted(name: str, judged: Sequence[Judged]) -> str:
     right, fine = _share(j.outcome == "correct" for j in judged), _share(j.fine for j in judged)
-    return f"| {name} | {len(judged):,} | {right} | {fine} |"
+    return f"{name}: {len(judged):,} right answers, {right} judged right, {fine} read as mathematics"
 
 
 def _share(facts: Iterable[bool]) -> str:
@@ -101,25 +99,22 @@ def _share(facts: Iterable[bool]) -> str:
 
 
 def _shown(answer: str) -> str:
-    text = " ".join(answer.split()).replace("`", "'").replace("|", "\\|")
-    return f"`{text if len(text) <= SHOWN else text[:SHOWN] + '…'}`"
+    text = " ".join(answer.split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write-docs", action="store_true", help=f"put the result into {DOCS.name}")
+    parser.add_argument("--write-docs", action="store_true", help=f"write those that are not fine to docs/{DOCS.name}")
     options = parser.parse_args()
     judged: dict[str, list[Judged]] = {}
     with verifier() as pool:
         for file in FILES:
             judged[file] = judge(list(enumerate(problems(file), start=1)), pool)
             print(_counted(file, judged[file]), flush=True)
-    text = page(judged)
+    print(_counted("all", [j for of_file in judged.values() for j in of_file]))
     if options.write_docs:
-        before, old_and_after = DOCS.read_text().split(BEGIN)
-        DOCS.write_text(f"{before}{BEGIN}{text}{END}{old_and_after.split(END)[1]}")
-    else:
-        print(text)
+        write_exceptions(judged)
     return int(any(j.outcome != "correct" for of_file in judged.values() for j in of_file))
 
 

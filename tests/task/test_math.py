@@ -368,7 +368,7 @@ def test_hub_names_without_the_extra_say_what_to_install(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
 def test_every_real_problem_loads_and_its_right_answer_is_right_and_another_number_is_not() -> None:
-    """A hundredth part or a hundred of each file is judged; all of them, and the exceptions: docs/right_answers.md."""
+    """A hundredth part or a hundred of each file is judged; all of them, and the exceptions: docs/right_answers.csv."""
     judged: list[golds.Judged] = []
     with golds.verifier() as pool:
         for file in golds.FILES:
