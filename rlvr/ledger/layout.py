@@ -38,6 +38,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 BUNDLE = ".rlvr"  # suffix of a study as one file (analysis/frames/bundle.py)
@@ -80,11 +81,37 @@ def typed_path(typed: str | Path, option: str) -> Path:
     return path.resolve()
 
 
-# --- under the home
+def _in(*parts: str) -> Callable[[Path], Path]:
+    """The function from a directory to this path in it."""
+    return lambda directory: directory.joinpath(*parts)
 
 
-def runs(home: Path) -> Path:
-    return home / "runs"
+def _numbered(folder: str, kind: str, suffix: str = "") -> Callable[[Path, int], Path]:
+    """The function from a directory and a step to the file of that step in `folder`; `step_of` is its inverse."""
+    return lambda directory, step: directory / folder / f"{kind}-{step:08d}{suffix}"
+
+
+def _existing(pattern: str) -> Callable[[Path], list[Path]]:
+    """The function from a directory to the existing files of this pattern in it, sorted."""
+    return lambda directory: sorted(directory.glob(pattern))
+
+
+# --- in a home
+
+runs = _in("runs")
+sweeps = _in("runs", "sweeps")
+stages = _in("runs", "stages")  # which all runs share
+submissions = _in("runs", "submissions")
+replay_stages = _in("runs", "replay")  # stages of diagnostics, which train nothing
+judgements = _in("runs", "judgements.jsonl")  # so that no judge gets a question twice
+mlflow_database = _in("mlflow.db")
+mlflow_artifacts = _in("mlartifacts")
+mlflow_lock = _in("runs", "mlflow.lock")
+sync_log = _in("runs", "sync.log")
+tracking = _in("tracking")
+reports = _in("reports")
+report_summaries = _existing("reports/*/summary.json")
+analysis_cache = _in("reports", ".cache")  # what analysis has parsed
 
 
 def run(home: Path, run_id: str) -> Path:
@@ -97,17 +124,49 @@ def run_ids(home: Path) -> list[str]:
     return sorted(run_id for run_id in ids if not run_id.startswith("."))
 
 
-def sweeps(home: Path) -> Path:
-    return runs(home) / "sweeps"
-
-
 def sweep(home: Path, sweep_id: str) -> Path:
     return sweeps(home) / sweep_id
 
 
-def stages(home: Path) -> Path:
-    """The directory of the stages, which all runs share."""
-    return runs(home) / "stages"
+def home_of(directory: Path) -> Path:
+    """The home that a sweep or a submission belongs to, also if its `runs` is a link to a directory elsewhere."""
+    return directory.absolute().parents[2]
+
+
+# --- in the directory of a report
+
+report_page = _in("index.html")
+report_summary = _in("summary.json")  # its sweeps and verdicts, for programs to read
+
+# --- in the directory of a run
+
+info = _in("run.json")
+config = _in("config.yaml")
+lock = _in("lock")  # also of a sweep, and of all submissions
+journal = _in("metrics.jsonl")
+cursor = _in("mlflow.json")  # which part of a run or a sweep is in MLflow
+stages_used = _in("stages.json")
+inputs = _in("inputs.json")
+own_code = _in("own_code.json")
+attempts = _in("attempts")
+checkpoints = _in("checkpoints")
+evaluation = _numbered("samples", "test", ".parquet")  # the samples of the evaluation at a step
+evaluations = _existing("samples/test-*.parquet")
+policy = _numbered("samples", "policy", ".parquet")  # a bandit's whole policy at that evaluation
+policies = _existing("samples/policy-*.parquet")
+rollouts = _numbered("rollouts", "step", ".parquet")  # of a training step
+diversity = _in("diversity", "problems.parquet")  # of the responses of an evaluation, by problem and measure
+all_embeddings = _existing("diversity/embeddings-*.parquet")
+
+
+def embeddings(run_dir: Path, embedder: str) -> Path:
+    """Embeddings of the right answers of an evaluation."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", embedder).strip("-")
+    return run_dir / "diversity" / f"embeddings-{name}.parquet"
+
+
+def attempt(run_dir: Path, number: int) -> Path:
+    return attempts(run_dir) / str(number)
 
 
 def stages_beside(run_dir: Path) -> Path:
@@ -120,170 +179,13 @@ def sample_set(run_dir: Path, set_id: str) -> Path:
     return run_dir.parent / "evaluations" / set_id
 
 
-def sample_set_info(sample_set: Path) -> Path:
-    return sample_set / "set.json"
-
-
-def submissions(home: Path) -> Path:
-    return runs(home) / "submissions"
-
-
-def replay_stages(home: Path) -> Path:
-    """The stages of diagnostics, which train nothing."""
-    return runs(home) / "replay"
-
-
-def reports(home: Path) -> Path:
-    return home / "reports"
-
-
-def report_page(report: Path) -> Path:
-    return report / "index.html"
-
-
-def report_summary(report: Path) -> Path:
-    """The sweeps that a report is about, and its verdicts, for programs to read."""
-    return report / "summary.json"
-
-
-def report_summaries(home: Path) -> list[Path]:
-    return sorted(reports(home).glob("*/summary.json"))
-
-
-def analysis_cache(home: Path) -> Path:
-    """Files that analysis has parsed, so that it need not parse them again."""
-    return reports(home) / ".cache"
-
-
-def mlflow_database(home: Path) -> Path:
-    return home / "mlflow.db"
-
-
-def mlflow_artifacts(home: Path) -> Path:
-    return home / "mlartifacts"
-
-
-def mlflow_lock(home: Path) -> Path:
-    return runs(home) / "mlflow.lock"
-
-
-def sync_log(home: Path) -> Path:
-    return runs(home) / "sync.log"
-
-
-def tracking(home: Path) -> Path:
-    return home / "tracking"
-
-
-def home_of(directory: Path) -> Path:
-    """The home that a sweep or a submission belongs to, also if its `runs` is a link to a directory elsewhere."""
-    return directory.absolute().parents[2]
-
-
-# --- of a run
+def home_of_run(run_dir: Path) -> Path:
+    return run_dir.parents[1]
 
 
 def run_of(path: Path) -> Path:
     """The run whose checkpoint or file of rollouts this is."""
     return path.resolve().parent.parent  # not parents[1], which a path right below / does not have
-
-
-def home_of_run(run_dir: Path) -> Path:
-    return run_dir.parents[1]
-
-
-def info(run_dir: Path) -> Path:
-    return run_dir / "run.json"
-
-
-def config(run_dir: Path) -> Path:
-    return run_dir / "config.yaml"
-
-
-def lock(directory: Path) -> Path:
-    """The lock of a run, of a sweep, or of all submissions."""
-    return directory / "lock"
-
-
-def journal(run_dir: Path) -> Path:
-    return run_dir / "metrics.jsonl"
-
-
-def cursor(directory: Path) -> Path:
-    """Which part of a run or a sweep is in MLflow."""
-    return directory / "mlflow.json"
-
-
-def stages_used(run_dir: Path) -> Path:
-    return run_dir / "stages.json"
-
-
-def inputs(run_dir: Path) -> Path:
-    return run_dir / "inputs.json"
-
-
-def own_code(run_dir: Path) -> Path:
-    """Digests of the user's own Python files that a run was made with."""
-    return run_dir / "own_code.json"
-
-
-def checkpoints(run_dir: Path) -> Path:
-    return run_dir / "checkpoints"
-
-
-def checkpoint(checkpoints: Path, step: int) -> Path:
-    return checkpoints / f"step-{step:08d}"
-
-
-def trainer_state(checkpoint: Path) -> Path:
-    """The state in a checkpoint that is not a tensor; a directory without this file is no checkpoint of ours."""
-    return checkpoint / "trainer.json"
-
-
-def evaluation(run_dir: Path, step: int) -> Path:
-    """The samples of the evaluation at a step."""
-    return run_dir / "samples" / f"test-{step:08d}.parquet"
-
-
-def evaluations(run_dir: Path) -> list[Path]:
-    """The existing files of `evaluation`, by step."""
-    return sorted((run_dir / "samples").glob("test-*.parquet"))
-
-
-def policy(run_dir: Path, step: int) -> Path:
-    """A bandit's whole policy at the evaluation of a step."""
-    return run_dir / "samples" / f"policy-{step:08d}.parquet"
-
-
-def policies(run_dir: Path) -> list[Path]:
-    """The existing files of `policy`, by step."""
-    return sorted((run_dir / "samples").glob("policy-*.parquet"))
-
-
-def diversity(run_dir: Path) -> Path:
-    """The diversity of the responses of an evaluation, one row per problem and measure."""
-    return run_dir / "diversity" / "problems.parquet"
-
-
-def embeddings(run_dir: Path, embedder: str) -> Path:
-    """Embeddings of the right answers of an evaluation."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", embedder).strip("-")
-    return run_dir / "diversity" / f"embeddings-{name}.parquet"
-
-
-def all_embeddings(run_dir: Path) -> list[Path]:
-    """The existing files of `embeddings`."""
-    return sorted((run_dir / "diversity").glob("embeddings-*.parquet"))
-
-
-def judgements(home: Path) -> Path:
-    """The answers of judges, so that no judge gets a question twice."""
-    return runs(home) / "judgements.jsonl"
-
-
-def rollouts(run_dir: Path, step: int) -> Path:
-    """The rollouts of a training step."""
-    return run_dir / "rollouts" / f"step-{step:08d}.parquet"
 
 
 def step_of(path: Path) -> int | None:
@@ -292,29 +194,25 @@ def step_of(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-# --- of an attempt
+# --- in the directory of checkpoints, of a checkpoint, of a set of samples, of a stage
+
+checkpoint = _numbered("", "step")
+trainer_state = _in("trainer.json")  # what is not a tensor; a directory without this file is no checkpoint of ours
+sample_set_info = _in("set.json")
+stage_info = _in("stage.json")
 
 
-def attempts(run_dir: Path) -> Path:
-    return run_dir / "attempts"
+def stage_lock(store: Path, stage_id: str) -> Path:
+    return store / f"{stage_id}.lock"
 
 
-def attempt(run_dir: Path, number: int) -> Path:
-    return attempts(run_dir) / str(number)
+# --- in the directory of an attempt
 
-
-def job(directory: Path) -> Path:
-    """Of an attempt: its process. Of a submission: the job id that SLURM assigned."""
-    return directory / "job.json"
-
-
-def heartbeat(attempt: Path) -> Path:
-    return attempt / "heartbeat.json"
-
-
-def end(attempt: Path) -> Path:
-    """How the attempt ended."""
-    return attempt / "exit.json"
+job = _in("job.json")  # its process; of a submission: the job id that SLURM assigned
+heartbeat = _in("heartbeat.json")
+end = _in("exit.json")  # how it ended
+prune_request = _in("prune.json")
+log = _in("log.txt")
 
 
 def rank_end(attempt: Path, rank: int) -> Path:
@@ -327,19 +225,18 @@ def rank_ends(attempt: Path) -> list[Path]:
     return sorted(attempt.glob("rank-*.json"), key=lambda path: int(path.stem.removeprefix("rank-")))
 
 
-def prune_request(attempt: Path) -> Path:
-    return attempt / "prune.json"
+# --- in the directory of a sweep
 
-
-def log(attempt: Path) -> Path:
-    return attempt / "log.txt"
-
-
-# --- of a sweep
-
-
-def sweep_info(sweep_dir: Path) -> Path:
-    return sweep_dir / "sweep.json"
+sweep_info = _in("sweep.json")
+manifest = _in("manifest.jsonl")
+waves = _in("waves.json")  # runs that its jobs submit once the queue has room
+cancelled = _in("cancelled.json")  # from `sweeps cancel` on SLURM until the next launch: jobs must not continue it
+planned = _in("planned.jsonl")  # every run that a growing sweep may add
+deciding_lock = _in("deciding.lock")  # held by the process that decides on the next runs of a growing sweep
+shipper_log = _in("shipper.log")
+search_study = _in("optuna.journal")
+search_best = _in("best.md")
+search_trials = _in("trials.csv")
 
 
 def launch_lock(sweep_dir: Path, place: int) -> Path:
@@ -352,67 +249,14 @@ def launch_locks(sweep_dir: Path) -> list[Path]:
     return sorted([*sweep_dir.glob("lock"), *sweep_dir.glob("lock-*")])
 
 
-def manifest(sweep_dir: Path) -> Path:
-    return sweep_dir / "manifest.jsonl"
-
-
-def waves(sweep_dir: Path) -> Path:
-    """Runs that its jobs submit once the queue has room."""
-    return sweep_dir / "waves.json"
-
-
-def cancelled(sweep_dir: Path) -> Path:
-    """Exists from `python -m sweeps cancel` on SLURM until the next launch: jobs must not continue the sweep."""
-    return sweep_dir / "cancelled.json"
-
-
-def planned(sweep_dir: Path) -> Path:
-    """Every run that a growing sweep may add."""
-    return sweep_dir / "planned.jsonl"
-
-
-def deciding_lock(sweep_dir: Path) -> Path:
-    """Held by the process that decides on the next runs of a growing sweep."""
-    return sweep_dir / "deciding.lock"
-
-
 def worker_log(sweep_dir: Path, number: int) -> Path:
     return sweep_dir / f"worker-{number}.log"
 
 
-def shipper_log(sweep_dir: Path) -> Path:
-    return sweep_dir / "shipper.log"
+# --- in the directory of a submission to SLURM
 
-
-def search_study(sweep_dir: Path) -> Path:
-    """Optuna's journal of a search."""
-    return sweep_dir / "optuna.journal"
-
-
-def search_best(sweep_dir: Path) -> Path:
-    return sweep_dir / "best.md"
-
-
-def search_trials(sweep_dir: Path) -> Path:
-    return sweep_dir / "trials.csv"
-
-
-# --- of a stage
-
-
-def stage_info(stage: Path) -> Path:
-    return stage / "stage.json"
-
-
-def stage_lock(store: Path, stage_id: str) -> Path:
-    return store / f"{stage_id}.lock"
-
-
-# --- of a submission to SLURM
-
-
-def submission_info(submission: Path) -> Path:
-    return submission / "submission.json"
+submission_info = _in("submission.json")
+stage_end = _in("end.json")  # why its stage was not built
 
 
 def script(directory: Path, kind: str) -> Path:
@@ -433,11 +277,6 @@ def task_log(submission: Path, index: int | str) -> Path:
 def task_nodes(submission: Path, index: int, restarts: int) -> Path:
     """The file through which the nodes of a task find each other."""
     return submission / f"task_{index}.nodes-{restarts}"
-
-
-def stage_end(submission: Path) -> Path:
-    """Why the stage of a submission was not built."""
-    return submission / "end.json"
 
 
 def run_end(submission: Path, run_id: str) -> Path:
