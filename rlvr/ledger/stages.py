@@ -65,16 +65,15 @@ def stage_id(identity: Mapping[str, Any]) -> str:
 def task_identity(task: TaughtTask) -> dict[str, Any]:
     """The properties of a task that a stage depends on: class, vocabulary, public knobs and first demonstrations.
 
-    The knobs are the task's own `identity` if it has one, else its public plain attributes. The demonstrations stand
-    for the code that makes them: if their text changes, so does the stage.
+    The knobs are what the task lists as its `identity`; of a task that lists nothing, every public attribute counts.
+    The demonstrations stand for the code that makes them: if their text changes, so does the stage.
     """
     from rlvr.records import IdentifiedTask
 
     demonstrations = json.dumps([task.demonstration(index) for index in range(SAMPLED_DEMONSTRATIONS)])
-    plain = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
     return {
         "class": f"{type(task).__module__}.{type(task).__qualname__}",
-        "knobs": task.identity if isinstance(task, IdentifiedTask) else plain,
+        "knobs": task.identity if isinstance(task, IdentifiedTask) else _public_attributes(task),
         "vocabulary": list(task.vocabulary),
         "end_word": task.end_word,
         "demonstrations": hashlib.sha256(demonstrations.encode()).hexdigest(),
@@ -232,6 +231,11 @@ def base_policy(run_dir: Path, model_path: str) -> Path | None:
     directories = [layout.stages_beside(run_dir) / stage for stage in recorded_stages(run_dir) or []]
     directories += [Path(model_path).expanduser()] if model_path else []
     return next((directory for directory in directories if (directory / "config.json").is_file()), None)
+
+
+def _public_attributes(task: TaughtTask) -> dict[str, Any]:
+    """The attributes of a task that are numbers, texts or lists of them, but for those with an underscore in front."""
+    return {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
 
 
 def _is_plain(value: object) -> bool:

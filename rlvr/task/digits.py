@@ -68,9 +68,7 @@ class Digits:
             raise ValueError(
                 f"task.train_problems={train_problems}: 1 to {most['train']} training problems, or null for all."
             )
-        self.labelled, self.images = labelled, images
-        if validation:  # decides what the base policy is taught, so it is a public knob (`task_identity`)
-            self.validation = validation
+        self.labelled, self.images, self.validation = labelled, images, validation
         self.source = "digits" if images == 1 else f"digits_{images}"
         stem = "DIGIT" if images == 1 else "NUMBER"
         self.classes = tuple(f"{stem}_{number:0{images}d}" for number in range(10**images))
@@ -86,6 +84,12 @@ class Digits:
                 self._fixed[split] = self._different_numbers(split, min(HELD_OUT_NUMBERS, most[split]))
             if train_problems is not None:
                 self._fixed["train"] = self._different_numbers("train", train_problems)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the demonstrations: of the knobs, not `train_problems`; `validation` if it takes images away."""
+        names = ("labelled", "images", "source", "classes", "vocabulary", *(["validation"] if self.validation else []))
+        return {name: getattr(self, name) for name in names}
 
     def size(self, split: Split) -> int | None:
         return len(self._fixed[split]) if split in self._fixed else None
