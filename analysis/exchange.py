@@ -93,10 +93,10 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
 
 def _as_typed(arm: str) -> str:
     """The knobs of an arm as they are typed, `lr=1e-6`, from these or from a label, `lr = 1e-6`."""
-    from analysis.scores import words
+    from analysis.scores import labels
 
     try:
-        knobs = words.parse(arm)
+        knobs = labels.parse(arm)
     except ValueError as error:
         raise LookupError(f"--arm: {error}") from None
     if "seed" in knobs:

@@ -11,9 +11,9 @@ from typing import Any
 
 from analysis.frames.run import rows
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
-from analysis.scores import words
 from analysis.scores.arm import Arm, arms_of, settings
 from analysis.scores.claim import Claim, Where, read
+from analysis.scores.labels import alternatives, parse
 from analysis.scores.metric import TIMES, check_ahead
 from analysis.scores.selection import select
 from analysis.scores.sides import NotTested, reference_of, sides, trend
@@ -61,7 +61,7 @@ def selectors(baseline: str, claims: Sequence[Mapping[str, Any]]) -> list[tuple[
 
 def _alternatives(place: str, selector: str) -> dict[str, list[str]]:
     try:
-        return {key: words.alternatives(value) for key, value in words.parse(selector).items()}
+        return {key: alternatives(value) for key, value in parse(selector).items()}
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
@@ -78,7 +78,7 @@ def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Ma
             continue
         absent = _absent(arms, [claim.arm, *([] if claim.knob else [reference])])
         why = " and ".join(f"no arm has {selector}" for selector in absent) or reasons[0]
-        itself = not claim.knob and words.parse(claim.arm) == words.parse(reference)
+        itself = not claim.knob and parse(claim.arm) == parse(reference)
         failures.append(Untestable(f"claim {number}", why, absent, itself and not absent))
     return failures
 

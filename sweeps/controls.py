@@ -47,7 +47,7 @@ def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> li
 
 def _references(points: Sequence[Point], baseline: str, usual: Usual) -> list[Point]:
     """In each setting the points of one arm: the arm that `baseline` names, else GRPO, else the first."""
-    from analysis.scores.words import parse  # imports pandas, which `--help` does not need
+    from analysis.scores.labels import parse  # imports pandas, which `--help` does not need
 
     selectors = [" ".join(map("=".join, parse(text).items())) for text in (baseline, "loss=grpo") if text]
     rules = [condition("baseline", text, text) for text in selectors]

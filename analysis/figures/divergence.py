@@ -16,8 +16,8 @@ from analysis.report.cells import Column, Row, value
 from analysis.report.lines import INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
+from analysis.scores.labels import inverse
 from analysis.scores.metric import Metric
-from analysis.scores.words import inverse
 from analysis.tables.divergence import FAMILIES, Summary, summarise
 from analysis.tables.eta import label
 

@@ -16,8 +16,8 @@ from analysis.report import style
 from analysis.report.lines import DASHES, INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
+from analysis.scores.labels import inverse
 from analysis.scores.metric import Metric
-from analysis.scores.words import inverse
 from analysis.tables.eta import label
 
 QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"

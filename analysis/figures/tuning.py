@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import colour_and_marker, legend
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.tuning import Tuned, judge, tuned, tuning_runs
 
 QUESTION = "How does each arm depend on the tuned knob, and is its best value inside the grid?"
@@ -20,7 +20,7 @@ def figure(frames: Frames) -> Figure | None:
     tunings, metric = tuned(frames), judge(tuning_runs(frames))
     if not tunings or metric is None:
         return None
-    knobs = [key for key, value in tunings[0].values[0].knobs.items() if not math.isnan(words.number(value))]
+    knobs = [key for key, value in tunings[0].values[0].knobs.items() if not math.isnan(labels.number(value))]
     if not knobs:
         return None
     knob = knobs[0]
@@ -32,9 +32,9 @@ def figure(frames: Frames) -> Figure | None:
         x, y = _best_at_each(tuning, knob)
         handles[tuning.arm] = axes.plot(x, y, color=colour, marker=marker)[0]
         if tuning.picked is not None:
-            at = words.number(tuning.picked.knobs[knob])
+            at = labels.number(tuning.picked.knobs[knob])
             axes.plot([at], [100 * tuning.picked.mean], "o", ms=13, mfc="none", mec=colour)
-    values = sorted({words.number(tried.knobs[knob]) for tuning in tunings for tried in tuning.values})
+    values = sorted({labels.number(tried.knobs[knob]) for tuning in tunings for tried in tuning.values})
     if values[0] > 0 and values[-1] / values[0] >= 5:
         axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
@@ -49,7 +49,7 @@ def _best_at_each(tuning: Tuned, knob: str) -> tuple[list[float], list[float]]:
     """(the values of a knob, the best mean value each over all other tuned knobs, in per cent)."""
     best: dict[float, float] = {}
     for tried in tuning.values:
-        value = words.number(tried.knobs[knob])
+        value = labels.number(tried.knobs[knob])
         if math.isfinite(tried.mean):
             best[value] = max(best.get(value, -math.inf), 100 * tried.mean)
     return sorted(best), [best[value] for value in sorted(best)]

@@ -16,7 +16,7 @@ from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell,
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
 from analysis.report.table import Format, Table, interval_notes, seeds_of
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.metric import Kind, Metric, avg, pass_at
@@ -225,7 +225,7 @@ def _has(arm: Arm, word: str) -> bool:
     """Whether an arm satisfies a word of a selector, `key=value` or `key!=value`."""
     key, _, value = word.partition("=")
     arm_value = arm.divergence if key == "divergence" else value_of(arm, key.removesuffix("!"))
-    return arm_value is not None and words.equal(arm_value, value) != key.endswith("!")
+    return arm_value is not None and labels.equal(arm_value, value) != key.endswith("!")
 
 
 def _is_model(run: RunRow, name: str) -> bool:

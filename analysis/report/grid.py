@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.report.table import Format, Published, Table, decimals_for, mark_of, ranked
-from analysis.scores import words
+from analysis.scores import labels
 
 WIDE = 126  # characters: a wider grid is split between metrics
 Record = Mapping[str, Any]
@@ -291,7 +291,7 @@ def _rounded(value: float, decimals: int) -> str:
 def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
     cell_at = _by_position(cells)
     keys = list(dict.fromkeys(key for _, key in cell_at))
-    labels = list(dict.fromkeys(label for label, _ in cell_at))
+    names = list(dict.fromkeys(name for name, _ in cell_at))
     forms = {key: _with_decimals(table.format_of(*key), cells, key, "mean") for key in keys}
     marked = not table.differences
 
@@ -299,11 +299,11 @@ def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
         cell = cell_at.get((label, key))
         return "—" if cell is None else text_of(cell, forms[key], marked=marked)
 
-    rows = [(label, *(text(label, key) for key in keys)) for label in labels]
+    rows = [(name, *(text(name, key) for key in keys)) for name in names]
     best = {
-        (labels.index(label), 1 + column)
+        (names.index(name), 1 + column)
         for column, key in enumerate(keys)
-        for label in _best(cell_at, labels, key, forms[key])
+        for name in _best(cell_at, names, key, forms[key])
     }
     hints = {c["row"]: c for c in cells if c["hint"]}
     notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
@@ -317,11 +317,11 @@ def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
     return {(c["row"], (c["metric"], c["column"])): c for c in cells}
 
 
-def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
+def _best(at: Mapping[tuple[str, Key], Record], rows: Sequence[str], key: Key, form: Format) -> list[str]:
     """The labels of the rows that print the best value, never of the base policy; [] where all values print alike,
     where neither a larger nor a smaller value is better, or where a comparison of the values would not be fair.
     """
-    cells = {row: at[row, key] for row in labels if (row, key) in at and not at[row, key]["base"]}
+    cells = {row: at[row, key] for row in rows if (row, key) in at and not at[row, key]["base"]}
     if any(cell["unfair"] for cell in cells.values()):
         return []
     values = {row: cell["mean"] for row, cell in cells.items()}
@@ -346,15 +346,15 @@ def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
 def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
     cell_at = _by_position(cells)
     keys = list(dict.fromkeys(key for _, key in cell_at))
-    labels = list(dict.fromkeys(label for label, _ in cell_at))
+    names = list(dict.fromkeys(name for name, _ in cell_at))
     forms = {key: _with_decimals(table.format_of(*key), cells, key, "difference") for key in keys}
 
     def text(label: str, key: Key) -> str:
         cell = cell_at.get((label, key))
         return "—" if cell is None else difference_text(cell, forms[key])
 
-    rows = [(label, *(text(label, key) for key in keys)) for label in labels]
-    against = words.joined_labels([c["reference"] for c in cells])
+    rows = [(name, *(text(name, key) for key in keys)) for name in names]
+    against = labels.joined([c["reference"] for c in cells])
     title = f"{block}: difference to {against}" if block else f"Difference to {against}"
     return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
 

@@ -12,7 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.frames.run import RunRow
 from analysis.report.grid import difference_text
 from analysis.report.table import Table
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
 from analysis.scores.measured import hours
@@ -54,7 +54,7 @@ def headlines(table: Table) -> list[Headline]:
         one_seed = " These runs, not yet their arms: 1 seed." if is_one_seed else ""
         place = ", ".join(part for part in (block, column) if part)
         place = f" ({place})" if place else ""
-        reference = words.joined_labels([c["reference"] for c in metric_cells])
+        reference = labels.joined([c["reference"] for c in metric_cells])
         text = f"{len(decided)} of {len(metric_cells)} differences to {reference} are decided{place}.{one_seed}"
         results.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
     return results

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
-from analysis.scores import study, words
+from analysis.scores import labels, study
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Metric, benchmarks
 
@@ -212,7 +212,7 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     cells = cells[cells["difference"].notna()]
     if cells.empty:
         return tuple(not_compared)
-    against = words.joined_labels(list(cells["reference"]))
+    against = labels.joined(list(cells["reference"]))
     on_problems = cells["paired_problems"] > 0
     seeds, size = _span(cells["paired_seeds"]), _span(cells["family"])
     problems = _span(cells.loc[on_problems, "paired_problems"]) if on_problems.any() else "0"

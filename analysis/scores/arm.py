@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import CONFIG, REPETITION, RunRow
-from analysis.scores import words
+from analysis.scores import labels
 from rlvr.ledger.cause import State
 
 STRICT = ("tv", "hd", "js")
@@ -122,20 +121,20 @@ def _with_tuned(frames: Frames, of_study: list[Arm]) -> list[Arm]:
 
 def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     """The arms of any runs, planned ones included, in the order of `arms`."""
-    swept = words.swept_within(runs)
-    setting_keys = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
+    swept = labels.swept_within(runs)
+    setting_keys = [k for k in _differing(runs, _setting_keys(runs)) if not labels.covers(swept, k)]
     settings = _settings(runs, setting_keys)
     of_runs: list[Arm] = []
     for setting, of_setting in _parts(runs, lambda run: settings[run.run_id]).items():
         groups = {
             i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(of_setting, lambda r: r.group_id).items()
         }
-        labels = words.labels({i: part[0] for i, part in groups.items()})
+        label_of = labels.of_groups({i: part[0] for i, part in groups.items()})
         for loss, of_loss in _parts(of_setting, lambda run: run.loss).items():
             firsts = {r.group_id: groups[r.group_id][0] for r in of_loss}
             variants = _variants(firsts, _own_keys(of_loss, setting_keys))
             for group_id, first in firsts.items():
-                label = labels[group_id]
+                label = label_of[group_id]
                 of_runs.append(
                     Arm(
                         group_id,
@@ -155,10 +154,10 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
 
 def _settings(runs: Sequence[RunRow], keys: Sequence[str]) -> dict[str, str]:
     """By run, its setting in words. Long values are shortened unless two settings would then read alike."""
-    full = {run.run_id: describe(run, keys, shown=words.value_text) for run in runs}
-    short = {run.run_id: describe(run, keys) for run in runs}
-    num_alike = Counter(short[i] for i in {text: i for i, text in full.items()}.values())
-    return {i: short[i] if num_alike[short[i]] == 1 else full[i] for i in full}
+    full = {run.run_id: describe(run, keys, shown=labels.value_text) for run in runs}
+    short = {full[run.run_id]: describe(run, keys) for run in runs}
+    distinct = labels.made_distinct(short, [lambda full_text, *_: full_text])
+    return {run_id: distinct[full_text] for run_id, full_text in full.items()}
 
 
 def _parts(runs: Iterable[RunRow], key: Callable[[RunRow], str]) -> dict[str, list[RunRow]]:
@@ -186,24 +185,20 @@ def _variants(firsts: Mapping[str, RunRow], own_keys: Sequence[str]) -> dict[str
     Where several groups would read alike: with the knobs that are off; then with the knobs that only some of them have
     and a mark of repetitions under other seeds; then by their ids.
     """
-    variants = {i: describe(run, [k for k in own_keys if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
-    for alike in _alike(firsts, variants):
-        variants |= {i: describe(firsts[i], own_keys) for i in alike}
-    for alike in _alike(firsts, variants):
-        known = {k for i in alike for k in firsts[i].config if not k.startswith(_NAMED)}
-        differing_keys = [k for k in known if len({repr(firsts[i].config.get(k)) for i in alike}) > 1]
-        for i in alike:
-            again = "control=seeds" if firsts[i].again else ""
-            variants[i] = ", ".join(filter(None, (describe(firsts[i], {*own_keys, *differing_keys}), again)))
-    return variants | {i: i for alike in _alike(firsts, variants) for i in alike}
 
+    def name(i: str, variant: str) -> tuple[str, ...]:  # of what a table shows of an arm beside its loss
+        return firsts[i].divergence, str(firsts[i].eta), str(firsts[i].beta), variant
 
-def _alike(firsts: Mapping[str, RunRow], variants: Mapping[str, str]) -> list[list[str]]:
-    """Groups of one divergence, η and β that have the same variant."""
-    by_name: dict[tuple[str, ...], list[str]] = {}
-    for i, run in firsts.items():
-        by_name.setdefault((run.divergence, str(run.eta), str(run.beta), variants[i]), []).append(i)
-    return [groups for groups in by_name.values() if len(groups) > 1]
+    def with_all(i: str, _: tuple[str, ...], alike: Sequence[str]) -> tuple[str, ...]:
+        known = {k for other in alike for k in firsts[other].config if not k.startswith(_NAMED)}
+        keys = [k for k in known if len({repr(firsts[other].config.get(k)) for other in alike}) > 1]
+        again = "control=seeds" if firsts[i].again else ""
+        return name(i, ", ".join(filter(None, (describe(firsts[i], {*own_keys, *keys}), again))))
+
+    steps = (lambda i, *_: name(i, describe(firsts[i], own_keys)), with_all, lambda i, *_: name(i, i))
+    without_off = {i: [k for k in own_keys if not _off(k, run.config.get(k))] for i, run in firsts.items()}
+    distinct = labels.made_distinct({i: name(i, describe(firsts[i], keys)) for i, keys in without_off.items()}, steps)
+    return {i: of_group[-1] for i, of_group in distinct.items()}
 
 
 def _off(key: str, value: Any) -> bool:
@@ -237,7 +232,7 @@ def _differing(runs: Sequence[RunRow], keys: Iterable[str]) -> list[str]:
     return [k for k in keys if len({repr(run.config[k]) for run in runs if k in run.config}) > 1]
 
 
-def describe(run: RunRow, keys: Iterable[str], shown: Callable[[Any], str] = words.short) -> str:
+def describe(run: RunRow, keys: Iterable[str], shown: Callable[[Any], str] = labels.short) -> str:
     """`lr=1e-05, task.size=17`: the values of these keys in a run, with `shown` as their text."""
     values: dict[str, str] = {}
     for key in sorted(k for k in keys if run.config.get(k) not in (None, "")):
@@ -250,13 +245,12 @@ def describe(run: RunRow, keys: Iterable[str], shown: Callable[[Any], str] = wor
 
 def distinct_names(names: Mapping[Arm, str]) -> dict[Arm, str]:
     """The names, and to a name that several arms have, the parts of each arm's η, β and variant that are not in it."""
-    times = Counter(names.values())
-    distinct = dict(names)
-    for arm, name in names.items():
+
+    def with_missing(arm: Arm, name: str, _: Sequence[Arm]) -> str:
         missing = [part for part in (*arm.scales.split(", "), *arm.variant.split(", ")) if part and part not in name]
-        if times[name] > 1 and missing:
-            distinct[arm] = f"{name} ({', '.join(missing)})"
-    return distinct
+        return f"{name} ({', '.join(missing)})" if missing else name
+
+    return labels.made_distinct(names, [with_missing])
 
 
 def settings(of_arms: Iterable[Arm]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.frames.frames import Frames
-from analysis.scores import study, words
+from analysis.scores import labels, study
 from analysis.scores.arm import FLIPPED, RANDOM, SEEDS, STILL, Arm
 from analysis.scores.cell import cell
 from analysis.scores.comparable import Comparable, by_setting
@@ -101,4 +101,4 @@ def _difference(
 def _same_but_for_rewards(arm: Arm, control: Arm) -> bool:
     keys = {*arm.knobs, *control.knobs} - {"rollout.reward"} - arm.tuned  # a control is tuned as an arm of its own
     pairs = [(value_of(arm, key), value_of(control, key)) for key in keys]
-    return all(a == b or (a is not None and b is not None and words.equal(a, b)) for a, b in pairs)
+    return all(a == b or (a is not None and b is not None and labels.equal(a, b)) for a, b in pairs)

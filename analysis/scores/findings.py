@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from analysis.frames.frames import Frames
-from analysis.scores import study, words
+from analysis.scores import labels, study
 from analysis.scores.arm import SEEDS, arms, settings
 from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import CONTROL_NAMES, against_controls
@@ -33,7 +33,7 @@ def _without_baseline(frames: Frames) -> Iterable[Verdict]:
     of_settings = (
         default_reference([arm for arm in of_study if arm.setting == name], baseline) for name in settings(of_study)
     )
-    instead = words.joined_labels([arm.label for references in of_settings for arm in references.values()])
+    instead = labels.joined([arm.label for references in of_settings for arm in references.values()])
     consequence = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
     yield Verdict(_statement(f"no arm has the study's baseline, {baseline}: {consequence}"), Outcome.WARNING)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import CONTROL_KNOBS, Arm
 
 BASE = "base"  # the base policy, as a reference
@@ -18,14 +18,14 @@ def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
 
     Raises ValueError for an ill-formed selector.
     """
-    wanted = {key: words.alternatives(value) for key, value in words.parse(selector).items()}
+    wanted = {key: labels.alternatives(value) for key, value in labels.parse(selector).items()}
     matching = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
     return [arm for arm in matching if not arm.control or CONTROL_KNOBS[arm.control] in wanted]
 
 
 def _has(arm: Arm, key: str, values: Sequence[str]) -> bool:
     value_of_arm = value_of(arm, key)
-    return value_of_arm is not None and any(words.equal(value_of_arm, value) for value in values)
+    return value_of_arm is not None and any(labels.equal(value_of_arm, value) for value in values)
 
 
 def value_of(arm: Arm, key: str) -> str | None:
@@ -33,7 +33,7 @@ def value_of(arm: Arm, key: str) -> str | None:
     if key in arm.knobs:
         return arm.knobs[key]
     value = arm.first.knob(key)
-    return None if value is None or value == "" else words.value_text(value)
+    return None if value is None or value == "" else labels.value_text(value)
 
 
 def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
@@ -43,7 +43,7 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
     that agrees with it in every other knob.
     """
     candidates = select(arms, selector)
-    selector_keys = set(words.parse(selector))
+    selector_keys = set(labels.parse(selector))
     plain = [arm for arm in candidates if set(arm.knobs) <= selector_keys | arm.tuned]
     for unique in (candidates, plain):
         if len(unique) == 1:
@@ -66,7 +66,7 @@ def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
     knob that was typed as null is the same as one without a value."""
     keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
     pairs = [(value_of(candidate, key), value_of(arm, key)) for key in keys]
-    return all(a is None or words.equal(a, "null" if b is None else b) for a, b in pairs)
+    return all(a is None or labels.equal(a, "null" if b is None else b) for a, b in pairs)
 
 
 def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
@@ -117,7 +117,7 @@ def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm
         value = arm.knobs.get(key)
         if value is None:
             return (-1.0,)
-        number = words.number(value)
+        number = labels.number(value)
         return (1.0, values_of[key].index(value)) if math.isnan(number) else (0.0, number)
 
     return sorted(unordered, key=lambda arm: [place(arm, key) for key in keys])

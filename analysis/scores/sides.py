@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Claim
 from analysis.scores.selection import references, select, value_of
@@ -52,9 +52,9 @@ def _with_itself(claim: Claim, reference: str) -> str:
 def trend(claim: Claim, arms: Sequence[Arm]) -> list[Arm]:
     """The arms of a trend, by ascending value of its knob; arms without this knob have no part. Raises NotTested."""
     with_knob = [(value, arm) for arm in select(arms, claim.arm) if (value := value_of(arm, claim.knob)) is not None]
-    if names := sorted({value for value, _ in with_knob if math.isnan(words.number(value))}):
+    if names := sorted({value for value, _ in with_knob if math.isnan(labels.number(value))}):
         raise NotTested(f"a trend needs numbers, and {claim.knob} is {', '.join(names)} too")
-    along = sorted(((words.number(value), arm) for value, arm in with_knob), key=lambda pair: pair[0])
+    along = sorted(((labels.number(value), arm) for value, arm in with_knob), key=lambda pair: pair[0])
     values = [value for value, _ in along]
     if len(set(values)) < 3 or len(set(values)) < len(values):
         raise NotTested(f"a trend needs one arm at each of three or more values of {claim.knob}")

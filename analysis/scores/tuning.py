@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import last_points
 from analysis.scores.metric import Metric, avg
@@ -97,20 +97,20 @@ def tuned(frames: Frames) -> list[Tuned]:
     several = len(settings(arms(source))) > 1
     for arm in arms(source):
         other_knobs = {key: value for key, value in arm.knobs.items() if key not in keys}
-        name = words.text(other_knobs) or arm.method
+        name = labels.text(other_knobs) or arm.method
         by_name.setdefault(f"{name}, {arm.setting}" if several else name, []).append(arm)
     return [_of_arm(name, of_values, rule, scores) for name, of_values in by_name.items()]
 
 
 def _of_arm(name: str, of_values: Sequence[Arm], rule: Mapping[str, Any], scores: Mapping[str, float]) -> Tuned:
     """of_values: the arms in the tuning runs that become one arm, one for each value tried."""
-    keys, order = list(rule["keys"]), [words.parse(value) for value in rule["values"]]
+    keys, order = list(rule["keys"]), [labels.parse(value) for value in rule["values"]]
     by_value = [(value, arm) for value in order for arm in of_values if _has_values(arm, value)]
     means = {i: float(np.mean([scores[r] for r in arm.run_ids])) for i, (_, arm) in enumerate(by_value)}
     known = [i for i, mean in means.items() if math.isfinite(mean)]
     best = max(known, key=lambda i: means[i]) if rule["picks"] and known else None
     values = tuple(
-        Tried(words.text(value), value, tuple(scores[r] for r in arm.run_ids), i == best)
+        Tried(labels.text(value), value, tuple(scores[r] for r in arm.run_ids), i == best)
         for i, (value, arm) in enumerate(by_value)
     )
     picked = values[best].knobs if best is not None else None
@@ -118,9 +118,9 @@ def _of_arm(name: str, of_values: Sequence[Arm], rule: Mapping[str, Any], scores
 
 
 def _has_values(arm: Arm, knobs: Mapping[str, str]) -> bool:
-    return all(key in arm.knobs and words.equal(arm.knobs[key], value) for key, value in knobs.items())
+    return all(key in arm.knobs and labels.equal(arm.knobs[key], value) for key, value in knobs.items())
 
 
 def _at_edge(picked: str, key: str, order: Sequence[Mapping[str, str]]) -> bool:
-    numbers = sorted({words.number(value[key]) for value in order})
-    return len(numbers) > 2 and not math.isnan(numbers[0]) and words.number(picked) in (numbers[0], numbers[-1])
+    numbers = sorted({labels.number(value[key]) for value in order})
+    return len(numbers) > 2 and not math.isnan(numbers[0]) and labels.number(picked) in (numbers[0], numbers[-1])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.scores import study, words
+from analysis.scores import labels, study
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
@@ -48,7 +48,7 @@ def verdicts(
         try:
             claim = read(content)
             for selector in filter(None, (claim.arm, claim.against or study.baseline(frames))):
-                words.parse(selector)
+                labels.parse(selector)
         except ValueError as error:
             judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, note=str(error)))
         else:

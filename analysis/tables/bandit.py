@@ -11,7 +11,7 @@ from analysis.scores.bandit_target import Match, matches
 from analysis.scores.cell import REASONS, Cell
 from analysis.scores.contrast import Scores
 from analysis.scores.density import COVERED, Array
-from analysis.scores.words import inverse
+from analysis.scores.labels import inverse
 
 QUESTION = "Does training reach the target density P_A ∝ e^{A/η} over the arms of the bandit, with every mode?"
 NEEDS = "runs of a bandit, some of them with an η"

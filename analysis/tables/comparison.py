@@ -14,7 +14,7 @@ from analysis.frames.runs import IMPORTED
 from analysis.report.cells import BASE as BASE_ROW
 from analysis.report.cells import Block, Column, Row, cells_frame, columns, fill
 from analysis.report.table import Table, format_of, with_notes
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
 from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
@@ -98,9 +98,9 @@ def _notes(all_arms: Sequence[Arm], *, has_base: bool, with_hours: bool) -> Iter
     if with_hours:
         yield HOURS_NOTE
     yield f"Runs count at their last evaluation; no checkpoint is selected. Bold: {best} no verdict."
-    shared = words.shared([arm.first for arm in all_arms])
+    shared = labels.shared([arm.first for arm in all_arms])
     if shared and len(all_arms) > 1:
-        yield f"All arms: {words.text(shared)}."
+        yield f"All arms: {labels.text(shared)}."
 
 
 def _references(setting_arms: Sequence[Arm], against: str, baseline: str) -> dict[str, str]:
@@ -156,9 +156,9 @@ def _crossed(cells: pd.DataFrame, setting_arms: Sequence[Arm], knob: str) -> pd.
     crossed: list[dict[str, Any]] = []
     for record in records(cells):
         own_value = own_values.get(record["row"])
-        row = record["row"] if own_value is None else others[record["row"]] or words.text({"loss": "all"})
+        row = record["row"] if own_value is None else others[record["row"]] or labels.text({"loss": "all"})
         for value in values if own_value is None else [own_value]:
-            head = f"{record['column']} {words.pair(knob, value)}".strip()
+            head = f"{record['column']} {labels.pair(knob, value)}".strip()
             crossed.append({**record, "row": row, "column": head})
     return cells_frame(crossed)
 
@@ -170,7 +170,7 @@ def _values_and_others(setting_arms: Sequence[Arm], knob: str) -> tuple[dict[str
     has the value of its config: two arms of one row stand in two columns.
     """
     own_values = {arm.label: arm.knobs[knob] for arm in setting_arms if knob in arm.knobs}
-    others = {arm.label: words.text({k: v for k, v in arm.knobs.items() if k != knob}) for arm in setting_arms}
+    others = {arm.label: labels.text({k: v for k, v in arm.knobs.items() if k != knob}) for arm in setting_arms}
     with_value = {others[label] for label in own_values}
     for arm in setting_arms:
         if arm.label not in own_values and others[arm.label] in with_value:

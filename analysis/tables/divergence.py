@@ -15,7 +15,7 @@ from analysis.report.table import Table, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank
 from analysis.scores.cell import cell, validated
 from analysis.scores.comparable import Comparable, lad_settings, shown
-from analysis.scores.words import inverse
+from analysis.scores.labels import inverse
 from analysis.tables.eta import adding_command, label, reference, reference_rows
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"

@@ -13,7 +13,7 @@ from analysis.report.cells import BASE, Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable, lad_settings, shown
-from analysis.scores.words import inverse
+from analysis.scores.labels import inverse
 from rlvr.ledger.tags import redact
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"

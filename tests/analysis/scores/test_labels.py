@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from analysis.scores import words
+from analysis.scores import labels
 from analysis.scores.arm import arms
 from analysis.scores.selection import default_reference, ordered, references, select
 from analysis.scores.study import swept
@@ -26,7 +26,7 @@ def sweep(home: Path, points: list[tuple[dict, list[str]]], sweep_id: str = "s")
     write_sweep(home, sweep_id, plan)
 
 
-def labels(home: Path) -> list[str]:
+def labels_in(home: Path) -> list[str]:
     frames = load(home)
     return [arm.label for arm in ordered(arms(frames), swept(frames))]
 
@@ -34,15 +34,15 @@ def labels(home: Path) -> list[str]:
 def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp_path):
     typed = {0.06735245379657583: "0.06735245379657583", 2.1422345867e-05: "2.1422345867e-05", 0.123456: "0.123456"}
     sweep(tmp_path, [(config("grpo", lr=lr), ["loss=grpo", f"lr={text}"]) for lr, text in typed.items()])
-    assert labels(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
+    assert labels_in(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
 
 
 def test_the_labels_of_several_references_are_shortened():
     first, second = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
-    assert words.joined_labels([first, first]) == first
-    assert words.joined_labels([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
-    assert words.joined_labels(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
-    assert words.joined_labels([first, "base policy (step 0)"]) == f"{first} or base policy (step 0)"
+    assert labels.joined([first, first]) == first
+    assert labels.joined([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
+    assert labels.joined(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
+    assert labels.joined([first, "base policy (step 0)"]) == f"{first} or base policy (step 0)"
 
 
 def test_settings_whose_long_values_end_alike_are_two(tmp_path):
@@ -58,12 +58,12 @@ def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
         for seed in (0, 1)
     ]
     sweep(tmp_path, points)
-    assert labels(tmp_path) == ["lr = 1e-4", "lr = 4e-4"]  # the loss is the same for all
+    assert labels_in(tmp_path) == ["lr = 1e-4", "lr = 4e-4"]  # the loss is the same for all
 
 
 def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
     write_study(tmp_path)
-    texts = labels(tmp_path)
+    texts = labels_in(tmp_path)
     assert texts[0] == "loss=grpo"  # an arm without a knob comes first
     assert "loss=lad divergence=hd eta = 0.5 (1/η = 2)" in texts
     assert "loss=lad divergence=tv eta = 4 (1/η = 1/4)" in texts
@@ -72,7 +72,7 @@ def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
 def test_a_knob_that_was_not_typed_is_shown_with_its_value_in_the_config(tmp_path):
     sweep(tmp_path, [(config(lr=1e-5), ["lr=1e-5"]), (config(lr=1e-4), ["lr=1e-4"])])
     write_run(tmp_path, config(), END, name="plain")  # the default, lr 1e-06
-    assert labels(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
+    assert labels_in(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
 
 
 def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
@@ -84,24 +84,24 @@ def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
         (with_kl, ["loss=grpo", "trainer.kl=0.01"]),
     ]
     sweep(tmp_path, points)
-    assert sorted(labels(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
+    assert sorted(labels_in(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
 
 
 def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
     for updates in (1, 4):
         write_run(tmp_path, config("grpo", trainer={"updates": updates}), END, name=f"updates{updates}")
-    assert labels(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
+    assert labels_in(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
 
 
 def test_arms_that_differ_beyond_the_digits_shown_have_names_of_their_own(tmp_path):
     runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}") for kl in (0.1, 0.10000001)]
     groups = {json.loads((tmp_path / "runs" / run / "run.json").read_text())["group_id"] for run in runs}
-    assert set(labels(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
+    assert set(labels_in(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
 
 
 def test_one_arm_alone_is_called_by_its_loss(tmp_path):
     write_run(tmp_path, config("grpo"), END)
-    assert labels(tmp_path) == ["loss=grpo"]
+    assert labels_in(tmp_path) == ["loss=grpo"]
 
 
 @pytest.mark.parametrize(("group", "key"), [("model", "layers"), ("task", "size"), ("evaluation", "samples")])
@@ -122,16 +122,16 @@ def test_numbers_ascend_and_words_keep_the_order_of_the_sweep(tmp_path):
     sweep(tmp_path, points)
     file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     file.write_text(file.read_text().replace('"swept": {}', '"swept": {"loss": ["pacs", "grpo", "rloo"]}'))
-    assert labels(tmp_path) == [f"loss={x} lr = {lr}" for x in losses for lr in (1e-05, 0.001)]
+    assert labels_in(tmp_path) == [f"loss={x} lr = {lr}" for x in losses for lr in (1e-05, 0.001)]
 
 
 def test_a_selector_is_read_with_and_without_spaces():
-    assert words.parse("loss=grpo lr = 1e-4") == {"loss": "grpo", "lr": "1e-4"}
-    assert words.parse("eta = 0.5 (1/η = 2)") == {"eta": "0.5"}  # a label, copied from a table
+    assert labels.parse("loss=grpo lr = 1e-4") == {"loss": "grpo", "lr": "1e-4"}
+    assert labels.parse("eta = 0.5 (1/η = 2)") == {"eta": "0.5"}  # a label, copied from a table
     with pytest.raises(ValueError, match="names no arm"):
-        words.parse("grpo")
+        labels.parse("grpo")
     with pytest.raises(ValueError, match="gives loss twice. Keep one of them; alternatives are loss=A,B"):
-        words.parse("loss=grpo loss=rloo lr=1e-4")
+        labels.parse("loss=grpo loss=rloo lr=1e-4")
 
 
 def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
@@ -167,7 +167,7 @@ def test_lists_truths_and_quoted_texts_are_selected_as_they_are_typed(tmp_path):
         assert sorted(arm.label for arm in select(of_study, selector)) == sorted(labels_of_arms), selector
     for not_a_selector in ("rollout.stop=a, b", "rollout.stop='a", "trainer.betas=[0.9"):
         with pytest.raises(ValueError, match="names no arm"):
-            words.parse(not_a_selector)
+            labels.parse(not_a_selector)
 
 
 def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):

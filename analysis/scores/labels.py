@@ -1,4 +1,4 @@
-"""Labels of arms: the swept knobs, as they were typed, as in `loss=grpo lr = 1e-4`.
+"""Labels of arms, and the knobs in them: the swept knobs, as they were typed, as in `loss=grpo lr = 1e-4`.
 
 Config groups are `group=option`, as on the command line; numbers have spaces around the equals sign, and η has its
 inverse beside it, which LAD's tables print.
@@ -11,15 +11,20 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.frames.run import RunRow
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import parse_yaml
+
+K = TypeVar("K", bound=Hashable)
+H = TypeVar("H", bound=Hashable)
+Step = Callable[[K, H, Sequence[K]], H]
+Pairs = tuple[tuple[str, str], ...]  # knobs
 
 # Keys whose values do not make another arm, or that name the sweep itself.
 _SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
@@ -95,7 +100,7 @@ def covers(swept: Collection[str], key: str) -> bool:
     return any(key == k or key.startswith(f"{k}.") for k in swept)
 
 
-def labels(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
+def of_groups(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
     """By group, the label that distinguishes its arm from the others of a setting. firsts: a run of each group.
 
     A knob that was typed with several values is in the label of every arm, from its config if it was not typed for it;
@@ -108,9 +113,34 @@ def labels(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
     varied = [key for key in keys if len(values[key]) > 1]
     several = {key for key in varied if len(values[key] - {None}) > 1}
     knobs_of = {i: _varied_knobs(firsts[i], knobs, varied, several) for i, knobs in typed_knobs.items()}
-    knobs_of = _made_distinct(knobs_of, firsts, varied)
-    alone = len(knobs_of) == 1
-    return {i: Label(knobs["arm"] if alone and "arm" in knobs else text(knobs), knobs) for i, knobs in knobs_of.items()}
+    if len(knobs_of) == 1:
+        return {i: _of_single_arm(firsts[i], knobs) for i, knobs in knobs_of.items()}
+    differing = _differing(list(firsts.values()))
+    choices = [key for key in differing if key.startswith("choices.")]
+
+    def with_keys(keys: Sequence[str]) -> Step[str, Pairs]:
+        return lambda i, pairs, _: tuple({**_configured_knobs(firsts[i], keys), **dict(pairs)}.items())
+
+    steps: list[Step[str, Pairs]] = [with_keys(keys) for keys in (varied, choices, differing)]
+    steps.append(lambda i, pairs, alike: (*pairs, ("group", i)) if len(alike) > 1 else pairs)
+    distinct = made_distinct({i: tuple(knobs.items()) for i, knobs in knobs_of.items()}, steps)
+    return {i: Label(text(dict(pairs)), dict(pairs)) for i, pairs in distinct.items()}
+
+
+def made_distinct(names: Mapping[K, H], steps: Iterable[Step[K, H]]) -> dict[K, H]:
+    """The names, of which those that are empty or not unique are replaced, step by step, by more explicit ones.
+
+    steps: each gives the next name of an item, from the item, its name, and all items with that name.
+    """
+    distinct = dict(names)
+    for step in steps:
+        alike: dict[H, list[K]] = {}
+        for item, name in distinct.items():
+            alike.setdefault(name, []).append(item)
+        for name, items in alike.items():
+            if len(items) > 1 or not name:
+                distinct |= {item: step(item, name, items) for item in items}
+    return distinct
 
 
 def _varied_knobs(
@@ -125,41 +155,26 @@ def _varied_knobs(
     return knobs
 
 
+def _configured_knobs(run: RunRow, keys: Iterable[str]) -> dict[str, str]:
+    names = [key.removeprefix("choices.") for key in keys]
+    return {name: value for name in names if (value := _configured(run, name)) is not None}
+
+
 def _configured(run: RunRow, key: str) -> str | None:
     """The value of a knob in a run's config; None if the run does not have the knob, or it is off."""
     value = run.knob(key)
     return None if value in (None, "") or str(value) in ("none", "None") else value_text(value)
 
 
-def _made_distinct(
-    knobs_of: Mapping[str, dict[str, str]], firsts: Mapping[str, RunRow], varied: Sequence[str]
-) -> dict[str, dict[str, str]]:
-    """By group, its knobs. Knobs that are empty or equal to another group's are completed by knobs typed for others, by
-    chosen options, by any config key; if the texts are still equal, as with values that differ beyond the digits shown,
-    by the ids of the groups."""
-    if len(knobs_of) < 2:
-        return {i: knobs or _single_arm(firsts[i]) for i, knobs in knobs_of.items()}
-    differing = _differing(list(firsts.values()))
-    choices = [key for key in differing if key.startswith("choices.")]
-    completed = dict(knobs_of)
-    for keys in (varied, choices, differing):
-        num_alike = Counter(text(knobs) for knobs in completed.values())
-        for i, knobs in completed.items():
-            if not knobs or num_alike[text(knobs)] > 1:
-                names = [key.removeprefix("choices.") for key in keys]
-                values = {name: _configured(firsts[i], name) for name in names}
-                completed[i] = {**{name: value for name, value in values.items() if value is not None}, **knobs}
-    num_alike = Counter(text(knobs) for knobs in completed.values())
-    return {i: {**knobs, "group": i} if num_alike[text(knobs)] > 1 else knobs for i, knobs in completed.items()}
-
-
-def _single_arm(run: RunRow) -> dict[str, str]:
-    """The knobs that label a single arm: its loss. Of what has none, an evaluation has its policy, and an import the
-    name (`arm`) or the knobs that were typed for it."""
-    if run.loss:
-        return {"loss": run.loss}
-    policy = typed(run).get("policy") or run.knob("policy.name")
-    return {"policy": str(policy)} if policy else typed(run) or {"loss": ""}
+def _of_single_arm(run: RunRow, knobs: Mapping[str, str]) -> Label:
+    """The label of the only arm: its varied knobs, else its loss. Of what has none, an evaluation has its policy, and
+    an import the name (`arm`) or the knobs that were typed for it."""
+    if not knobs and run.loss:
+        knobs = {"loss": run.loss}
+    elif not knobs:
+        policy = typed(run).get("policy") or run.knob("policy.name")
+        knobs = {"policy": str(policy)} if policy else typed(run) or {"loss": ""}
+    return Label(knobs["arm"] if "arm" in knobs else text(knobs), knobs)
 
 
 def _differing(runs: Sequence[RunRow]) -> list[str]:
@@ -193,7 +208,7 @@ def inverse(eta: float) -> str:
     return f"{1 / eta:.4g}"
 
 
-def joined_labels(labels: Sequence[str]) -> str:
+def joined(labels: Sequence[str]) -> str:
     """Several labels of arms in short: `loss=grpo at the same lr` for arms that share one knob and not the other."""
     distinct = list(dict.fromkeys(labels))
     with contextlib.suppress(ValueError):  # the label of an arm that has no knobs
