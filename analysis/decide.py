@@ -1,6 +1,6 @@
 """Decisions about a growing sweep from its own results: the stopping rule, the state of its questions, tuning scores.
 
-Plain data in and out: a launch imports this module by name, once it needs one of them (sweeps/growing/results.py).
+Plain data in and out: sweeps/growing asks for them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks, before a launch, that the planned arms can test what a study expects of them (`baseline`, `claims`).
 
-Plain data in and out: a launch imports this module by name if its study expects anything (sweeps/expected.py).
+Plain data in and out: a launch imports this module if its study expects anything (sweeps/expected.py).
 """
 
 from __future__ import annotations

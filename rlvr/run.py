@@ -35,7 +35,7 @@ from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
-    from sweeps.result import Run, Sweep
+    from sweeps.result import RunResult, SweepResult
     from sweeps.session import Session
 
 MULTIRUN = frozenset({"-m", "--multirun"})
@@ -234,7 +234,7 @@ def compose(words: Sequence[str] = ()) -> DictConfig:
         return registry.compose(quoted(overrides))[0]
 
 
-def run(words: Sequence[str] = ()) -> Run:
+def run(words: Sequence[str] = ()) -> RunResult:
     """Train one run, or continue it, and return it when it has ended; on SLURM, when it is submitted.
 
     words: as on the command line: overrides, `--config-dir DIR`, `--dry-run`. Raises ValueError with the line that the
@@ -243,7 +243,7 @@ def run(words: Sequence[str] = ()) -> Run:
     return _launched(words, one_run=True).runs[0]
 
 
-def sweep(words: Sequence[str] = ()) -> Sweep:
+def sweep(words: Sequence[str] = ()) -> SweepResult:
     """Train all runs of a sweep. As `run`, with several runs; `-m` need not be passed."""
     return _launched(words, one_run=False)
 
@@ -251,7 +251,7 @@ def sweep(words: Sequence[str] = ()) -> Sweep:
 def load(
     study: str | None = None,
     *,
-    sweep: str | Sweep | None = None,
+    sweep: str | SweepResult | None = None,
     home: Path | str | None = None,
     source: Literal["ledger", "mlflow"] = "ledger",
     uri: str | None = None,
@@ -269,8 +269,8 @@ def load(
         raise ValueError(str(error.args[0])) from error
 
 
-def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
-    from sweeps.result import Sweep
+def _launched(words: Sequence[str], *, one_run: bool) -> SweepResult:
+    from sweeps.result import SweepResult
 
     options, overrides = _split(words)
     if threading.current_thread() is not threading.main_thread():
@@ -290,7 +290,7 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
             "Read each with rlvr.load(sweep=ID), or use hydra/sweeper=grid or optuna."
         )
     (launch,) = session.launches
-    return Sweep.of(launch, Ledger(layout.home()))
+    return SweepResult.of(launch, Ledger(layout.home()))
 
 
 def _as_sweep(words: Sequence[str]) -> str:
@@ -322,7 +322,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 class _Callable(ModuleType):
     """The type of this module, which can be called like the function `run`."""
 
-    def __call__(self, words: Sequence[str] = ()) -> Run:
+    def __call__(self, words: Sequence[str] = ()) -> RunResult:
         return run(words)
 
 

@@ -25,7 +25,7 @@ _OPTIONS = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 
 
 @dataclass(frozen=True)
-class Task:
+class QueuedTask:
     """A job of the queue: one task of an array, or a job without one."""
 
     job: str  # as scancel takes it: 12_3
@@ -90,13 +90,13 @@ def is_configured() -> bool:
     return True
 
 
-def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[Task]:
+def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[QueuedTask]:
     """This user's jobs whose name begins with `prefix`: pending, running and ending ones, in one call."""
-    tasks: list[Task] = []
+    tasks: list[QueuedTask] = []
     for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j", patience_s=patience_s).splitlines():
         job, index, state, reason, node, name = line.split("|", 5)
         if name.startswith(prefix):
-            tasks.append(Task(job, name, int(index) if index.isdigit() else None, state, reason, node))
+            tasks.append(QueuedTask(job, name, int(index) if index.isdigit() else None, state, reason, node))
     return tasks
 
 

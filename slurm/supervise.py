@@ -26,7 +26,7 @@ RECEIVED = (signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """How a process ended. status: its exit code; negative: the number of the signal that killed it."""
 
     status: int
@@ -64,7 +64,7 @@ class Supervisor:
         *,
         ranks: int,
         should_kill: Callable[[], bool] | None = None,
-    ) -> Ended:
+    ) -> ProcessEnd:
         """Run a process to its end; several threads may do so at once. should_kill: called regularly; if it returns
         True, the process is killed.
 
@@ -88,7 +88,7 @@ class Supervisor:
             kills, before = _memory_kills(), self._kills
             out_of_memory = status != 0 and kills > before
             self._kills = kills if out_of_memory else before
-        return Ended(status, out_of_memory)
+        return ProcessEnd(status, out_of_memory)
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or until a stop signal arrives."""

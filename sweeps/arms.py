@@ -11,7 +11,7 @@ from rlvr.ledger.state import RunState
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunTotals:
     """Totals over a set of runs. Hours are GPU-hours for runs with GPUs, else hours of runs."""
 
     name: str
@@ -28,7 +28,7 @@ class Summary:
     hours_wasted: float
 
 
-def arms(states: Iterable[RunState]) -> list[Summary]:
+def arms(states: Iterable[RunState]) -> list[RunTotals]:
     """One summary for each arm, in order of appearance."""
     groups: dict[str, list[RunState]] = {}
     for state in states:
@@ -36,7 +36,7 @@ def arms(states: Iterable[RunState]) -> list[Summary]:
     return [total(group[0].arm or group[0].name, group) for group in groups.values()]
 
 
-def total(name: str, states: Sequence[RunState]) -> Summary:
+def total(name: str, states: Sequence[RunState]) -> RunTotals:
     """The summary of these runs."""
     accuracies = [state.accuracy for state in states if state.accuracy is not None]
     running = [state for state in states if state.state is State.RUNNING]
@@ -44,7 +44,7 @@ def total(name: str, states: Sequence[RunState]) -> Summary:
     etas = [state.eta for state in running if state.eta is not None]
     # The steps of a run that has not begun are unknown (0): the largest number among the other runs is used.
     most_steps = max((state.steps for state in states), default=0)
-    return Summary(
+    return RunTotals(
         name,
         len(states),
         dict(Counter(state.state for state in states)),

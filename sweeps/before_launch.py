@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvr.config import own_code
 from rlvr.config.engine import samples_beside_training
@@ -18,14 +18,22 @@ from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import inputs
 from rlvr.ledger.cause import State
+from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
 from rlvr.ledger.layout import home
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
+from sweeps import controls
+from sweeps.growing import tuning
 from sweeps.machine import available_gpus, check_here, computes_bfloat16, gpus_of
 from sweeps.naming import check_free
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from sweeps.session import Session
 
 # Knobs of `cluster` that only launches on SLURM read.
 OF_JOBS = (
@@ -56,28 +64,49 @@ def _warn_of_unconfigured_slurm() -> None:
         print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
 
 
-def check_launch(
-    planned: Plan,
-    ledger: Ledger,
-    tracker: Any,
-    registry: Registry,
-    *,
-    typed: Sequence[str],
-    on_slurm: bool,
-    dry_run: bool,
-    n_jobs: int | None = None,
-) -> None:
-    """The checks of every launch, before anything is written. Raises ValueError, prints what has no effect.
+def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int | None = None) -> bool:
+    """The checks of every launch, before anything is written. Raises ValueError, prints what has no effect. Returns
+    whether the launch is for SLURM.
 
-    typed: the words of the command.
     n_jobs: of a search; on this machine it stands for `cluster.workers`.
     """
+    first = planned.runs[0].config
+    on_slurm = is_for_slurm(first["cluster"]["backend"])
     _check_shared(planned, on_slurm=on_slurm)
-    _check_machine(planned, on_slurm=on_slurm, dry_run=dry_run, n_jobs=n_jobs)
-    _check_store(tracker)
-    _check_name(planned, ledger, registry)
-    for line in (*unreadable_option_lines(registry), *_unread_lines(planned, registry, typed)):
+    _check_machine(planned, on_slurm=on_slurm, dry_run=command.dry_run, n_jobs=n_jobs)
+    if first["tracker"]["enabled"]:  # ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is no address
+        store.resolve(home(), first["tracker"]["uri"])
+    _check_name(planned, ledger, command.registry)
+    unread = _unread_lines(planned, command.registry, command.typed)
+    for line in (*unreadable_option_lines(command.registry), *unread):
         print(line, file=sys.stderr)
+    return on_slurm
+
+
+def check_sweep_keys(config: DictConfig, *, evaluates: bool) -> None:
+    """ValueError for an empty value, a key without effect, and a control that tuning would undo.
+
+    evaluates: whether the launch is an evaluation, which trains nothing.
+    """
+    if empty := [key for key in (*GROWTH, *ADDED_ARMS) if config[key] == ""]:
+        raise ValueError(f"{empty[0]}= has no value. Give it one, or drop it.")
+    keys = [key for key in (*GROWTH, *ADDED_ARMS) if config[key]]
+    if keys and evaluates:
+        raise ValueError(f"{keys[0]} has no effect on an evaluation, which trains nothing. Drop it.")
+    if config.budget and not config.until:
+        raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
+    tuned = tuning.read(str(config.tune), []).keys if config.tune else []
+    if "lr" in tuned and controls.STILL in controls.read(str(config.controls or "")):
+        raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")
+
+
+def check_expected(planned: Plan, ledger: Ledger, registry: Registry, *, typed: Sequence[str]) -> None:
+    """ValueError for a baseline or a claim that no run can test; a printed line for one that only these runs cannot."""
+    if any(planned.runs[0].config.get(key) for key in EXPECTED):
+        from sweeps import expected  # imports pandas
+
+        for line in expected.check(planned, ledger, registry, typed):
+            print(line, file=sys.stderr)
 
 
 def _check_name(planned: Plan, ledger: Ledger, registry: Registry) -> None:
@@ -85,12 +114,6 @@ def _check_name(planned: Plan, ledger: Ledger, registry: Registry) -> None:
     if planned.name:
         studies = registry.options("study")
         check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
-
-
-def _check_store(tracker: Any) -> None:
-    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is not the address of a store."""
-    if tracker.enabled:
-        store.resolve(home(), tracker.uri)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:

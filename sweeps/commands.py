@@ -68,6 +68,7 @@ def parser() -> terminal.Parser:
         subparser.add_argument("name", metavar="sweep-or-run", help=which)
 
     retry.add_argument("--unless-cancelled", action="store_true", help="refuse a sweep that `cancel` has ended")
+    retry.add_argument("--waiting", action="store_true", help="only runs that wait for room in SLURM's queue")
 
     gc = command("gc", _gc, "list or remove old checkpoints, unused stages, half-written files")
     gc.add_argument("--yes", action="store_true", help="remove them (default: only list them)")
@@ -248,9 +249,17 @@ def _print_sweep(console: Any, sweep: Sweep, states: Sequence[RunState], *, all_
 
 
 def _as_json(sweep: Sweep, states: Sequence[RunState]) -> dict[str, Any]:
-    runs = [{**asdict(state), "log": str(state.log) if state.log else None} for state in states]
+    """A sweep for programs: docs/sweeps.md, "For programs"."""
     summaries = {"arms": [asdict(arm) for arm in arms(states)], "total": asdict(total("all", states))}
+    runs = [_run_as_json(state) for state in states]
     return {**sweep.info, "sweep_id": sweep.sweep_id, "problems": sweep.problems, **summaries, "runs": runs}
+
+
+def _run_as_json(state: RunState) -> dict[str, Any]:
+    """reason: why the run has ended without success, or what it does or waits for."""
+    reason = state.phase if not state.ended else "" if state.state is State.FINISHED else why(state)
+    times = {"hours": sum(state.hours), "reason": reason}
+    return {**asdict(state), "log": str(state.log) if state.log else None, **times}
 
 
 def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
@@ -328,6 +337,12 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
     from sweeps.launcher import relaunch
 
     sweep, run_ids = _sweep_or_run(options.name, ledger)
+    if options.waiting:
+        from sweeps.slurm.launch import submit_waiting
+
+        if sweep is not None and (submitted := submit_waiting(ledger, sweep.sweep_id)) is not None:
+            print(submitted.summary(), flush=True)
+        return 0
     if sweep is not None and sweep.problems:
         print(*sweep.problems, sep="\n", file=sys.stderr)
     if not run_ids:

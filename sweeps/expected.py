@@ -10,12 +10,13 @@ So is a claim about time where runs share machines: its runs may be there for ot
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.errors import InstantiationException
 
+from analysis import expected
+from analysis.expected import PlannedArm, Untestable
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger.identity import EXPECTED, GRID_KEYS, NOT_IDENTITY
@@ -36,29 +37,26 @@ def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str
     """
     config = planned.runs[0].config
     baseline, claims = str(config.get("baseline") or ""), list(config.get("claims") or ())
-    if not baseline and not claims:
-        return []
-    analysis = _analysis()
-    _check_options(analysis.selectors(baseline, claims), registry)
-    if claims and (problem := analysis.unmeasured(claims, _evaluations(planned))):
+    _check_options(expected.selectors(baseline, claims), registry)
+    if claims and (problem := expected.unmeasured(claims, _evaluations(planned))):
         raise ValueError(f"{problem} Correct it, or drop the claims: claims=[].")
-    timed = "" if planned.own_gpus else analysis.untestable_times(claims)
+    timed = "" if planned.own_gpus else expected.untestable_times(claims)
     absent = _absent(planned, ledger, typed, baseline, claims)
     return [line for line in (timed, absent) if line]
 
 
 def _absent(planned: Plan, ledger: Ledger, typed: Sequence[str], baseline: str, claims: Sequence[Any]) -> str:
     """A warning about expectations of arms that these runs lack; "" if there are none. Raises as `check` does."""
-    analysis, config = _analysis(), planned.runs[0].config
-    arms = [analysis.PlannedArm(planned.sweep_id, run.group_id, run.overrides, run.config) for run in planned.runs]
-    untestable = _certain(analysis.untestable(arms, baseline, claims), config)
+    config = planned.runs[0].config
+    arms = [PlannedArm(planned.sweep_id, run.group_id, run.overrides, run.config) for run in planned.runs]
+    untestable = _certain(expected.untestable(arms, baseline, claims), config)
     if not untestable:
         return ""
-    arms_here = _sentence_of_arms(analysis.labels(arms))
+    arms_here = _sentence_of_arms(expected.labels(arms))
     if with_itself := [problem for problem in untestable if problem.compares_to_itself]:
         raise ValueError(f"{_joined(with_itself)}. Name another arm in arm or against.{arms_here}")
-    if others := [analysis.PlannedArm(*arm) for arm in _arms_of_other_sweeps(planned, ledger)]:
-        untestable = _certain(analysis.untestable([*others, *arms], baseline, claims), config)
+    if others := _arms_of_other_sweeps(planned, ledger):
+        untestable = _certain(expected.untestable([*others, *arms], baseline, claims), config)
     if _is_whole(typed):
         absent = [problem for problem in untestable if problem.absent and BY_ITSELF not in problem.absent]
         if absent:
@@ -68,11 +66,7 @@ def _absent(planned: Plan, ledger: Ledger, typed: Sequence[str], baseline: str, 
     return f"These runs alone cannot test all that is expected of them: {_joined(untestable)}.{arms_here}"
 
 
-def _analysis() -> Any:
-    return importlib.import_module("analysis.expected")
-
-
-def _certain(problems: Sequence[Any], config: Mapping[str, Any]) -> list[Any]:
+def _certain(problems: Sequence[Untestable], config: Mapping[str, Any]) -> list[Untestable]:
     """The problems that are certain before the runs. With `tune=` every arm is planned at each value, and reported at
     one: that an arm is absent, or compared with itself, is known already; which arms agree in all else is not.
     """
@@ -101,9 +95,9 @@ def _evaluations(planned: Plan) -> list[tuple[list[str], int]]:
     return evaluations
 
 
-def _arms_of_other_sweeps(planned: Plan, ledger: Ledger) -> list[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
-    """(sweep id, group id, overrides, config) of one run of each arm in other sweeps of the study on the ledger."""
-    by_group: dict[str, tuple[str, str, tuple[str, ...], Mapping[str, Any]]] = {}
+def _arms_of_other_sweeps(planned: Plan, ledger: Ledger) -> list[PlannedArm]:
+    """Each arm of other sweeps of the study on the ledger, by one of its runs."""
+    by_group: dict[str, PlannedArm] = {}
     for sweep in ledger.sweeps():
         if sweep.sweep_id == planned.sweep_id or (sweep.study or NO_STUDY) != planned.study:
             continue
@@ -112,7 +106,7 @@ def _arms_of_other_sweeps(planned: Plan, ledger: Ledger) -> list[tuple[str, str,
             if group not in by_group and not line.get("control"):
                 with contextlib.suppress(Unreadable, OSError):
                     config = read_config(ledger.run_dir(line["run_id"]))
-                    by_group[group] = (sweep.sweep_id, group, tuple(line.get("overrides", ())), config)
+                    by_group[group] = PlannedArm(sweep.sweep_id, group, tuple(line.get("overrides", ())), config)
     return list(by_group.values())
 
 
@@ -122,7 +116,7 @@ def _is_whole(typed: Sequence[str]) -> bool:
     return "study" in keys and keys <= WHOLE
 
 
-def _joined(problems: Iterable[Any]) -> str:
+def _joined(problems: Iterable[Untestable]) -> str:
     return "; ".join(f"{problem.what}: {problem.why}" for problem in problems)
 
 

@@ -19,10 +19,10 @@ from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from sweeps import verdict
 from sweeps.machine import at_once, available_gpus, share_of
-from sweeps.progress import Progress
-from sweeps.verdict import Outcome, Verdict
+from sweeps.progress import Display
+from sweeps.verdict import LaunchOutcome, RunEnd
 from sweeps.watchdog import Watchdog
-from sweeps.worker import SHIPPER_S, Guard, ShipperProcess, Worker, kill_tagged, new_tag, pool
+from sweeps.worker import SHIPPER_S, Guard, RunWorker, ShipperProcess, kill_tagged, new_tag, pool
 
 FALSE_STARTS = 3  # after so many workers in a row that exit before they are ready, the launch gives up
 POLL_S = 0.2  # for changes without an event: signals, exits whose pipes stay open, runs of other launches
@@ -44,7 +44,7 @@ def run_local(
     shipper: Sequence[str] | None = None,
     show: bool = True,
     command: Sequence[str] | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Run the unfinished runs of a sweep. Returns when all have ended or the user has stopped the launch.
 
     run_ids: run only these of its runs, in this order (None: all, in the order of the sweep).
@@ -52,7 +52,7 @@ def run_local(
     engine_gpus: GPUs of a run in addition to those of its ranks.
     retries: new attempts of a run whose process was killed or preempted; a run's own errors are never retried.
     hung_min: minutes without progress after which a run's process is killed (sweeps/watchdog.py); None: never.
-    shipper: command of a process that ships metrics meanwhile. command: of a worker (see `Worker`).
+    shipper: command of a process that ships metrics meanwhile. command: of a worker (see `RunWorker`).
 
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
     Call it from the main thread, which alone receives signals.
@@ -64,7 +64,7 @@ def run_local(
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     worker_pool = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
-    progress = Progress(ledger, run_ids, show=show)
+    progress = Display(ledger, run_ids, show=show)
     dispatcher = Dispatcher(ledger, run_ids, worker_pool, progress, retries, tag, hung_min)
     with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)) as held:
         dispatcher.sign(held, runs=run_ids)
@@ -118,14 +118,14 @@ class Dispatcher:
         self,
         ledger: Ledger,
         run_ids: Sequence[str],
-        pool: list[Worker],
-        progress: Progress,
+        pool: list[RunWorker],
+        progress: Display,
         retries: int,
         tag: str,
         hung_min: float | None,
     ) -> None:
         self.ledger, self.pool, self.progress, self.retries, self.tag = ledger, pool, progress, retries, tag
-        self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])
+        self.outcome = LaunchOutcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])
         self.queue = deque(r for r in run_ids if r not in set(self.outcome.skipped))
         self.hung_min = hung_min
         self.watchdogs: dict[str, Watchdog] = {}  # by run
@@ -306,7 +306,7 @@ class Dispatcher:
         for key, _ in self.selector.select(POLL_S):
             self._read(key.data)
 
-    def _read(self, worker: Worker) -> None:
+    def _read(self, worker: RunWorker) -> None:
         answers, ended = worker.read()
         for answer in answers:
             if "ready" in answer:
@@ -321,7 +321,7 @@ class Dispatcher:
 
     # --- how runs end
 
-    def _worker_exited(self, worker: Worker, status: int) -> None:
+    def _worker_exited(self, worker: RunWorker, status: int) -> None:
         """Handle the end of a worker's process, by itself or by a signal."""
         if worker.listening:
             self._read(worker)  # answers that it wrote before its end
@@ -346,7 +346,7 @@ class Dispatcher:
             if self.false_starts >= FALSE_STARTS:
                 self._give_up(worker)
 
-    def _record_end(self, run_id: str, end: Verdict) -> None:
+    def _record_end(self, run_id: str, end: RunEnd) -> None:
         """Queue the run again if its end allows it, else add it to the outcome."""
         tries = self.retried.get(run_id, 0)
         if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state is State.FINISHED):
@@ -369,7 +369,7 @@ class Dispatcher:
         self.outcome.add(run_id, State.FINISHED)
         self.progress.ended(run_id)
 
-    def _give_up(self, worker: Worker) -> None:
+    def _give_up(self, worker: RunWorker) -> None:
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
         message = f"no worker could start: {lines[-1]} ({worker.log_path})"
         self.why_no_worker = message

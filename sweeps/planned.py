@@ -15,7 +15,8 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.ledger.runs import to_yaml
+from rlvr.config import targets
+from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_verified_config, to_yaml
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import VALIDATION
 
@@ -83,6 +84,23 @@ def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, A
             "import_paths": list(run.import_paths),
         }
         ledger.create_run(run.run_id, to_yaml(run.config), info)
+
+
+def read_launchable(ledger: Ledger, run_ids: Iterable[str]) -> tuple[dict[str, Mapping[str, Any]], list[Unreadable]]:
+    """(the frozen config of each run, whose components are importable from now on; why the other runs have none)."""
+    configs: dict[str, Mapping[str, Any]] = {}
+    errors: list[Unreadable] = []
+    for run_id in run_ids:
+        run_dir = ledger.run_dir(run_id)
+        try:
+            check_owner(run_dir)
+            config = read_verified_config(run_dir)
+        except Unreadable as error:
+            errors.append(error)
+        else:
+            targets.make_importable(read_info(run_dir).import_paths, config)
+            configs[run_id] = config
+    return configs, errors
 
 
 def git_state() -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.arms import Summary
+from sweeps.arms import RunTotals
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -120,7 +120,7 @@ def table(
     return _fitted(rows, width, title)
 
 
-def arm_table(summaries: Sequence[Summary], *, width: int) -> Table:
+def arm_table(summaries: Sequence[RunTotals], *, width: int) -> Table:
     """One row per arm."""
     from rich.text import Text
 
@@ -171,7 +171,7 @@ def _planned_as_queued(state: RunState) -> RunState:
     return replace(state, state=State.QUEUED) if state.state is State.PLANNED else state
 
 
-class Progress:
+class Display:
     """The display of one launch. `tick` is cheap: it reads only the running runs again."""
 
     def __init__(self, ledger: Ledger, run_ids: Sequence[str], *, show: bool) -> None:
@@ -181,7 +181,7 @@ class Progress:
         self.began = self._drawn = time.monotonic()
         self._live: Live | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Display:
         if self.show and sys.stdout.isatty():
             from rich.console import Console
             from rich.live import Live

@@ -16,14 +16,14 @@ from rlvr.ledger.runs import read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.session import Launch
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResult:
     """One run: as it was planned, and its current state on the ledger."""
 
     run_id: str
@@ -64,36 +64,36 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepResult:
     """The runs of one launch. Iterating yields the runs; `sweep[0]` and `sweep["lad-js-eta0.5-s0"]` are one run."""
 
     sweep_id: str
     study: str
-    runs: tuple[Run, ...]
-    outcome: Outcome  # which runs finished in this launch, which before it, and which failed and why
+    runs: tuple[RunResult, ...]
+    outcome: LaunchOutcome  # which runs finished in this launch, which before it, and which failed and why
 
     @staticmethod
-    def of(launch: Launch, ledger: Ledger) -> Sweep:
+    def of(launch: Launch, ledger: Ledger) -> SweepResult:
         """The runs of a launch, from the ledger (a search knows them only at its end); of a dry run, from its plan."""
         plan = launch.plan
         if launch.dry_run:
-            runs = [Run(run.run_id, run.name, ledger.run_dir(run.run_id), run.config) for run in plan.runs]
+            runs = [RunResult(run.run_id, run.name, ledger.run_dir(run.run_id), run.config) for run in plan.runs]
         else:
             lines = ledger.sweep(plan.sweep_id).runs
-            runs = [Run(line["run_id"], line["name"], ledger.run_dir(line["run_id"])) for line in lines]
-        return Sweep(plan.sweep_id, plan.study, tuple(runs), launch.outcome)
+            runs = [RunResult(line["run_id"], line["name"], ledger.run_dir(line["run_id"])) for line in lines]
+        return SweepResult(plan.sweep_id, plan.study, tuple(runs), launch.outcome)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[RunResult]:
         return iter(self.runs)
 
     def __len__(self) -> int:
         return len(self.runs)
 
     @overload
-    def __getitem__(self, which: int | str) -> Run: ...
+    def __getitem__(self, which: int | str) -> RunResult: ...
     @overload
-    def __getitem__(self, which: slice) -> tuple[Run, ...]: ...
-    def __getitem__(self, which: int | str | slice) -> Run | tuple[Run, ...]:
+    def __getitem__(self, which: slice) -> tuple[RunResult, ...]: ...
+    def __getitem__(self, which: int | str | slice) -> RunResult | tuple[RunResult, ...]:
         """The run at an index, or of a name or id; a slice: these runs. Raises KeyError for a name that no run has."""
         if isinstance(which, int | slice):
             return self.runs[which]

@@ -23,7 +23,7 @@ from rlvr.config.overrides import Point, value_of
 from rlvr.config.registry import Registry
 from rlvr.ledger.tags import redact
 from sweeps.plan import Plan
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Launch:
     """Runs that a session has launched together; in a dry run, those that it would have launched."""
 
     plan: Plan  # of a search: its first trials
-    outcome: Outcome
+    outcome: LaunchOutcome
     on_slurm: bool
     dry_run: bool
     forecast: tuple[str, ...] = ()  # lines on the likely cost of a growing sweep; only of a dry run

@@ -27,7 +27,7 @@ from sweeps.progress import INTERRUPTED, duration
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunEnd:
     """Why an attempt ended. again: whether another attempt may succeed; the launch still limits the retries."""
 
     cause: Cause
@@ -36,7 +36,7 @@ class Verdict:
 
 
 @dataclass
-class Outcome:
+class LaunchOutcome:
     """How the runs of a launch ended, as lists of run ids. Every run of the sweep is in one of the lists."""
 
     finished: list[str] = field(default_factory=list[str])
@@ -85,26 +85,26 @@ class Outcome:
         return f"{text}; {len(self.busy_s)} worker{'s' * (len(self.busy_s) > 1)} busy {share:.0%} of the time"
 
 
-def verdict_of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
+def verdict_of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> RunEnd:
     """The verdict on a run whose worker has answered. before: the newest attempt when the worker got the run.
 
     The exit.json of the attempt decides; the answer does only if there is none.
     """
     cause, message = Cause(answer["cause"]), str(answer.get("message") or "")
     if cause is Cause.BUSY:
-        return Verdict(cause, message)
+        return RunEnd(cause, message)
     if (written := _written_end(run_dir, before)) is not None:
         return written
     if cause is Cause.OK:
-        return Verdict(Cause.ERROR, "its worker reported success, but the ledger has no such attempt")
+        return RunEnd(Cause.ERROR, "its worker reported success, but the ledger has no such attempt")
     if cause.goes_on:
-        return Verdict(cause, message, again=True)
-    return _write_end(run_dir, before, Verdict(cause, message))
+        return RunEnd(cause, message, again=True)
+    return _write_end(run_dir, before, RunEnd(cause, message))
 
 
 def verdict_of_exit(
-    run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, known: Verdict | None = None
-) -> Verdict:
+    run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, known: RunEnd | None = None
+) -> RunEnd:
     """The verdict on a run whose process ended with `status` (negative: killed by that signal) without an answer. All
     processes of the run have ended.
 
@@ -113,7 +113,7 @@ def verdict_of_exit(
     if (written := _written_end(run_dir, before)) is not None:
         return written
     if lock.lock_is_held(layout.lock(run_dir)):  # by another launch: the processes of this one have ended
-        return Verdict(Cause.BUSY, "")
+        return RunEnd(Cause.BUSY, "")
     if known is not None:
         return _write_end(run_dir, before, known)
     newest = newest_attempt(run_dir)
@@ -121,26 +121,26 @@ def verdict_of_exit(
     if opened and (record := read_rank_end(run_dir, newest)):
         cause, message = record
         record_missing_end(run_dir, newest, cause, message)
-        return _written_end(run_dir, before) or Verdict(cause, message)
+        return _written_end(run_dir, before) or RunEnd(cause, message)
     if not stopping:
-        verdict = Verdict(Cause.ERROR, f"its process {_status_text(status)}; see {log}", again=opened or status < 0)
+        verdict = RunEnd(Cause.ERROR, f"its process {_status_text(status)}; see {log}", again=opened or status < 0)
         return _write_end(run_dir, before, verdict)
     message = f"stopped before it could save: its process {_status_text(status)}"
-    verdict = Verdict(Cause.PREEMPTED, message, again=True)
+    verdict = RunEnd(Cause.PREEMPTED, message, again=True)
     return _write_end(run_dir, before, verdict) if opened else verdict
 
 
-def _written_end(run_dir: Path, before: int) -> Verdict | None:
+def _written_end(run_dir: Path, before: int) -> RunEnd | None:
     """The end of the newest attempt on the ledger; None if it has none, or was there before."""
     newest = newest_attempt(run_dir)
     end = read_end(layout.attempt(run_dir, newest)) if newest > before else None
     if end is None:
         return None
     again = end.cause.goes_on or (end.cause is Cause.GPU_OOM and num_gpu_ooms(run_dir) <= HALVINGS)
-    return Verdict(end.cause, end.message, again)
+    return RunEnd(end.cause, end.message, again)
 
 
-def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
+def _write_end(run_dir: Path, before: int, verdict: RunEnd) -> RunEnd:
     """Write an end to the ledger that the run's process could not write: to its attempt or, without one, a new one."""
     newest = newest_attempt(run_dir)
     try:
@@ -150,7 +150,7 @@ def _write_end(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
         with Attempt.open(run_dir) as attempt:
             attempt.close(verdict.cause, verdict.message)
     except Busy as busy:
-        return Verdict(Cause.BUSY, str(busy))
+        return RunEnd(Cause.BUSY, str(busy))
     except FileNotFoundError:  # the directory of the run was deleted: the other runs continue
         pass
     except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import last_heartbeat_time, newest_attempt, read_heartbeat, record_missing_end
 from rlvr.ledger.cause import Cause
-from sweeps.verdict import Verdict
+from sweeps.verdict import RunEnd
 from sweeps.worker import tagged
 
 STEPS = 20  # a run is not hung before so many times the longest time between two signs of progress has passed
@@ -72,9 +72,9 @@ class Watchdog:
             self.hung = f"no attempt was begun in {self._silent_s:.0f} s: ended"
         return True
 
-    def verdict(self, log: Path) -> Verdict | None:
+    def verdict(self, log: Path) -> RunEnd | None:
         """The verdict on a run that hung; None if it did not. log: of its process."""
-        return Verdict(Cause.HUNG, f"{self.hung}; see {log}", again=True) if self.hung else None
+        return RunEnd(Cause.HUNG, f"{self.hung}; see {log}", again=True) if self.hung else None
 
     def _write_stacks(self) -> None:
         for pid in tagged(self.tag):

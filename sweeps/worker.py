@@ -63,7 +63,7 @@ def environment(threads: int, tag: str) -> dict[str, str]:
     }
 
 
-class Worker:
+class RunWorker:
     """One worker of the pool: a process in a session of its own, which the terminal's Ctrl-C does not reach.
 
     A *warm* worker reads one run after another from its standard input, a JSON object {"run_dir"} per line, and answers
@@ -198,14 +198,14 @@ def pool(
     tag: str,
     logs: Path,
     command: Sequence[str] | None = None,
-) -> list[Worker]:
+) -> list[RunWorker]:
     """Workers for runs of `ranks` processes each. Workers are warm only for runs of one process.
 
     devices: CUDA_VISIBLE_DEVICES of each worker; None: unchanged.
     """
     command = command or (WARM if ranks == 1 else ranks_command(ranks))
     return [
-        Worker(
+        RunWorker(
             command,
             threads=threads,
             tag=f"{tag}-{k}-",  # with a hyphen at its end, so that the tag of worker 1 is no prefix of worker 10's

@@ -14,16 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import layout
+from analysis import decide
 from rlvr.ledger.cause import State
-from rlvr.ledger.lock import erase_holder, lock, unlock, write_holder
+from rlvr.ledger.lock import erase_holder, write_holder
 from rlvr.ledger.sweeps import TUNING, Ledger
-from sweeps.growing import results, stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, Record, first_wave, wave_seeds
-from sweeps.verdict import Outcome
+from sweeps.growing import stopping, tuning
+from sweeps.growing.record import FINAL, Candidate, GrowingRecord, deciding_lock_held, first_wave, wave_seeds
+from sweeps.verdict import LaunchOutcome
 
 ENDED = (State.FINISHED, State.DIVERGED)  # runs in any other state have no result, and are started again first
-LOCK_S = 60.0  # longest wait for the lock of a sweep on SLURM
 ALONE = "fewer than two arms have a result at any value, and nothing can be compared"
 
 
@@ -34,29 +33,6 @@ def has_results(home: Path, sweep_id: str) -> bool:
     for state in open_runs:
         print(f"{state.name}: {state.state}: the sweep waits for it; the same command continues it.", flush=True)
     return not open_runs
-
-
-class AlreadyDeciding(ValueError):
-    """Raised when another process holds the lock under which the next wave of a sweep is decided."""
-
-
-@contextlib.contextmanager
-def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[int, None, None]:
-    """Hold the lock under which the next wave of a sweep is decided, and yield it. Raises AlreadyDeciding if it is held
-    elsewhere.
-    """
-    target = ledger.sweep_dir(sweep_id)
-    target.mkdir(parents=True, exist_ok=True)
-    held = lock(layout.deciding_lock(target), wait_s)
-    if held is None:
-        raise AlreadyDeciding(
-            f"another process decides the next wave of this sweep ({layout.deciding_lock(target)}). To follow it: "
-            f"python -m sweeps watch {sweep_id}"
-        )
-    try:
-        yield held
-    finally:
-        unlock(held)
 
 
 @contextlib.contextmanager
@@ -73,14 +49,16 @@ def _stoppable(held: int) -> Generator[None, None, None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Callable[[str], None] = print) -> Outcome:
+def grow(
+    ledger: Ledger, sweep_id: str, start: Callable[[], LaunchOutcome], say: Callable[[str], None] = print
+) -> LaunchOutcome:
     """Run all waves on this machine, one after the other. start: runs the unfinished runs of the sweep until they end.
 
     Returns the outcome of all these waves together. A wave that was interrupted, or has runs without a result, is not
     decided: the same command continues it.
     """
     with deciding_lock_held(ledger, sweep_id) as held, _stoppable(held):
-        outcome = Outcome()
+        outcome = LaunchOutcome()
         while wanted := advance(ledger, sweep_id, say):
             outcome = _with_earlier(outcome, start())
             open_runs = [state for state in ledger.states(wanted) if state.state not in ENDED]
@@ -96,7 +74,7 @@ def grow(ledger: Ledger, sweep_id: str, start: Callable[[], Outcome], say: Calla
         return outcome
 
 
-def _with_earlier(earlier: Outcome, newest: Outcome) -> Outcome:
+def _with_earlier(earlier: LaunchOutcome, newest: LaunchOutcome) -> LaunchOutcome:
     """The outcome of a wave together with the earlier ones of this launch, whose runs have all ended."""
     return replace(
         newest,
@@ -115,7 +93,7 @@ def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -
 
     Call it inside `deciding_lock_held`. A decision is on the ledger before a run that follows from it.
     """
-    record = Record.read(ledger, sweep_id)
+    record = GrowingRecord.read(ledger, sweep_id)
     while True:
         wave = _wanted(record)
         if not wave:
@@ -130,7 +108,7 @@ def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -
             return []
 
 
-def _wanted(record: Record) -> list[Candidate]:
+def _wanted(record: GrowingRecord) -> list[Candidate]:
     """The runs that follow from the decisions so far; [] if the sweep has ended."""
     tune, until = record.info.get("tune"), record.info.get("until")
     if tune and not tune["picks"]:
@@ -148,7 +126,7 @@ def _wanted(record: Record) -> list[Candidate]:
     return [candidate for candidate in wave if candidate.run.group_id in open_groups]
 
 
-def _final_runs(record: Record) -> list[Candidate]:
+def _final_runs(record: GrowingRecord) -> list[Candidate]:
     """The runs that are reported: after tuning those with the picked value of their arm, if it has one."""
     tune: dict[str, Any] = record.info.get("tune") or {"picks": {}}
     picks = tune["picks"]
@@ -158,7 +136,7 @@ def _final_runs(record: Record) -> list[Candidate]:
     return [candidate for candidate in final if candidate.value == picks[str(candidate.place)]["value"]]
 
 
-def _decide(record: Record, say: Callable[[str], None]) -> bool:
+def _decide(record: GrowingRecord, say: Callable[[str], None]) -> bool:
     """Take the next decision; all runs begun have ended. False if none is left."""
     tune, until = record.info.get("tune"), record.info.get("until")
     if tune and not tune["picks"]:
@@ -188,19 +166,19 @@ def _percent(score: float | None) -> str:
     return "no result" if score is None else f"{100 * score:.1f} %"
 
 
-def _arm_name(record: Record, place: str) -> str:
+def _arm_name(record: GrowingRecord, place: str) -> str:
     tuning_runs = (candidate for candidate in record.candidates if candidate.stage == TUNING)
     return next(candidate.run.arm for candidate in tuning_runs if candidate.place == int(place))
 
 
-def _pick(record: Record, tune: dict[str, Any]) -> None:
-    scores = results.tuning_scores(record.ledger.home, record.sweep_id)
+def _pick(record: GrowingRecord, tune: dict[str, Any]) -> None:
+    scores = decide.tuning_scores(record.ledger.home, record.sweep_id)
     runs = {c.run.run_id: (c.place, c.value) for c in record.candidates if c.stage == TUNING}
     tune["picks"] = tuning.pick(tune, scores, runs)
     record.save()
 
 
-def _over_hours(record: Record, until: Mapping[str, Any]) -> str:
+def _over_hours(record: GrowingRecord, until: Mapping[str, Any]) -> str:
     """ "budget spent" if another wave, at the mean hours of the runs so far, exceeds the budget in hours; else ""."""
     if until["hours"] is None:
         return ""
@@ -210,7 +188,7 @@ def _over_hours(record: Record, until: Mapping[str, Any]) -> str:
     return "budget spent" if sum(hours) + num_new * sum(hours) / len(hours) > until["hours"] else ""
 
 
-def _last_line(record: Record) -> str:
+def _last_line(record: GrowingRecord) -> str:
     """Why the sweep has ended, and the command that shows its results."""
     until = record.info.get("until")
     if not until or not until["stopped"]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis import decide
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import TUNING, Sweep
-from sweeps.growing import results, stopping
-from sweeps.growing.record import FINAL, Record
+from sweeps.growing import stopping
+from sweeps.growing.record import FINAL, GrowingRecord
 from sweeps.past import mean_hours
 
 
-def lines(record: Record) -> list[str]:
+def lines(record: GrowingRecord) -> list[str]:
     """The forecast, line by line. Reads the ledger and writes nothing."""
     hours = mean_hours([candidate.run for candidate in record.candidates], record.ledger)
     text = _tuning_lines(record, hours) if "tune" in record.info else []
@@ -28,7 +29,7 @@ def lines(record: Record) -> list[str]:
     return [*text, *stopping.forecast(rule, questions, num_arms, hours, spent=spent)]
 
 
-def _tuning_lines(record: Record, hours: float | None) -> list[str]:
+def _tuning_lines(record: GrowingRecord, hours: float | None) -> list[str]:
     rule = record.info["tune"]
     tuning = [candidate for candidate in record.candidates if candidate.stage == TUNING]
     num_arms = len({candidate.place for candidate in tuning})
@@ -39,7 +40,7 @@ def _tuning_lines(record: Record, hours: float | None) -> list[str]:
     return [f"{text}{then}."]
 
 
-def _questions(record: Record, rule: dict[str, Any]) -> list[dict[str, Any]]:
+def _questions(record: GrowingRecord, rule: dict[str, Any]) -> list[dict[str, Any]]:
     """The forecast of each question from the runs that have finished; [] where none has."""
     states = record.ledger.states([candidate.run.run_id for candidate in record.candidates])
     finished = {state.run_id for state in states if state.state is State.FINISHED}
@@ -49,4 +50,7 @@ def _questions(record: Record, rule: dict[str, Any]) -> list[dict[str, Any]]:
     about = {key: value for key, value in record.info.items() if key != "until"}
     lines = tuple(run.line(index, run.overrides) for index, run in enumerate(runs))
     sweep = Sweep(record.sweep_id, about, lines)
-    return results.forecast(record.ledger.home, sweep, rule["about"], rule["seeds"], rule["levels"])
+    try:
+        return decide.forecast(record.ledger.home, sweep, rule["about"], rule["seeds"], rule["levels"])
+    except LookupError:  # nothing is measured yet
+        return []

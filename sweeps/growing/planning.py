@@ -15,36 +15,19 @@ from typing import Any
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
+from analysis import decide
 from analysis.scores.claim import CLAIMS
 from rlvr.config.overrides import key_of, seed_of
-from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
+from rlvr.ledger.identity import EXPECTED
 from rlvr.ledger.sweeps import TUNING, Ledger
-from sweeps import controls
-from sweeps.growing import results, stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, Record, first_wave, with_newest_naming
+from sweeps.growing import stopping, tuning
+from sweeps.growing.record import FINAL, Candidate, GrowingRecord, first_wave, with_newest_naming
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
 from sweeps.planned import evaluation_metric_names
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # composes and checks a run for each of these overrides
-
-
-def check(config: DictConfig, *, evaluates: bool) -> None:
-    """ValueError for an empty value, a key without effect, and a control that tuning would undo.
-
-    evaluates: whether the launch is an evaluation, which trains nothing.
-    """
-    if empty := [key for key in (*GROWTH, *ADDED_ARMS) if config[key] == ""]:
-        raise ValueError(f"{empty[0]}= has no value. Give it one, or drop it.")
-    keys = [key for key in (*GROWTH, *ADDED_ARMS) if config[key]]
-    if keys and evaluates:
-        raise ValueError(f"{keys[0]} has no effect on an evaluation, which trains nothing. Drop it.")
-    if config.budget and not config.until:
-        raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
-    tuned = tuning.read(str(config.tune), []).keys if config.tune else []
-    if "lr" in tuned and controls.STILL in controls.read(str(config.controls or "")):
-        raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")
 
 
 @dataclass(frozen=True)
@@ -69,7 +52,7 @@ class PairedPoints:
         return [*self.seeds, *range(first, first + max(0, count - len(self.seeds)))]
 
 
-def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Compose) -> tuple[Record, Plan]:
+def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Compose) -> tuple[GrowingRecord, Plan]:
     """The record of this command, from the ledger or else a new one, and the plan of its runs so far, or of its first.
 
     Settings that are no part of a run's identity (cluster, tracker, ...) are those of this command. Writes nothing.
@@ -79,7 +62,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     _check_seeds(master, len(overrides), points)
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
-    known = Record.read_partial(ledger, sweep_id) if Record.exists(ledger, sweep_id) else None
+    known = GrowingRecord.read_partial(ledger, sweep_id) if GrowingRecord.exists(ledger, sweep_id) else None
     grid = tuning.read(master.tune, points.arms) if master.tune else None
     about: dict[str, Any] = {}
     spent = tuning.count(grid, points.arms) if grid else 0
@@ -99,7 +82,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
         record = replace(known.with_configs_of(candidates), info=with_newest_naming(known.info, base.about))
         return record, plan_of(record, record.begun or first_wave(record))
     info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
-    record = Record(ledger, sweep_id, info, candidates)
+    record = GrowingRecord(ledger, sweep_id, info, candidates)
     return record, plan_of(record, first_wave(record))
 
 
@@ -141,11 +124,12 @@ def _check_metric(name: str, first: Plan) -> None:
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, reported elsewhere
             names, samples = evaluation_metric_names(config), config["evaluation"]["samples"]
-            results.check_metric(name, names, samples, own_gpus=first.own_gpus)
+            with stopping.naming_until():
+                decide.check_metric(name, names, samples, own_gpus=first.own_gpus)
 
 
 def _candidates(
-    master: DictConfig, points: PairedPoints, grid: tuning.Grid | None, compose: Compose
+    master: DictConfig, points: PairedPoints, grid: tuning.TuningGrid | None, compose: Compose
 ) -> tuple[list[Candidate], Plan]:
     """Every run that the sweep may need, and the plan of all of them."""
     rows: list[tuple[list[str], dict[str, Any]]] = []
@@ -160,7 +144,7 @@ def _candidates(
     return [Candidate(run, **about) for run, (_, about) in zip(base.runs, rows, strict=True)], base
 
 
-def plan_of(record: Record, candidates: Sequence[Candidate]) -> Plan:
+def plan_of(record: GrowingRecord, candidates: Sequence[Candidate]) -> Plan:
     info: Mapping[str, Any] = record.info
     runs = tuple(candidate.run for candidate in candidates)
     folders = tuple(info.get("config_dirs", ()))

@@ -11,14 +11,16 @@ point takes no decision twice and loses none.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json_lines, write_text
 from rlvr.ledger.identity import EXPECTED, NAMING
+from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.planned import PlannedRun, write_runs
 
@@ -48,7 +50,7 @@ class Candidate:
 
 
 @dataclass
-class Record:
+class GrowingRecord:
     """A growing sweep on the ledger. info: sweep.json; lines: the manifest's."""
 
     ledger: Ledger
@@ -58,7 +60,7 @@ class Record:
     lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @classmethod
-    def read(cls, ledger: Ledger, sweep_id: str) -> Record:
+    def read(cls, ledger: Ledger, sweep_id: str) -> GrowingRecord:
         """Raises ValueError where there is none, or its plan cannot be read."""
         record = cls.read_partial(ledger, sweep_id)
         if not record.candidates:
@@ -67,7 +69,7 @@ class Record:
         return record
 
     @classmethod
-    def read_partial(cls, ledger: Ledger, sweep_id: str) -> Record:
+    def read_partial(cls, ledger: Ledger, sweep_id: str) -> GrowingRecord:
         """As `read`, but without candidates if those cannot be read: a repeated command composes them again."""
         sweep, directory = ledger.sweep(sweep_id), ledger.sweep_dir(sweep_id)
         if not sweep.info:
@@ -85,41 +87,24 @@ class Record:
         return layout.sweep_info(ledger.sweep_dir(sweep_id)).exists()
 
     def write(self) -> None:
-        """Put the sweep on the ledger; if it is there already, only what a repeated command changes.
+        """Put the sweep on the ledger. If it is there already, its decisions and the runs begun stay as they are, and
+        get the configs, the name and the tracker of this record, which a repeated command has composed.
 
-        Call it inside `controller.deciding_lock_held`.
+        Call it inside `deciding_lock_held`.
         """
-        if self.exists(self.ledger, self.sweep_id):  # also if another command has just written it
-            self.repeat()
-            self.rename()
-        else:
-            self.create()
-
-    def create(self) -> None:
-        """Put the sweep on the ledger, with no run begun."""
-        self.save()
-        self._write_candidates()
-
-    def repeat(self) -> None:
-        """Write the configs of a repeated command. Decisions, and which runs are begun, stay (controller.py)."""
-        self._write_candidates()
-        write_runs([candidate.run for candidate in self.begun], self.ledger, self.info)
-
-    def rename(self) -> None:
-        """Write the name, tags, ... of a repeated command (`with_newest_naming`).
-
-        Call it inside `controller.deciding_lock_held`.
-        """
-        current = Record.read(self.ledger, self.sweep_id)  # with the decisions since this record was read
-        info = with_newest_naming(current.info, self.info)
-        if current.info != info:
-            replace(current, info=info).save()
-
-    def _write_candidates(self) -> None:
+        written, is_changed = self, True
+        if self.exists(self.ledger, self.sweep_id):
+            # With the decisions since this record was read.
+            current = GrowingRecord.read_partial(self.ledger, self.sweep_id)
+            written = replace(self, info=with_newest_naming(current.info, self.info), lines=current.lines)
+            is_changed = written.info != current.info
+        if is_changed:
+            written.save()
         lines = "".join(json.dumps(candidate.line()) + "\n" for candidate in self.candidates)
         write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines, private=True)
+        write_runs([candidate.run for candidate in written.begun], self.ledger, written.info)
 
-    def with_configs_of(self, newest: Sequence[Candidate]) -> Record:
+    def with_configs_of(self, newest: Sequence[Candidate]) -> GrowingRecord:
         """The record with the configs that a newer command composed for the same runs. A record without candidates
         takes all of the newer command's.
         """
@@ -165,7 +150,7 @@ def with_newest_naming(info: Mapping[str, Any], newest: Mapping[str, Any]) -> di
     return kept | {key: newest[key] for key in keys if key in newest}
 
 
-def first_wave(record: Record) -> list[Candidate]:
+def first_wave(record: GrowingRecord) -> list[Candidate]:
     """The runs before the first decision."""
     if "tune" in record.info:
         return [candidate for candidate in record.candidates if candidate.stage == TUNING]
@@ -173,6 +158,29 @@ def first_wave(record: Record) -> list[Candidate]:
     return [candidate for candidate in record.candidates if candidate.seed in seeds]
 
 
-def wave_seeds(record: Record) -> list[int]:
+def wave_seeds(record: GrowingRecord) -> list[int]:
     """The seeds of reported runs, in the order in which they are used."""
     return sorted({candidate.seed for candidate in record.candidates if candidate.stage == FINAL})
+
+
+class AlreadyDeciding(ValueError):
+    """Raised when another process holds the lock under which the next wave of a sweep is decided."""
+
+
+@contextlib.contextmanager
+def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[int, None, None]:
+    """Hold the lock under which the next wave of a sweep is decided, and yield it. Raises AlreadyDeciding if it is held
+    elsewhere.
+    """
+    target = ledger.sweep_dir(sweep_id)
+    target.mkdir(parents=True, exist_ok=True)
+    held = lock(layout.deciding_lock(target), wait_s)
+    if held is None:
+        raise AlreadyDeciding(
+            f"another process decides the next wave of this sweep ({layout.deciding_lock(target)}). To follow it: "
+            f"python -m sweeps watch {sweep_id}"
+        )
+    try:
+        yield held
+    finally:
+        unlock(held)

@@ -8,16 +8,17 @@ wave, all with the same seeds, so that differences stay paired.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis import decide
 from analysis.scores.claim import CLAIMS, Outcome
-from sweeps.growing import results
 from sweeps.progress import duration
 
 UNIT_HOURS = {"h": 1.0, "hours": 1.0, "min": 1 / 60, "minutes": 1 / 60}
@@ -57,7 +58,7 @@ def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dic
     """The rule as it is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on
     tuning. ValueError if these are too few for the first look.
     """
-    last, first = (runs - spent) // arms, results.least_seeds(first)
+    last, first = (runs - spent) // arms, decide.least_seeds(first)
     if last < first:
         least = first * arms + spent
         tuned = f", and {spent} for tuning" if spent else ""
@@ -66,7 +67,16 @@ def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dic
             f"{arms} arms{tuned}. Pass budget={least} or more."
         )
     parts = 1 if about == CLAIMS else arms - 1  # differences share the level of 5 % evenly; each claim has all of it
-    return {"about": about, **results.rule(first, last, parts), "runs": runs, "looks": [], "stopped": ""}
+    return {"about": about, **decide.rule(first, last, parts), "runs": runs, "looks": [], "stopped": ""}
+
+
+@contextlib.contextmanager
+def naming_until() -> Generator[None, None, None]:
+    """An error about `--metrics`, the option of the analysis, becomes a ValueError about `until=`, the key here."""
+    try:
+        yield
+    except LookupError as error:
+        raise ValueError(str(error.args[0]).replace("--metrics ", "until=decided:")) from error
 
 
 def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
@@ -75,7 +85,8 @@ def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
     earlier = [question for taken in rule["looks"] for question in taken["questions"]]
     closed = [question for question in earlier if question["outcome"] != "undecided"]
     level = rule["levels"][index]
-    questions = results.look(home, sweep_id, rule["about"], level, closed)
+    with naming_until():
+        questions = decide.look(home, sweep_id, rule["about"], level, closed)
     return {"seeds": rule["seeds"][index], "level": level, "time": time.time(), "questions": questions}
 
 
@@ -111,7 +122,7 @@ def forecast(
 ) -> list[str]:
     """Lines for `--dry-run`: the likely cost of a launch.
 
-    questions: `results.forecast`; hours: of a run, None if no run like these has finished; spent: runs of tuning.
+    questions: `decide.forecast`; hours: of a run, None if no run like these has finished; spent: runs of tuning.
     """
     seeds, levels = rule["seeds"], rule["levels"]
     looks = ", ".join(f"{s} ({level:.2g})" for s, level in zip(seeds, levels, strict=True))

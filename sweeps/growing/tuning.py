@@ -22,7 +22,7 @@ PROBLEMS = 256  # problems of the validation split, where evaluation.validation 
 
 
 @dataclass(frozen=True)
-class Grid:
+class TuningGrid:
     """values: the overrides of each value that is tried; seeds: of the tuning runs."""
 
     values: list[tuple[str, ...]]
@@ -33,7 +33,7 @@ class Grid:
         return [word.split("=")[0] for word in self.values[0]]
 
 
-def read(text: str, arms: Sequence[Sequence[str]]) -> Grid:
+def read(text: str, arms: Sequence[Sequence[str]]) -> TuningGrid:
     """`lr:1e-5,3e-5 seed:1000,1001`: knobs, crossed; the seeds are those of tuning. Raises ValueError."""
     axes: dict[str, list[str]] = {}
     for part in str(text).split():
@@ -57,14 +57,14 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> Grid:
     typed = {key_of(word) for arm in arms for word in arm}
     if both := [key for key in axes if key in typed]:
         raise ValueError(f"{both[0]} is both tuned and set: drop {both[0]}=..., or drop it from tune.")
-    return Grid(tried, [int(seed) for seed in seeds])
+    return TuningGrid(tried, [int(seed) for seed in seeds])
 
 
 def _crossed(axes: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     return list(itertools.product(*axes.values())) if axes else []
 
 
-def count(grid: Grid, arms: Sequence[Sequence[str]]) -> int:
+def count(grid: TuningGrid, arms: Sequence[Sequence[str]]) -> int:
     """The number of tuning runs."""
     return len(arms) * len(grid.values) * len(grid.seeds)
 
@@ -74,7 +74,7 @@ def validation_overrides(master: DictConfig) -> list[str]:
     return [] if master.evaluation.validation else [f"evaluation.validation={PROBLEMS}"]
 
 
-def rule(grid: Grid, seeds: Sequence[int]) -> dict[str, Any]:
+def rule(grid: TuningGrid, seeds: Sequence[int]) -> dict[str, Any]:
     """`tune` of sweep.json. seeds: of the reported runs; ValueError if tuning has one of them."""
     if shared := sorted({*grid.seeds} & {*seeds}):
         raise ValueError(

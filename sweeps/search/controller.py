@@ -27,7 +27,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps.planned import PlannedRun, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 
 NO_VALUE = "no_value"
 # A trial that ended for one of these causes would do so again.
@@ -256,7 +256,7 @@ class Search:
         self.study.tell(trial, state=TrialState.FAIL)
         self.runs.say(f"trial {trial.number}: failed: {cause}{': ' + message if message else ''}")
 
-    def record_runs(self, outcome: Outcome) -> None:
+    def record_runs(self, outcome: LaunchOutcome) -> None:
         """Record in the outcome of this command how the runs of all trials have ended."""
         outcome.skipped += self.skipped
         for state in self.ledger.states(self.lines):

@@ -16,7 +16,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Dispatcher
 from sweeps.machine import available_gpus, gpus_of, share_of
 from sweeps.planned import PlannedRun
-from sweeps.progress import Progress
+from sweeps.progress import Display
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S
 from sweeps.slurm.launch import submit
@@ -54,7 +54,7 @@ class LocalRuns(_Shipping):
         cluster, tag = config.cluster, new_tag()
         devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
         workers = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
-        self.progress = Progress(ledger, [], show=True)
+        self.progress = Display(ledger, [], show=True)
         self.dispatcher = Dispatcher(ledger, [], workers, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:

@@ -15,14 +15,14 @@ from optuna import Study, samplers
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeps.search.space import Axis
+from sweeps.search.space import SearchAxis
 
 
 @dataclass(frozen=True)
-class Request:
+class SampledParameter:
     """The parameter for which a sampler is constructed."""
 
-    axes: Sequence[Axis]
+    axes: Sequence[SearchAxis]
     objectives: int  # number of metrics
     trial: int  # number of the trial
     axis: int  # position of the parameter; values that are drawn for all axes at once are drawn at the first
@@ -31,19 +31,19 @@ class Request:
         return int(np.random.SeedSequence((seed, self.trial, self.axis)).generate_state(1)[0])
 
 
-def tpe(asked: Request, *, seed: int, n_startup_trials: int, n_ei_candidates: int) -> samplers.BaseSampler:
+def tpe(asked: SampledParameter, *, seed: int, n_startup_trials: int, n_ei_candidates: int) -> samplers.BaseSampler:
     """Tree-structured Parzen estimator, for one objective or several (arXiv:2304.11127)."""
     return samplers.TPESampler(
         n_startup_trials=n_startup_trials, n_ei_candidates=n_ei_candidates, seed=asked.noise(seed)
     )
 
 
-def random(asked: Request, *, seed: int) -> samplers.BaseSampler:
+def random(asked: SampledParameter, *, seed: int) -> samplers.BaseSampler:
     """Independent draws, the baseline of every search."""
     return samplers.RandomSampler(asked.noise(seed))
 
 
-def grid(asked: Request, *, seed: int) -> samplers.BaseSampler:
+def grid(asked: SampledParameter, *, seed: int) -> samplers.BaseSampler:
     """Each point once, in an order drawn from the seed. Raises ValueError if an axis has infinitely many values."""
     # All trials have the same seed, because Optuna numbers the points in the order that it draws.
     return _Grid({axis.key: axis.points() for axis in asked.axes}, seed=seed)
@@ -54,12 +54,12 @@ class _Grid(samplers.GridSampler):
         """Does nothing: Optuna's method stops `Study.optimize`, which is not used here."""
 
 
-def size(axes: Sequence[Axis]) -> int:
+def size(axes: Sequence[SearchAxis]) -> int:
     """The number of points of a grid."""
     return math.prod(len(axis.points()) for axis in axes)
 
 
-def cmaes(asked: Request, *, seed: int, n_startup_trials: int, popsize: int | None) -> samplers.BaseSampler:
+def cmaes(asked: SampledParameter, *, seed: int, n_startup_trials: int, popsize: int | None) -> samplers.BaseSampler:
     """CMA-ES on the numeric axes (arXiv:1604.00772); options of other axes are drawn at random."""
     if asked.objectives > 1:
         raise ValueError(
@@ -81,7 +81,7 @@ def cmaes(asked: Request, *, seed: int, n_startup_trials: int, popsize: int | No
 
 
 def nsgaii(
-    asked: Request, *, seed: int, population_size: int, crossover_prob: float, mutation_prob: float | None
+    asked: SampledParameter, *, seed: int, population_size: int, crossover_prob: float, mutation_prob: float | None
 ) -> samplers.BaseSampler:
     """Genetic search for a Pareto front (NSGA-II, doi:10.1109/4235.996017)."""
     return samplers.NSGAIISampler(

@@ -26,7 +26,7 @@ from sweeps import grid
 
 
 @dataclass(frozen=True)
-class Axis:
+class SearchAxis:
     """One swept key. values: those of a float range, as Hydra computes them."""
 
     key: str
@@ -64,7 +64,7 @@ class Axis:
 class Space:
     """A search space: its axes, the overrides that all trials share, and the rules of `when`."""
 
-    axes: Sequence[Axis]
+    axes: Sequence[SearchAxis]
     fixed: Mapping[str, str]  # key -> the override that all trials share
     whens: Sequence[grid.Rule] = ()
     usual: grid.Usual = lambda key, point: None
@@ -92,7 +92,7 @@ def search_space(
     whens: lines such as `eta if loss=lad` (sweeps/grid.py). Raises ValueError, with the key, for an axis that cannot be
     searched.
     """
-    axes: dict[str, Axis] = {}
+    axes: dict[str, SearchAxis] = {}
     fixed: dict[str, str] = {}
     for override in overrides:
         key = key_of(override.get_key_element())
@@ -114,7 +114,7 @@ def search_space(
     return Space(list(axes.values()), fixed, rules, usual)
 
 
-def _axis(key: str, override: Override) -> Axis:
+def _axis(key: str, override: Override) -> SearchAxis:
     typed = override.get_value_string()
     sweep = override.value()
     tags: set[str] = set(getattr(sweep, "tags", ()))
@@ -122,12 +122,12 @@ def _axis(key: str, override: Override) -> Axis:
     if tags - {"log"}:
         raise ValueError(f"{key}={typed}: the tag {', '.join(sorted(tags - {'log'}))} is unknown. Known: log.")
     if isinstance(sweep, IntervalSweep):
-        return Axis(key, typed, _interval(f"{key}={typed}", sweep, log=log))
+        return SearchAxis(key, typed, _interval(f"{key}={typed}", sweep, log=log))
     if isinstance(sweep, RangeSweep):
         return _range(key, typed, sweep, log=log)
     if log:
         raise ValueError(f"{key}={typed}: a list of options has no logarithm. Write tag(log,interval(a,b)).")
-    return Axis(key, typed, CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator()))))
+    return SearchAxis(key, typed, CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator()))))
 
 
 def _interval(typed: str, sweep: IntervalSweep, *, log: bool) -> BaseDistribution:
@@ -144,7 +144,7 @@ def _interval(typed: str, sweep: IntervalSweep, *, log: bool) -> BaseDistributio
     return FloatDistribution(low, high, log=log)
 
 
-def _range(key: str, typed: str, sweep: RangeSweep, *, log: bool) -> Axis:
+def _range(key: str, typed: str, sweep: RangeSweep, *, log: bool) -> SearchAxis:
     numbers = sorted(sweep.range())
     if len(numbers) < 2:
         raise ValueError(f"{key}={typed} has {len(numbers)} values. Hydra's range stops before its second number.")
@@ -153,10 +153,10 @@ def _range(key: str, typed: str, sweep: RangeSweep, *, log: bool) -> Axis:
     if all(isinstance(n, int) for n in numbers):
         if log and step != 1:
             raise ValueError(f"{key}={typed}: a logarithmic range has step 1. Write tag(log,range(a,b)).")
-        return Axis(key, typed, IntDistribution(int(numbers[0]), int(numbers[-1]), log=log, step=int(step)))
+        return SearchAxis(key, typed, IntDistribution(int(numbers[0]), int(numbers[-1]), log=log, step=int(step)))
     if log:
         raise ValueError(f"{key}={typed}: a logarithmic range is one of integers. Write tag(log,interval(a,b)).")
-    return Axis(key, typed, FloatDistribution(numbers[0], numbers[-1], step=step), tuple(map(float, numbers)))
+    return SearchAxis(key, typed, FloatDistribution(numbers[0], numbers[-1], step=step), tuple(map(float, numbers)))
 
 
 def _check_log(typed: str, low: float, *, log: bool) -> None:

@@ -25,23 +25,24 @@ from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
-from sweeps import before_launch, launcher, machine, session
+from sweeps import before_launch, machine, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
 from sweeps.planned import PlannedRun, evaluation_metric_names
 from sweeps.session import Launch
-from sweeps.verdict import Outcome
+from sweeps.start import shipper_of
+from sweeps.verdict import LaunchOutcome
 
 if TYPE_CHECKING:
     from sweeps.search.controller import Search
-    from sweeps.search.space import Axis, Space
+    from sweeps.search.space import SearchAxis, Space
     from sweeps.search.study import Goal
 
 N_TRIALS = 20
 
 
 @dataclass
-class Searched(Outcome):
+class Searched(LaunchOutcome):
     """The outcome of a search. Failed trials are normal; a search without any value, or not yet done, is a failure."""
 
     complete: int = 0  # trials with a value
@@ -94,20 +95,11 @@ class SearchSweep:
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
-        before_launch.check_launch(
-            planned,
-            Ledger(home()),
-            self.base.tracker,
-            self.session.registry,
-            typed=self.session.typed,
-            on_slurm=on_slurm,
-            dry_run=self.session.dry_run,
-            n_jobs=self.n_jobs,
-        )
+        before_launch.check_launch(planned, Ledger(home()), self.session, n_jobs=self.n_jobs)
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
-            self.session.launches.append(Launch(planned, Outcome(), on_slurm=on_slurm, dry_run=True))
+            self.session.launches.append(Launch(planned, LaunchOutcome(), on_slurm=on_slurm, dry_run=True))
             return []
         return self._search(Ledger(home()), planned, space, goal, at_once, on_slurm=on_slurm)
 
@@ -146,7 +138,7 @@ class SearchSweep:
         bind("hydra.sweeper.sampler", self.sampler)
         bind("hydra.sweeper.pruner", self.pruner)
 
-    def _goal(self, axes: Sequence[Axis]) -> Goal:
+    def _goal(self, axes: Sequence[SearchAxis]) -> Goal:
         import optuna
 
         from sweeps.search import sampler as samplers
@@ -155,7 +147,7 @@ class SearchSweep:
         make = instantiate(self.sampler, _partial_=True)
 
         def sampler(trial: int, axis: int) -> optuna.samplers.BaseSampler:
-            return make(samplers.Request(axes, len(self.metrics), trial, axis))
+            return make(samplers.SampledParameter(axes, len(self.metrics), trial, axis))
 
         pruner = instantiate(self.pruner)
         if len(self.metrics) > 1 and not isinstance(pruner, optuna.pruners.NopPruner):
@@ -267,7 +259,7 @@ class SearchSweep:
             }
             study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
-            shipper = launcher.shipper_of(ledger, sweep_id, self.base.tracker)
+            shipper = shipper_of(ledger, sweep_id, self.base.tracker)
             runs: SlurmRuns | LocalRuns
             if on_slurm:
                 runs = SlurmRuns(ledger, sweep_id, shipper)

@@ -10,7 +10,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
 from sweeps.slurm.submissions import with_queue_states
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 from sweeps.worker import SHIPPER_S, ShipperProcess
 
 LOOK_S = 3.0
@@ -18,7 +18,7 @@ LOOK_S = 3.0
 
 def follow(
     ledger: Ledger, sweep_id: str, run_ids: Sequence[str], before: Sequence[str], command: Sequence[str] | None
-) -> Outcome | None:
+) -> LaunchOutcome | None:
     """Show a live table until all of these runs have ended. After Ctrl-C the jobs continue, and None is returned.
 
     before: runs that had finished before the launch. command: of the shipper.
@@ -55,8 +55,8 @@ def follow(
     return outcome
 
 
-def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:
-    outcome = Outcome(skipped=list(before))
+def _outcome(states: Sequence[RunState], before: Sequence[str]) -> LaunchOutcome:
+    outcome = LaunchOutcome(skipped=list(before))
     for state in states:
         if state.run_id not in before:
             outcome.add(state.run_id, state.state, why(state))

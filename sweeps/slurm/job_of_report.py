@@ -17,6 +17,7 @@ from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
+from sweeps.slurm.waves import continued
 from sweeps.sync import tracker_of
 from sweeps.worker import shipper_command, store_options
 
@@ -32,22 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home, sweep_id = layout.home_of(options.sweep), options.sweep.name
     shipped = ship(home, sweep_id) if options.ship else True
     sweep = Ledger(home).sweep(sweep_id)
-    if grows(sweep.info) and has_results(home, sweep_id):
-        submit_next_wave(home, sweep_id)
+    if grows(sweep.info) and has_results(home, sweep_id) and not continued(home, sweep_id, "--unless-cancelled"):
+        print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
     study = sweep.study
     command = imports.python_command("-m", "analysis", "--home", str(home), "--study", study)
     built = subprocess.run(command, env=imports.child_environment(), check=False).returncode
     return built or (0 if shipped else 1)
-
-
-def submit_next_wave(home: Path, sweep_id: str) -> None:
-    """Run `python -m sweeps retry` without the SLURM_ variables of this job, which sbatch would pass on to the next."""
-    environment = {
-        k: v for k, v in imports.child_environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")
-    }
-    command = imports.python_command("-m", "sweeps", "retry", sweep_id, "--unless-cancelled", "--home", str(home))
-    if subprocess.run(command, env=environment, check=False).returncode:
-        print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
 
 
 def ship(home: Path, sweep_id: str) -> bool:

@@ -21,10 +21,10 @@ from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.sweeps import Ledger
 from slurm.supervise import Allocation, Supervisor
 from sweeps.slurm import jobs, submissions
-from sweeps.slurm.launch import submit_more
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
-from sweeps.verdict import Verdict
+from sweeps.slurm.waves import submit_more
+from sweeps.verdict import RunEnd
 
 
 class ArrayTask:
@@ -62,17 +62,17 @@ class ArrayTask:
         folder = layout.task_nodes(self.submission, self.here.index, self.here.restarts)
         return Nodes(folder, self.here.node, count, self.supervisor, sampling=sampling_nodes(self.settings))
 
-    def _train(self, place: int, nodes: Nodes | None) -> Verdict:
+    def _train(self, place: int, nodes: Nodes | None) -> RunEnd:
         """Train one run to its end, unless it has ended: before this launch, or before this job was requeued."""
         run_id = self.run_ids[place]
         end_path = layout.run_end(self.submission, run_id)
         if self.ledger.state(run_id).state is State.FINISHED:
             self._say("finished before", run_id)
-            return Verdict(Cause.OK, "")
+            return RunEnd(Cause.OK, "")
         before = read_json(end_path) or {}
         if before.get("cause") in list(Cause):
             self._say(f"ended before the job was requeued: {before['cause']}", run_id)
-            return Verdict(Cause(before["cause"]), str(before.get("message", "")))
+            return RunEnd(Cause(before["cause"]), str(before.get("message", "")))
         log = layout.task_log(self.submission, self.here.index)
         devices = share(os.environ.get("CUDA_VISIBLE_DEVICES"), place, len(self.run_ids))
         end = SupervisedRun(self.ledger, run_id, self.settings, self.supervisor, self.here, log, devices, nodes).train()

@@ -14,9 +14,10 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.sweeps import Ledger
-from slurm.supervise import Allocation, Ended, Supervisor
+from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps.slurm import jobs, submissions
-from sweeps.slurm.launch import give_up_stage, submit_more
+from sweeps.slurm.launch import give_up_stage
+from sweeps.slurm.waves import submit_more
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 
@@ -51,7 +52,7 @@ class StageTask:
             submit_more(self.ledger)
         return cause.code
 
-    def _build(self) -> Ended:
+    def _build(self) -> ProcessEnd:
         tag = new_tag()
         run_dir = self.ledger.run_dir(str(self.settings["run"]))
         python, ranks, builder = jobs.python(self.settings), int(self.settings["ranks"]), "rlvr.job.build_stage"
@@ -69,7 +70,7 @@ class StageTask:
             print(f"not requeued: {error}", flush=True)
             return False
 
-    def _why(self, ended: Ended) -> tuple[Cause, str]:
+    def _why(self, ended: ProcessEnd) -> tuple[Cause, str]:
         if self.supervisor.stop_signal is signal.SIGUSR2:
             return Cause.TIME_LIMIT, f"more than cluster.time_min={self.settings['time_min']} minutes: raise it"
         if self.supervisor.stop_signal is not None:

@@ -76,7 +76,7 @@ def python(settings: Mapping[str, Any]) -> list[str]:
     return [*shlex.split(container), "python", "-P"] if container else [sys.executable, "-P"]
 
 
-class Task(Protocol):
+class Work(Protocol):
     """The work of a job."""
 
     def run(self) -> int:
@@ -84,7 +84,7 @@ class Task(Protocol):
         ...
 
 
-def on_node(task: Callable[[Path, Supervisor], Task], *, usage: str | None) -> int:
+def on_node(task: Callable[[Path, Supervisor], Work], *, usage: str | None) -> int:
     """Entry point of `python -m MODULE SUBMISSION`, under a supervisor for SLURM's signals. Returns the exit code."""
     if len(sys.argv) != 2:
         print(usage)

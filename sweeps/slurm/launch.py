@@ -14,16 +14,17 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_json
 from rlvr.ledger.lock import lock, unlock
-from rlvr.ledger.runs import Unreadable, read_verified_config
-from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.runs import lines_by_reason, read_verified_config
+from rlvr.ledger.stages import Stage, recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
 from slurm.submit import QueueFull, script
-from sweeps.slurm import jobs, submissions
+from sweeps.planned import read_launchable
+from sweeps.slurm import jobs, submissions, waves
 from sweeps.slurm.follow import follow
 from sweeps.slurm.report import report_at_end
 from sweeps.slurm.stages import StageJobs
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 
 LOCK_S = 60.0  # longest wait of a launch for other submitters
 MORE_S = 5.0  # longest wait of a job at its end for other submitters
@@ -37,7 +38,7 @@ FIXED_IN_QUEUE = (
 
 
 @dataclass
-class Submitted(Outcome):
+class Submitted(LaunchOutcome):
     """The outcome of a launch whose runs were submitted to SLURM. They have not ended, which is no failure."""
 
     jobs: list[str] = field(default_factory=list[str])
@@ -72,7 +73,7 @@ def run_slurm(
     shipper: Sequence[str] | None,
     wait: bool,
     unless_cancelled: bool,
-) -> Outcome:
+) -> LaunchOutcome:
     """Submit the runs that have neither finished nor a job.
 
     configs: the frozen configs by run id; runs without one are left out. run_ids: only these of the sweep's runs, in
@@ -134,54 +135,91 @@ def submit(
 def _submit(
     ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool, held: int
 ) -> Submitted:
-    """As `submit`; the caller holds the lock `held`."""
+    """As `submit`; the caller holds the lock `held`. runs: [] to submit the report alone."""
     outcome, queue = _sort(ledger, [run_id for run_id, _ in runs])
     without_job = {*outcome.skipped, *outcome.before}
     todo = [(run_id, config) for run_id, config in runs if run_id not in without_job]
     _check([jobs.cluster_of(config) for _, config in todo])
     stage_jobs = StageJobs(ledger, sweep_id, queue, held)
-    arrays, refused = _arrays(ledger, todo, stage_jobs)
-    unsent = {*refused, *_send_what_fits(ledger, sweep_id, arrays, outcome, held)}
-    outcome.later = [run_id for run_id, _ in todo if run_id in unsent]
+    _send_what_fits(ledger, sweep_id, _arrays(todo, stage_jobs), stage_jobs, outcome, held)
+    outcome.later = [run_id for run_id, _ in todo if run_id not in outcome.submitted]
     outcome.stages = stage_jobs.fresh
-    in_this_call = {run_id for run_id, _ in runs}
-    before = submissions.waves(ledger).get(sweep_id, submissions.Waves())
-    later = [*(run_id for run_id in before.runs if run_id not in in_this_call), *outcome.later]
-    cluster = (todo or runs)[0][1]["cluster"]  # a finished run keeps the settings of the launch that trained it
-    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # the report's job submits the next wave
-    submissions.record_waves(ledger, sweep_id, later, ship=ship, report=wanted)
-    if wanted and not later:  # otherwise the report is submitted together with the last runs
-        is_owed = before.report and not before.runs
-        outcome.report = report_at_end(
-            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
-        )
+    waiting = waves.read(ledger).get(sweep_id)
+    others = [run_id for run_id in waiting.runs if run_id not in dict(runs)] if waiting else []
+    later = [*others, *outcome.later]
+    if not later:  # otherwise the report is submitted together with the last runs
+        # A finished run keeps the settings of the launch that trained it: those of another run are newer.
+        cluster = (todo or runs or [_first_run(ledger, sweep_id)])[0][1]["cluster"]
+        is_owed = waiting is not None and not waiting.runs
+        if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
+            outcome.report = report_at_end(
+                ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
+            )
+    is_left = later or outcome.report is None
+    waves.write(ledger, sweep_id, waves.Waiting(later, ship) if is_left else None)
     return outcome
 
 
-def _arrays(
-    ledger: Ledger, todo: Sequence[tuple[str, Mapping[str, Any]]], stage_jobs: StageJobs
-) -> tuple[list[Array], list[str]]:
-    """(arrays of the runs, runs for whose stages the queue has no room). Submits the stages.
+def _first_run(ledger: Ledger, sweep_id: str) -> tuple[str, Mapping[str, Any]]:
+    run_id = ledger.sweep(sweep_id).run_ids[0]
+    return run_id, read_verified_config(ledger.run_dir(run_id))
 
-    Raises QueueFull if no job is left in the queue that could submit these runs later.
-    """
+
+def _arrays(todo: Sequence[tuple[str, Mapping[str, Any]]], stage_jobs: StageJobs) -> list[Array]:
+    """The arrays of these runs: those that ask for the same, and start from the same stages, are in one."""
     arrays: list[Array] = []
-    refused: list[str] = []
     for run_id, config in todo:
-        cluster = jobs.cluster_of(config)
-        try:
-            after = stage_jobs.before(run_id, config)
-        except QueueFull:
-            if not refused and not _is_continued(ledger):
-                raise
-            refused.append(run_id)
-            continue
-        same = next((array for array in arrays if (array.cluster, array.after) == (cluster, after)), None)
+        cluster, stages = jobs.cluster_of(config), stage_jobs.needed(run_id, config)
+        same = next((array for array in arrays if (array.cluster, array.stages) == (cluster, stages)), None)
         if same is None:
-            arrays.append(Array(cluster, after, [run_id]))
+            arrays.append(Array(cluster, [run_id], stages, config))
         else:
             same.run_ids.append(run_id)
-    return arrays, refused
+    return chunks(arrays, client.max_array() if arrays else 1)
+
+
+def _send_what_fits(
+    ledger: Ledger, sweep_id: str, arrays: Sequence[Array], stage_jobs: StageJobs, outcome: Submitted, held: int
+) -> None:
+    """Submit arrays, each after the jobs of its stages, until the queue is full. Adds what was sent to the outcome.
+
+    ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit the rest later.
+    """
+    try:
+        for number, unshared in enumerate(arrays):
+            array = sharing(unshared, number, len(arrays), outcome.jobs)
+            after = stage_jobs.send_missing(array.stages, array.run_ids[0], array.config)
+            num_sent = _send_first_part(ledger, sweep_id, replace(array, after_ok=after), outcome, held)
+            if num_sent < len(array.run_ids):
+                return
+    except QueueFull:
+        if not outcome.submitted and not _is_continued(ledger):
+            raise
+    except ValueError as error:
+        if not outcome.submitted:
+            raise
+        num_runs = sum(len(array.run_ids) for array in arrays)
+        raise ValueError(
+            f"{error} {len(outcome.submitted)} of {num_runs} runs are in the queue (job {', '.join(outcome.jobs)}), "
+            f"{num_runs - len(outcome.submitted)} are not: the same command submits those alone."
+        ) from None
+
+
+def _send_first_part(ledger: Ledger, sweep_id: str, array: Array, outcome: Submitted, held: int) -> int:
+    """Submit an array, or as large a first part of it as the queue takes, by halving. Returns the number of its runs
+    that were submitted. Raises QueueFull if there is no room for even one job.
+    """
+    while True:
+        try:
+            outcome.jobs.append(_send(ledger, sweep_id, array, held=held))
+        except QueueFull:
+            num_jobs = array.num_jobs // 2
+            if not num_jobs:
+                raise
+            array = replace(array, run_ids=array.run_ids[: num_jobs * array.cluster["pack"]])
+        else:
+            outcome.submitted += array.run_ids
+            return len(array.run_ids)
 
 
 def _is_continued(ledger: Ledger) -> bool:
@@ -190,91 +228,20 @@ def _is_continued(ledger: Ledger) -> bool:
     return bool(submissions.by_run(ledger, tasks) or submissions.by_word(ledger, tasks, "stage"))
 
 
-def _send_what_fits(ledger: Ledger, sweep_id: str, wanted: Sequence[Array], outcome: Submitted, held: int) -> list[str]:
-    """Submit arrays until the queue is full; of an array that it refuses as too long, the first half. Returns the runs
-    that were not submitted.
-
-    ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit them later.
+def submit_waiting(ledger: Ledger, sweep_id: str) -> Submitted | None:
+    """Submit the runs of a sweep for which the queue had no room, or its report; None if nothing waits. A job at its
+    end calls it in a process of its own (`waves.submit_more`). The others wait for the next job.
     """
-    arrays = chunks(wanted, client.max_array() if wanted else 1)
-    for number, unshared in enumerate(arrays):
-        array = sharing(unshared, number, len(arrays), outcome.jobs)
-        left = [run_id for following in arrays[number:] for run_id in following.run_ids]
-        try:
-            num_sent = _send_or_half(ledger, sweep_id, array, held=held, outcome=outcome)
-        except QueueFull:
-            if not outcome.submitted and not _is_continued(ledger):
-                raise
-            return left
-        except ValueError as error:
-            if not outcome.submitted:
-                raise
-            raise ValueError(
-                f"{error} {len(outcome.submitted)} of {len(outcome.submitted) + len(left)} runs are in the queue (job "
-                f"{', '.join(outcome.jobs)}), {len(left)} are not: the same command submits those alone."
-            ) from None
-        if num_sent < len(array.run_ids):
-            return left[num_sent:]
-    return []
-
-
-def _send_or_half(ledger: Ledger, sweep_id: str, array: Array, *, held: int, outcome: Submitted) -> int:
-    """Submit an array, or as large a first part of it as the queue takes, by halving. Returns the number of its runs
-    that were submitted. Raises QueueFull if there is no room for even one job.
-    """
-    pack = array.cluster["pack"]
-    while True:
-        try:
-            outcome.jobs.append(_send(ledger, sweep_id, array, held=held))
-        except QueueFull:
-            tasks = math.ceil(len(array.run_ids) / pack) // 2
-            if not tasks:
-                raise
-            array = replace(array, run_ids=array.run_ids[: tasks * pack])
-        else:
-            outcome.submitted += array.run_ids
-            return len(array.run_ids)
-
-
-def submit_more(ledger: Ledger) -> None:
-    """Called by a job at its end: submit the runs and reports for which the queue had no room. The others wait for the
-    next job.
-
-    If another submitter holds the lock, it does the same, and nothing is done here.
-    """
-    for sweep_id in submissions.waves(ledger):
-        try:
-            with _submit_lock_held(ledger, MORE_S) as held:
-                outcome = _submit_waves(ledger, sweep_id, held)
-        except (ValueError, OSError) as error:  # a full disk, say: what this job has done stays done
-            print(f"runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
-        else:
-            if outcome is not None:
-                print(outcome.summary(), flush=True)
-
-
-def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
-    """Submit the runs that wait for room, or the report that is left; None if nothing is. They are read under the lock,
-    as another submitter, or `cancel`, may have been faster.
-    """
-    waiting = submissions.waves(ledger).get(sweep_id, submissions.Waves())
-    configs: list[tuple[str, Mapping[str, Any]]] = []
-    for run_id in waiting.runs:
-        try:
-            configs.append((run_id, read_verified_config(ledger.run_dir(run_id))))
-        except Unreadable as error:
-            print(error, flush=True)
-    if len(configs) < len(waiting.runs):
-        readable = [run_id for run_id, _ in configs]
-        submissions.record_waves(ledger, sweep_id, readable, ship=waiting.ship, report=waiting.report)
-    if configs:
-        return _submit(ledger, sweep_id, configs, ship=waiting.ship, held=held)
-    if not waiting.report:
-        return None
-    queue = client.queue(submissions.PREFIX)
-    cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
-    report = report_at_end(ledger, sweep_id, cluster, queue, ship=waiting.ship, fresh=[], held=held, is_owed=True)
-    return Submitted(report=report)
+    with _submit_lock_held(ledger, MORE_S) as held:
+        waiting = waves.read(ledger).get(sweep_id)  # under the lock: another submitter, or `cancel`, may be faster
+        if waiting is None:
+            return None
+        configs, errors = read_launchable(ledger, waiting.runs)
+        for line in lines_by_reason(errors):
+            print(line, flush=True)
+        if errors:
+            waves.write(ledger, sweep_id, replace(waiting, runs=list(configs)))
+        return _submit(ledger, sweep_id, list(configs.items()), ship=waiting.ship, held=held)
 
 
 def give_up_stage(ledger: Ledger, stage: str) -> None:
@@ -283,10 +250,10 @@ def give_up_stage(ledger: Ledger, stage: str) -> None:
     """
     try:
         with _submit_lock_held(ledger, MORE_S):
-            for sweep_id, waiting in submissions.waves(ledger).items():
+            for sweep_id, waiting in waves.read(ledger).items():
                 stages = {run_id: recorded_stages(ledger.run_dir(run_id)) or [] for run_id in waiting.runs}
                 left = [run_id for run_id in waiting.runs if stage not in stages[run_id]]
-                submissions.record_waves(ledger, sweep_id, left, ship=waiting.ship, report=waiting.report)
+                waves.write(ledger, sweep_id, replace(waiting, runs=left))
     except (ValueError, OSError) as error:
         print(f"runs that start from stage {stage} still wait for room in the queue: {error}", flush=True)
 
@@ -317,7 +284,7 @@ def _job_settings(cluster: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({key: cluster[key] for key in FIXED_IN_QUEUE}))
 
 
-def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[client.Task]]:
+def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[client.QueuedTask]]:
     """(an outcome with the runs that need no job, the queue), after waiting for jobs that are just ending."""
     deadline = time.monotonic() + ENDING_S
     while True:
@@ -337,13 +304,19 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
 
 @dataclass
 class Array:
-    """Runs whose jobs have the same settings and wait for the same jobs, so that they can be one job array."""
+    """Runs whose jobs have the same settings and start from the same stages, so that they can be one job array."""
 
     cluster: Mapping[str, Any]
-    after: Sequence[str]  # jobs that have to succeed first
     run_ids: list[str]
+    stages: Sequence[Stage] = ()  # to be built before these runs
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the first of them
     max_parallel: int | None = None  # how many of its jobs run at a time
     after_any: Sequence[str] = ()  # jobs that have to end first
+    after_ok: Sequence[str] = ()  # jobs that have to succeed first
+
+    @property
+    def num_jobs(self) -> int:
+        return math.ceil(len(self.run_ids) / self.cluster["pack"])
 
 
 def chunks(arrays: Sequence[Array], most: int) -> list[Array]:
@@ -396,9 +369,9 @@ def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
         name=submissions.job_name(target),
         folder=target,
         log=layout.task_log(target, "%a").name,
-        count=math.ceil(len(array.run_ids) / cluster["pack"]),
+        count=array.num_jobs,
         max_parallel=array.max_parallel,
-        after_ok=array.after,
+        after_ok=array.after_ok,
         after_any=array.after_any,
         requeues=cluster["requeues"],
     )
@@ -423,14 +396,13 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
         tasks = submissions.by_run(ledger, queue)
         ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
         cancelled = [run_id for run_id, task in tasks.items() if task.job in ending]
-        waves = submissions.waves(ledger)
-        left = {sweep: [r for r in waiting.runs if r not in run_ids] for sweep, waiting in waves.items()}
+        waiting = waves.read(ledger)
+        left = {name: [r for r in of_sweep.runs if r not in run_ids] for name, of_sweep in waiting.items()}
         others = (tasks.keys() - {*cancelled}).union(*left.values())
         needed = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
         stage_jobs = submissions.by_word(ledger, queue, "stage")
         unneeded = [task.job for stage, task in stage_jobs.items() if stage not in needed]
-        for name, waiting in waves.items():
-            report = waiting.report and name != sweep_id
-            submissions.record_waves(ledger, name, left[name], ship=waiting.ship, report=report)
+        for name, of_sweep in waiting.items():
+            waves.write(ledger, name, None if name == sweep_id else replace(of_sweep, runs=left[name]))
         client.cancel([*(tasks[run_id].job for run_id in cancelled), *unneeded])
     return cancelled

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from rlvr.ledger.files import read_json, write_json
-from slurm.supervise import Ended, Supervisor
+from slurm.supervise import ProcessEnd, Supervisor
 from sweeps.worker import environment, kill_tagged, new_tag
 
 LOOK_S = 0.5
@@ -39,7 +39,7 @@ class Nodes:
         self.tries = 0
         folder.mkdir(exist_ok=True)
 
-    def lead(self, start: Start, env: Mapping[str, str], hangs: Callable[[], bool]) -> Ended:
+    def lead(self, start: Start, env: Mapping[str, str], hangs: Callable[[], bool]) -> ProcessEnd:
         """Start one more try on all nodes, and wait for its end.
 
         env: of this node's processes. hangs: called regularly; if it returns True, they are killed.
@@ -58,7 +58,7 @@ class Nodes:
         while len(ends) < self.training and self.supervisor.stop_signal is None and time.monotonic() < deadline:
             time.sleep(LOOK_S)
             ends = self._ends()
-        return Ended(status, out_of_memory=any(end["out_of_memory"] for end in ends))
+        return ProcessEnd(status, out_of_memory=any(end["out_of_memory"] for end in ends))
 
     def follow(self, start: Start, threads: int) -> None:
         """Take part in every try of the first node, until `over` is called there."""
@@ -80,7 +80,7 @@ class Nodes:
             time.sleep(LOOK_S)
         return True
 
-    def _run(self, start: Start, env: Mapping[str, str], hangs: Callable[[], bool]) -> Ended:
+    def _run(self, start: Start, env: Mapping[str, str], hangs: Callable[[], bool]) -> ProcessEnd:
         addresses = read_json(self._file())
         assert addresses is not None
         place = {"nodes": self.training, "node": self.node, "meet": f"{addresses['host']}:{addresses['port']}"}

@@ -19,16 +19,15 @@ def report_at_end(
     ledger: Ledger,
     sweep_id: str,
     cluster: Mapping[str, Any],
-    queue: Sequence[client.Task],
+    queue: Sequence[client.QueuedTask],
     *,
     ship: bool,
     fresh: Sequence[str],
     held: int,
     is_owed: bool,
 ) -> str | None:
-    """Submit the job that ships and reports after all jobs of the sweep, which `waves.json` says is left, and strike it
-    there. Returns its number; "" if one waits already, or none is needed, or SLURM refuses it, as the jobs of the runs
-    must not fail for it; None if the queue has no room: then it stays there, and jobs submit it at their end.
+    """Submit the job that ships and reports after all jobs of the sweep. Returns its number; "" if one waits already,
+    or none is needed, or SLURM refuses it, as the jobs of the runs must not fail for it; None if the queue has no room.
 
     fresh: jobs of the sweep that are not in `queue` yet. held: the lock. is_owed: it is needed even if all of the jobs
     have ended, because the queue had no room before.
@@ -48,7 +47,6 @@ def report_at_end(
             if grows(ledger.sweep(sweep_id).info):
                 text += f" The next wave needs it: repeat the launch, or `python -m sweeps retry {sweep_id}`."
             print(text, file=sys.stderr, flush=True)
-    submissions.record_waves(ledger, sweep_id, [], ship=ship)
     return job
 
 

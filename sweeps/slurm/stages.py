@@ -16,36 +16,33 @@ from rlvr.config.nodes import ranks_of_node
 from rlvr.ledger import layout
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task
-from slurm.submit import QueueFull, script
+from slurm.client import QueuedTask
+from slurm.submit import script
 from sweeps.slurm import jobs, submissions
 
 
 class StageJobs:
     """The stage jobs of this home: those in `queue`, and those submitted here."""
 
-    def __init__(self, ledger: Ledger, sweep_id: str, queue: Sequence[Task], held: int) -> None:
+    def __init__(self, ledger: Ledger, sweep_id: str, queue: Sequence[QueuedTask], held: int) -> None:
         """held: the submitter's lock, which sbatch inherits."""
         self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
         self.store = layout.stages(ledger.home)
         self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
         self.fresh: list[str] = []  # ids of the stages whose jobs were submitted by this object
         self._known: dict[str, list[Stage]] = {}
-        self._full: QueueFull | None = None  # SLURM's refusal: it is not asked again for each run
 
-    def before(self, run_id: str, config: Mapping[str, Any]) -> list[str]:
-        """Jobs that must succeed before this run can start. Submits those that are missing. Raises QueueFull, also if
-        the queue had no room for the stage of an earlier run.
-        """
-        needed = self._stages(config)
-        record_stages(self.ledger.run_dir(run_id), [stage.id for stage in needed])
+    def needed(self, run_id: str, config: Mapping[str, Any]) -> list[Stage]:
+        """The stages that have to be built before this run; all of its stages are recorded beside it."""
+        of_run = self._stages(config)
+        record_stages(self.ledger.run_dir(run_id), [stage.id for stage in of_run])
+        return [stage for stage in of_run if not stage.quick and not (self.store / stage.id).is_dir()]
+
+    def send_missing(self, stages: Sequence[Stage], run_id: str, config: Mapping[str, Any]) -> list[str]:
+        """Jobs of these stages, which `needed` returned for a run. Submits those that are missing. Raises QueueFull."""
         waits: list[str] = []
-        for stage in needed:
-            if stage.quick or (self.store / stage.id).is_dir():
-                continue
+        for stage in stages:
             if stage.id not in self.jobs:
-                if self._full is not None:
-                    raise self._full
                 ranks = ranks_of_stage(config["cluster"], config["rollout"]["engine"]) if stage.shared else 1
                 self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], ranks, waits)
                 self.fresh.append(stage.id)
@@ -89,11 +86,7 @@ class StageJobs:
             count=None,
             after_ok=after,
         )
-        try:
-            job = submissions.submit(target, layout.script(target, submissions.STAGE), text, resources, self.held)
-        except QueueFull as error:
-            self._full = error
-            raise
+        job = submissions.submit(target, layout.script(target, submissions.STAGE), text, resources, self.held)
         submissions.record_job(target, job)
         return job
 

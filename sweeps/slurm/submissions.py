@@ -32,8 +32,9 @@ from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
-from slurm.client import Task
+from slurm.client import QueuedTask
 from slurm.submit import QueueFull, Resources, submit_script
+from sweeps.slurm import waves
 from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
@@ -56,9 +57,11 @@ STAGE = "stage"  # file name, without its ending, of the script and the log of a
 class Queue:
     """The tasks in SLURM's queue that belong to this home. If `answered` is False nothing is known of them."""
 
-    tasks: Mapping[str, Task]  # by run id
+    tasks: Mapping[str, QueuedTask]  # by run id
     answered: bool = True
-    stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that the job builds
+    stages: Mapping[str, QueuedTask] = field(
+        default_factory=dict[str, QueuedTask]
+    )  # by the id of the stage that the job builds
     later: frozenset[str] = frozenset()  # runs that jobs in the queue will submit as soon as there is room
     reports: frozenset[str] = frozenset()  # sweeps whose job at the end is in the queue: it may submit a next wave
 
@@ -163,13 +166,13 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
         return Queue({}, answered=False)
     runs, stages = by_run(ledger, tasks), by_word(ledger, tasks, "stage")
     # Without jobs that submit more at their end, nothing submits the runs that wait for room.
-    later = frozenset(waiting_for_room(ledger)) if runs or stages else frozenset[str]()
+    later = frozenset(waves.waiting_for_room(ledger)) if runs or stages else frozenset[str]()
     return Queue(runs, stages=stages, later=later, reports=frozenset(by_word(ledger, tasks, "report")))
 
 
-def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
+def by_run(ledger: Ledger, tasks: Iterable[QueuedTask]) -> dict[str, QueuedTask]:
     """The task of each run. Tasks of other homes are left out."""
-    task_of_run: dict[str, Task] = {}
+    task_of_run: dict[str, QueuedTask] = {}
     for task, submission, content in _of_this_home(ledger, tasks):
         if task.index is not None:
             run_ids = runs_of(content, task.index)
@@ -185,12 +188,12 @@ def runs_of(submission: Mapping[str, Any], index: int) -> list[str]:
     return [str(run_id) for run_id in submission["runs"][index * pack : (index + 1) * pack]]
 
 
-def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
+def by_word(ledger: Ledger, tasks: Iterable[QueuedTask], word: Literal["stage", "report"]) -> dict[str, QueuedTask]:
     """The job of each stage (by its id), or of each sweep's report (by the id of the sweep)."""
     return {str(content[word]): task for task, _, content in _of_this_home(ledger, tasks) if word in content}
 
 
-def _of_this_home(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Path, Mapping[str, Any]]]:
+def _of_this_home(ledger: Ledger, tasks: Iterable[QueuedTask]) -> list[tuple[QueuedTask, Path, Mapping[str, Any]]]:
     """The tasks of this home, each with its submission and the content of that."""
     named = [(task, layout.submissions(ledger.home) / task.name.removeprefix(PREFIX)) for task in tasks]
     contents = dict(_readable({submission for _, submission in named}))
@@ -214,7 +217,7 @@ def with_queue_states(ledger: Ledger, states: Sequence[RunState], queue: Queue |
     return with_ends_from_slurm(states, functools.partial(history, ledger), queue.tasks)
 
 
-def _with_task(state: RunState, task: Task | None) -> RunState:
+def _with_task(state: RunState, task: QueuedTask | None) -> RunState:
     if task is None or state.state in (State.FINISHED, State.RUNNING, State.MISSING, State.UNREADABLE):
         return state
     if task.state in WAITING:
@@ -256,44 +259,6 @@ def waiting_here(ledger: Ledger) -> set[str]:
 def is_launched_here(ledger: Ledger, sweep_id: str) -> bool:
     """Whether a launch of the sweep is at work on this machine."""
     return any(map(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep_id))))
-
-
-# --- sweeps that are larger than the queue may be
-
-
-@dataclass(frozen=True)
-class Waves:
-    """What jobs submit for a sweep when the queue has room: runs, and after the last of them the report's job."""
-
-    runs: Sequence[str] = ()
-    ship: bool = False  # whether the report's job ships metrics
-    report: bool = False  # whether there is to be one
-
-
-def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship: bool, report: bool = False) -> None:
-    """Record the runs that are to be submitted when there is room, and whether the report's job is to follow them, and
-    to ship. If neither runs nor the report are left the record is removed.
-    """
-    path = layout.waves(ledger.sweep_dir(sweep_id))
-    if run_ids or report:
-        write_json(path, {"runs": list(run_ids), "ship": ship, "report": report})
-    else:
-        path.unlink(missing_ok=True)
-
-
-def waves(ledger: Ledger) -> dict[str, Waves]:
-    """The records of `record_waves`, by sweep."""
-    contents = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
-    return {
-        sweep_id: Waves(content["runs"], content["ship"], content.get("report", False))
-        for sweep_id, content in contents.items()
-        if content and {"runs", "ship"} <= content.keys()
-    }
-
-
-def waiting_for_room(ledger: Ledger) -> dict[str, str]:
-    """The sweep of each run that is to be submitted when there is room."""
-    return {run_id: sweep_id for sweep_id, waiting in waves(ledger).items() for run_id in waiting.runs}
 
 
 # --- runs whose stage was not built

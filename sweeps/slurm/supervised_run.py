@@ -13,12 +13,12 @@ from rlvr.ledger.attempt import ALONE, ENDS_AT, newest_attempt, record_missing_e
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
-from slurm.supervise import Allocation, Ended, Supervisor
+from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps import verdict
 from sweeps.slurm.ends import STARTED_AGAIN
 from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
-from sweeps.verdict import Verdict
+from sweeps.verdict import RunEnd
 from sweeps.watchdog import Watchdog
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
@@ -43,8 +43,8 @@ class SupervisedRun:
     def dir(self) -> Path:
         return self.ledger.run_dir(self.run_id)
 
-    def train(self) -> Verdict:
-        """Run it to its end; again in the same allocation as long as `Verdict.again` and the retries allow it."""
+    def train(self) -> RunEnd:
+        """Run it to its end; again in the same allocation as long as `RunEnd.again` and the retries allow it."""
         self._record_end_before_restart()
         tries, waited = 0, 0.0
         while True:
@@ -52,7 +52,7 @@ class SupervisedRun:
             if self.supervisor.stop_signal is not None:
                 return end
             if end.cause is Cause.BUSY and self.ledger.state(self.run_id).state is State.FINISHED:
-                return Verdict(Cause.OK, "finished by another process")
+                return RunEnd(Cause.OK, "finished by another process")
             if end.cause is Cause.BUSY:
                 if waited >= BUSY_S:
                     return end
@@ -62,15 +62,15 @@ class SupervisedRun:
                 return end
             elif end.again and (tries < self.settings["retries"] or end.cause is Cause.GPU_OOM):
                 pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**tries)
-                tries += end.cause is not Cause.GPU_OOM  # limited separately, in `Verdict.again`
+                tries += end.cause is not Cause.GPU_OOM  # limited separately, in `RunEnd.again`
             else:
                 return end
             self._say(f"again in {pause:.0f} s: {end.cause.value} {end.message}")
             self.supervisor.pause(pause)
             if self.supervisor.stop_signal is not None:
-                return Verdict(Cause.PREEMPTED, "stopped by a signal between two tries", again=True)
+                return RunEnd(Cause.PREEMPTED, "stopped by a signal between two tries", again=True)
 
-    def _attempt(self) -> Verdict:
+    def _attempt(self) -> RunEnd:
         before, tag = newest_attempt(self.dir), new_tag()
         ranks = int(self.settings["ranks"])
         env = environment(int(self.settings["threads"]), tag)
@@ -91,7 +91,7 @@ class SupervisedRun:
         stopping = self.supervisor.stop_signal is not None
         return verdict.verdict_of_exit(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
 
-    def _verdict_of_allocation(self, before: int, ended: Ended) -> Verdict | None:
+    def _verdict_of_allocation(self, before: int, ended: ProcessEnd) -> RunEnd | None:
         """The verdict on an attempt that was killed for its memory, or after a signal of SLURM; None for other ends,
         which `verdict.verdict_of_exit` evaluates.
         """
@@ -105,7 +105,7 @@ class SupervisedRun:
             message = f"{self.supervisor.stop_signal.name}: stopped before it could save"
         else:
             return None
-        return Verdict(cause, message, again=cause.goes_on)
+        return RunEnd(cause, message, again=cause.goes_on)
 
     def _record_end_before_restart(self) -> None:
         """If SLURM has started this job again, record the end of the attempt before, unless its process has done so."""

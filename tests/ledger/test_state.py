@@ -16,10 +16,10 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.state import SILENT_S, is_at_work
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task
+from slurm.client import QueuedTask
 from slurm.supervise import Allocation, Supervisor
 from sweeps.__main__ import main
-from sweeps.slurm import submissions
+from sweeps.slurm import submissions, waves
 from sweeps.slurm.submissions import Queue
 from sweeps.slurm.supervised_run import SupervisedRun
 
@@ -283,8 +283,10 @@ def test_a_damaged_submission_and_damaged_waves_are_left_out(tmp_path: Path, key
     write_json(damaged / "submission.json", {k if k != key else f"{key}~": v for k, v in content.items()})
     ledger.record_sweep("s", {}, [])
     write_json(ledger.sweep_dir("s") / "waves.json", {"rune": ["r"], "ship": True})
-    assert submissions.waiting_for_room(ledger) == {}
-    tasks = [Task(f"{n}_0", f"rlvr-{p.name}", 0, "PENDING", "", "") for n, p in enumerate(damaged.parent.iterdir())]
+    assert waves.waiting_for_room(ledger) == {}
+    tasks = [
+        QueuedTask(f"{n}_0", f"rlvr-{p.name}", 0, "PENDING", "", "") for n, p in enumerate(damaged.parent.iterdir())
+    ]
     assert "other" in submissions.by_run(ledger, tasks)
     for answered in (True, False):
         states = submissions.with_queue_states(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task
+from slurm.client import QueuedTask
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm.job_of_runs import share
 from sweeps.slurm.jobs import cluster_of, of_runs
@@ -80,10 +80,10 @@ def test_gpus_are_shared_evenly() -> None:
 
 
 def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
-    groups = [Array({"pack": 2}, [], ["a", "b", "c", "d", "e"])]
+    groups = [Array({"pack": 2}, ["a", "b", "c", "d", "e"])]
     assert [array.run_ids for array in chunks(groups, 2)] == [["a", "b", "c", "d"], ["e"]]
     name = f"rlvr-{record(Ledger(tmp_path), 's', ['a', 'b', 'c'], {'pack': 2}).name}"
-    first, second = (Task(f"7_{k}", name, k, "RUNNING", "None", "n1") for k in range(2))
+    first, second = (QueuedTask(f"7_{k}", name, k, "RUNNING", "None", "n1") for k in range(2))
     assert by_run(Ledger(tmp_path), [first, second]) == {"a": first, "b": first, "c": second}
 
 

@@ -17,9 +17,12 @@ from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm.supervise import Supervisor
 from sweeps import commands
+from sweeps.slurm import waves
 from sweeps.slurm.job_of_stage import StageTask
-from sweeps.slurm.launch import Array, sharing, submit_more
-from sweeps.slurm.submissions import LATER, history, record, waiting_for_room, waves, with_queue_states
+from sweeps.slurm.launch import Array, sharing, submit_waiting
+from sweeps.slurm.submissions import LATER, history, record, with_queue_states
+from sweeps.slurm.waves import waiting_for_room
+from tests.end_to_end.test_extending import written
 from tests.slurm.place import BANDIT
 from tests.slurm.test_waves import REFUSED, stand_in
 
@@ -183,6 +186,25 @@ def test_cancel_leaves_a_stage_to_runs_that_wait_for_room(slurm: Slurm) -> None:
     assert cancelled.read_text() == "-Q 1\n"
 
 
+@pytest.mark.slow
+def test_a_job_submits_runs_whose_components_lie_elsewhere_and_their_errors_are_not_its_own(
+    slurm: Slurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = written(slurm.home / "elsewhere")
+    slurm.set(ROOM="1")
+    words = ["task=weekdays", "model=table", "rollout.prompts=7", "trainer.updates=1", "seed=0,1,2"]
+    assert main(["-m", "--config-dir", str(mine), *words, *ON_SLURM, "cluster.report=false"]) == 0
+    assert len(waiting_for_room(slurm.ledger)) == 2
+    (slurm.home / "queue").write_text("")
+    waves.submit_more(slurm.ledger)
+    assert len(waiting_for_room(slurm.ledger)) == 1
+    (mine / "weekdays.py").write_text("raise SystemExit(7)\n")
+    (slurm.home / "queue").write_text("")
+    waves.submit_more(slurm.ledger)
+    assert len(waiting_for_room(slurm.ledger)) == 1
+    assert "still wait for room in the queue" in capfd.readouterr().out
+
+
 # --- no room for the report
 
 
@@ -192,13 +214,14 @@ def test_the_report_of_a_growing_sweep_without_room_for_it_is_submitted_by_a_job
     slurm.set(ROOM="6")
     assert main(GROWING) == 0
     assert "report later, by those jobs, when the queue has room" in capsys.readouterr().out
-    submit_more(slurm.ledger)
+    (sweep,) = slurm.ledger.sweeps()
+    submit_waiting(slurm.ledger, sweep.sweep_id)
     assert slurm.jobs()["report"] == 0
     (slurm.home / "queue").write_text("".join((slurm.home / "queue").read_text().splitlines(keepends=True)[1:]))
-    submit_more(slurm.ledger)
+    submit_waiting(slurm.ledger, sweep.sweep_id)
     assert slurm.jobs()["report"] == 1
-    assert waves(slurm.ledger) == {}
-    submit_more(slurm.ledger)
+    assert waves.read(slurm.ledger) == {}
+    submit_waiting(slurm.ledger, sweep.sweep_id)
     assert slurm.jobs()["report"] == 1
 
 
@@ -206,7 +229,7 @@ def test_a_report_without_room_until_all_jobs_of_its_sweep_have_ended_is_submitt
     slurm.set(ROOM="6")
     assert main(GROWING) == 0
     (slurm.home / "queue").write_text("")
-    submit_more(slurm.ledger)  # by a job of another sweep
+    waves.submit_more(slurm.ledger)  # by a job of another sweep
     assert slurm.jobs() == {"report": 1}
     (script,) = slurm.home.glob("runs/sweeps/*/report.sbatch")
     assert "--dependency" not in script.read_text()
@@ -216,9 +239,9 @@ def test_a_cancelled_sweep_gets_no_report_later(slurm: Slurm) -> None:
     slurm.set(ROOM="6")
     assert main(GROWING) == 0
     (sweep,) = slurm.ledger.sweeps()
-    assert waves(slurm.ledger)[sweep.sweep_id].report
+    assert waves.read(slurm.ledger) == {sweep.sweep_id: waves.Waiting([], ship=False)}
     assert commands.main(["cancel", sweep.sweep_id]) == 0
-    assert waves(slurm.ledger) == {}
+    assert waves.read(slurm.ledger) == {}
 
 
 def test_a_growing_sweep_whose_report_is_refused_says_how_it_goes_on(
@@ -250,7 +273,7 @@ def test_a_growing_sweep_whose_report_is_refused_says_how_it_goes_on(
 )
 def test_the_arrays_of_a_launch_share_max_parallel(most: int | None, shares: list[Any]) -> None:
     """(jobs at a time, job that has to end first) of each array; their jobs are a, b, c, ..."""
-    array = Array({"max_parallel": most}, [], ["x"])
+    array = Array({"max_parallel": most}, ["x"])
     shared = [sharing(array, number, len(shares), "abcde"[:number]) for number in range(len(shares))]
     assert [(s.max_parallel, "".join(s.after_any)) for s in shared] == shares
 

@@ -14,7 +14,7 @@ import pytest
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.stages import record_stages, recorded_stages
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task
+from slurm.client import QueuedTask
 from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
 from sweeps.slurm.job_of_stage import StageTask
@@ -131,7 +131,7 @@ def waiting(home: Path) -> tuple[Ledger, Path]:
 
 def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None:
     ledger, stage = waiting(tmp_path)
-    task = Task("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
+    task = QueuedTask("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
     assert by_word(ledger, [task], "stage") == {"s1": task}
     assert with_queue_states(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
     (tmp_path / "runs/stages/s1").mkdir(parents=True)

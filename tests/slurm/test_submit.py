@@ -12,11 +12,11 @@ import pytest
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
-from slurm.client import Task, is_configured, last_end, queue
+from slurm.client import QueuedTask, is_configured, last_end, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, script, submit_script
-from slurm.supervise import Allocation, Ended, Supervisor
+from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import Queue, by_run, record, with_queue_states
@@ -134,9 +134,9 @@ def test_a_short_job_is_warned_in_its_last_quarter() -> None:
 
 def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
     small, large = ({"gpus": gpus, "pack": 1} for gpus in (0, 1))
-    arrays = chunks([Array(small, ["7"], ["a", "b", "c", "d", "e"]), Array(large, [], ["f"])], 2)
-    shares = [(small, ["7"], ["a", "b"]), (small, ["7"], ["c", "d"]), (small, ["7"], ["e"]), (large, [], ["f"])]
-    assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
+    arrays = chunks([Array(small, ["a", "b", "c", "d", "e"]), Array(large, ["f"])], 2)
+    shares = [(small, ["a", "b"]), (small, ["c", "d"]), (small, ["e"]), (large, ["f"])]
+    assert [(array.cluster, array.run_ids) for array in arrays] == shares
 
 
 def test_what_a_submission_says_is_the_users_alone_to_read(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def made(tmp_path: Path) -> tuple[Ledger, str]:
     return ledger, record(ledger, "s", ["a", "b", "c"], {"pack": 1}).name
 
 
-def task(token: str, index: int, state: str, reason: str = "None") -> Task:
-    return Task(f"7_{index}", f"rlvr-{token}", index, state, reason, "n1")
+def task(token: str, index: int, state: str, reason: str = "None") -> QueuedTask:
+    return QueuedTask(f"7_{index}", f"rlvr-{token}", index, state, reason, "n1")
 
 
 def test_a_job_belongs_to_a_run_by_its_name_not_its_number(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_another_job_of_the_user_may_have_a_name_in_any_encoding(
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert queue("rlvr-") == [Task("2_0", "rlvr-x", 0, "PENDING", "None", "")]
+    assert queue("rlvr-") == [QueuedTask("2_0", "rlvr-x", 0, "PENDING", "None", "")]
 
 
 def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ time.sleep(30)
 def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", OBEYS], {}, ranks=1)
-    assert ended == Ended(75, out_of_memory=False)
+    assert ended == ProcessEnd(75, out_of_memory=False)
     assert supervisor.stop_signal == signal.SIGTERM
 
 

@@ -20,16 +20,17 @@ from rlvr.ledger.runs import FORMAT
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
-from slurm.client import Task
+from slurm.client import QueuedTask
 from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
-from sweeps import commands, launcher
+from sweeps import commands, start
 from sweeps.plan import write
 from sweeps.search import runs as search
-from sweeps.slurm import job_of_report, launch
+from sweeps.slurm import launch, waves
 from sweeps.slurm.job_of_runs import ArrayTask
-from sweeps.slurm.launch import submit_more
-from sweeps.slurm.submissions import LATER, Queue, history, record_waves, waiting_for_room, with_queue_states
+from sweeps.slurm.launch import submit_waiting
+from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
+from sweeps.slurm.waves import Waiting, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.support.words import newest
 from tests.sweeps.test_plan import planned
@@ -60,15 +61,15 @@ def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: 
     for run_id in "ab":
         ledger.create_run(run_id, "{}", {"name": run_id})
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": run_id} for run_id in "ab"])
-    record_waves(ledger, "s", ["b"], ship=False)
+    waves.write(ledger, "s", Waiting(["b"], ship=False))
     assert waiting_for_room(ledger) == {"b": "s"}
-    waiting = Queue({"a": Task("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
+    waiting = Queue({"a": QueuedTask("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
     assert [(s.state, s.phase) for s in with_queue_states(ledger, ledger.states("ab"), waiting)] == [
         ("queued", "PENDING"),
         ("queued", LATER),
     ]
     assert [s.state for s in with_queue_states(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
-    record_waves(ledger, "s", [], ship=False)
+    waves.write(ledger, "s", None)
     assert waiting_for_room(ledger) == {}
 
 
@@ -150,7 +151,7 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
     commands = (other, mine) if others_first else (mine, other)
 
     def refuse() -> None:
-        with launcher._forgotten_if_refused(mine, sweep.sweep_id, ids):
+        with start.forgotten_if_refused(mine, sweep.sweep_id, ids):
             for ledger in commands:
                 write(sweep, ledger)
             raise ValueError("refused")
@@ -230,8 +231,9 @@ def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
     ledger = Ledger(tmp_path)
     for seed in (0, 1):
         write(sweep := planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]), ledger)
-        record_waves(ledger, sweep.sweep_id, [sweep.runs[0].run_id], ship=False)
-    submit_more(ledger)
+        waves.write(ledger, sweep.sweep_id, Waiting([sweep.runs[0].run_id], ship=False))
+    for sweep in ledger.sweeps():
+        submit_waiting(ledger, sweep.sweep_id)
     assert (tmp_path / "calls").read_text() == "x\n"
     assert len(history(ledger)) == 1
 
@@ -242,9 +244,9 @@ def test_a_job_that_cannot_submit_more_on_a_full_disk_ends_as_its_runs_did(
     """A file in place of the directory of submissions raises an error of the file system, too."""
     ledger = Ledger(tmp_path)
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
-    record_waves(ledger, "s", ["a"], ship=False)
+    waves.write(ledger, "s", Waiting(["a"], ship=False))
     layout.submissions(tmp_path).touch()
-    submit_more(ledger)
+    waves.submit_more(ledger)
     assert "runs of sweep s still wait for room in the queue" in capsys.readouterr().out
     assert waiting_for_room(ledger) == {"a": "s"}
 
@@ -254,7 +256,7 @@ def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatc
     monkeypatch.setattr(launch, "LOCK_S", 0.0)
     ledger = Ledger(tmp_path)
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
-    record_waves(ledger, "s", ["a"], ship=False)
+    waves.write(ledger, "s", Waiting(["a"], ship=False))
     layout.submissions(tmp_path).mkdir()
     held = lock(layout.lock(layout.submissions(tmp_path)))
     assert held is not None
@@ -278,7 +280,7 @@ def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
 
     def num_handed_in_by_its_job() -> int:
         before = len(history(ledger))
-        job_of_report.submit_next_wave(tmp_path, sweep.sweep_id)
+        waves.continued(tmp_path, sweep.sweep_id, "--unless-cancelled")
         return len(history(ledger)) - before
 
     assert num_handed_in_by_its_job() > 0

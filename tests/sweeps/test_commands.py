@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.progress import Progress, duration, hours, table
+from sweeps.progress import Display, duration, hours, table
 from tests.sweeps.test_local import HERE, WORKER, launching, plan, running, wait_for
 
 
@@ -151,6 +152,15 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
         "new": "planned",
     }
     assert (runs["half"]["step"], runs["half"]["accuracy"], runs["half"]["cause"]) == (3, 0.25, "preempted")
+    assert [runs[run_id]["reason"].partition(":")[0] for run_id in ("done", "bad", "half", "new")] == [
+        *("", "diverged", "preempted", "planned")
+    ]
+    assert runs["half"]["hours"] == pytest.approx(runs["half"]["seconds"] / 3600)
+    page = (Path(__file__).parents[2] / "docs/sweeps.md").read_text(encoding="utf-8")
+    described = page.partition("## For programs")[2].partition("\n## ")[0]
+    of_sweep, of_run = (set(re.findall(r"`(\w+)`", table)) for table in described.split("| key of a ")[1:])
+    assert {"sweep_id", "study", "problems", "arms", "total", "runs"} <= of_sweep & sweep.keys()
+    assert of_run <= runs["half"].keys()
     assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")
 
 
@@ -332,7 +342,7 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
 ) -> None:
     ledger = make_home(tmp_path)
     monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.05)
-    with Progress(ledger, ["done", "bad", "new"], show=True) as progress:
+    with Display(ledger, ["done", "bad", "new"], show=True) as progress:
         progress.started("new")
         progress.ended("done")
         progress.tick(["new"])
@@ -350,7 +360,7 @@ def test_a_run_whose_pace_is_unknown_says_what_it_does(
 ) -> None:
     ledger = make_home(tmp_path)
     monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.0)
-    with Attempt.open(ledger.run_dir("new")) as attempt, Progress(ledger, ["new"], show=True) as progress:
+    with Attempt.open(ledger.run_dir("new")) as attempt, Display(ledger, ["new"], show=True) as progress:
         attempt.heartbeat(0, 80, "base policy")
         progress.tick(["new"])
         attempt.close("preempted", "")

@@ -26,9 +26,9 @@ from sweeps import commands, local
 from sweeps import worker as workers
 from sweeps.local import run_local
 from sweeps.planned import seed_by_seed
-from sweeps.progress import Progress
+from sweeps.progress import Display
 from sweeps.slurm.submissions import waiting_here, with_queue_states
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 from tests.sweeps.launch import WORKER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process life is read from /proc")
@@ -47,7 +47,7 @@ def plan(home: Path, **acts: str | dict[str, Any]) -> Ledger:
     return ledger
 
 
-def launch(ledger: Ledger, **options: Any) -> Outcome:
+def launch(ledger: Ledger, **options: Any) -> LaunchOutcome:
     command = [sys.executable, *WORKER, *(["--serve"] if options.get("ranks", 1) == 1 else [])]
     return run_local(ledger, "s", **{"workers": 2, "command": command, **options})
 
@@ -142,79 +142,59 @@ def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
     assert {key: seen.get(key) for key in wanted} == wanted
 
 
-def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, a="noise", b="")
-    assert launch(ledger, workers=1).finished == ["a", "b"]
-    assert "not an answer" in (ledger.sweep_dir("s") / "worker-0.log").read_text()
-
-
 # --- failures
 
 
-def test_a_run_that_cannot_be_read_is_named_and_left_and_does_not_stop_the_others(
+# act → (state in the outcome, its message there, causes of the attempts); with two retries.
+FATES: dict[str, tuple[str, str, list[str]]] = {
+    "": ("finished", "", ["ok"]),
+    "noise": ("finished", "", ["ok"]),
+    "die": ("finished", "", ["error", "ok"]),
+    "always_die": ("failed", "killed by signal 9 (SIGKILL", ["error"] * 3),
+    "error": ("failed", "as told", ["error"]),
+    "user_error": ("failed", "as told", ["user_error"]),
+    "diverged": ("diverged", "as told", ["diverged"]),
+    "preempted": ("preempted", "", ["preempted"] * 3),
+    "time_limit": ("preempted", "", ["time_limit"] * 3),
+    "leave": ("failed", "ended with code 3", ["error"]),  # before there is an attempt
+    "vanish": ("failed", "no such directory", []),
+    "old": ("unreadable", "made by another version of rlvr", []),
+    "gone": ("missing", "", []),
+}
+
+
+@pytest.mark.slow
+def test_every_end_of_a_run_is_named_and_stops_no_other_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = plan(tmp_path, a="", old="", gone="", c="")
+    acts: dict[str, Any] = {fate or "fine": fate if fate not in ("old", "gone") else "" for fate in FATES}
+    ledger = plan(tmp_path, **acts | {"always_die": {"act": "die", "deaths": 9}})
     (ledger.run_dir("old") / "run.json").write_text('{"name": "name-old"}')
     shutil.rmtree(ledger.run_dir("gone"))
-    outcome = launch(ledger, workers=1)
-    assert (outcome.finished, outcome.failed, outcome.exit_code) == (["a", "c"], ["old", "gone"], 1)
-    out = capsys.readouterr().out
-    assert "2 of 4 runs finished, 1 unreadable, 1 missing. " in out
-    assert "UNREADABLE old (old): unreadable: made by another version of rlvr" in out
-    assert not (ledger.run_dir("old") / "attempts").exists()
-
-
-def test_a_run_whose_directory_is_deleted_while_it_runs_does_not_stop_the_others(tmp_path: Path) -> None:
-    outcome = launch(plan(tmp_path, a="vanish", b={"steps": 10, "pause": 0.1}))
-    assert (outcome.finished, outcome.messages) == (["b"], {"a": "no such directory"})
-
-
-@pytest.mark.parametrize(("cause", "ranks"), [("error", 1), ("user_error", 1), ("diverged", 1), ("error", 2)])
-def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
-    tmp_path: Path, cause: str, ranks: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = plan(tmp_path, a="", bad=cause, c="")
-    outcome = launch(ledger, ranks=ranks)
-    assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
-    assert [attempt["cause"] for attempt in attempts(ledger, "bad")] == [cause]
-    word = "DIVERGED" if cause == "diverged" else "FAILED"
-    out = capsys.readouterr().out
-    assert f"{word} name-bad (bad): {cause}: as told" in out
-    assert f"2 of 3 runs finished, 1 {word.lower()}. " in out
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_killed_run_is_repeated_by_a_new_process(tmp_path: Path, ranks: int) -> None:
-    ledger = plan(tmp_path, a="die", b="", c="")
-    outcome = launch(ledger, ranks=ranks)
-    assert (sorted(outcome.finished), outcome.failed) == (["a", "b", "c"], [])
-    first, second = attempts(ledger, "a")
-    assert (first["cause"], second["cause"]) == ("error", "ok")
-    assert "killed by signal 9 (SIGKILL" in first["message"]
-    assert first["pid"] != second["pid"]
-
-
-def test_a_run_that_is_always_killed_fails_after_its_retries(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, a={"act": "die", "deaths": 9}, b="")
-    outcome = launch(ledger, retries=2, workers=1)
-    assert (outcome.finished, outcome.failed) == (["b"], ["a"])
-    assert len(attempts(ledger, "a")) == 3
-
-
-def test_a_worker_that_leaves_before_its_attempt_leaves_a_failure_on_the_ledger(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, a="leave", b="")
-    outcome = launch(ledger, workers=1)
-    assert (outcome.finished, outcome.failed) == (["b"], ["a"])
-    assert "ended with code 3" in ledger.state("a").message
-
-
-@pytest.mark.parametrize("cause", ["preempted", "time_limit"])
-def test_a_preempted_run_is_taken_up_again(tmp_path: Path, cause: str) -> None:
-    ledger = plan(tmp_path, a=cause)
     outcome = launch(ledger, retries=2)
-    assert [attempt["cause"] for attempt in attempts(ledger, "a")] == [cause] * 3
-    assert (outcome.preempted, outcome.exit_code) == (["a"], 1)
+    out = capsys.readouterr().out
+    for fate, (state, message, causes) in FATES.items():
+        run_id = fate or "fine"
+        listed = {"finished": outcome.finished, "preempted": outcome.preempted}.get(state, outcome.failed)
+        assert run_id in listed, fate
+        assert outcome.states.get(run_id, state) == state, fate
+        assert message in outcome.messages.get(run_id, ""), fate
+        there = attempts(ledger, run_id) if (ledger.run_dir(run_id) / "attempts").exists() else []
+        assert [attempt["cause"] for attempt in there] == causes, fate
+        assert len({attempt["pid"] for attempt in there}) == (len(there) if "die" in fate else bool(there)), fate
+        if state in ("failed", "diverged") and causes:
+            assert f"{state.upper()} name-{run_id} ({run_id}): {causes[-1]}: " in out, fate
+    assert outcome.exit_code == 1
+    assert "3 of 13 runs finished, 1 diverged, 5 failed, 2 preempted, 1 missing, 1 unreadable" in out
+    assert "not an answer" in "".join(path.read_text() for path in ledger.sweep_dir("s").glob("worker-*.log"))
+
+
+def test_runs_of_several_ranks_fail_and_are_repeated_alike(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="die", bad="error", c="")
+    outcome = launch(ledger, ranks=2)
+    assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
+    causes = {run_id: [attempt["cause"] for attempt in attempts(ledger, run_id)] for run_id in ("a", "bad", "c")}
+    assert causes == {"a": ["error", "ok"], "bad": ["error"], "c": ["ok"]}
 
 
 def test_workers_that_cannot_start_are_given_up_with_their_last_words(tmp_path: Path) -> None:
@@ -289,7 +269,7 @@ def test_further_errors_while_runs_save_are_endured_for_a_while(
     ledger = plan(tmp_path, a="")
     monkeypatch.setattr(local, "POLL_S", 0.0)
     for num_failing, num_turns in ((5, 6), (10**9, local.FAILED_TURNS)):
-        dispatcher = local.Dispatcher(ledger, ["a"], [], Progress(ledger, ["a"], show=False), 0, "tag", None)
+        dispatcher = local.Dispatcher(ledger, ["a"], [], Display(ledger, ["a"], show=False), 0, "tag", None)
         turns: list[int] = []
 
         def turn(dispatcher: local.Dispatcher = dispatcher, turns: list[int] = turns, limit: int = num_failing) -> None:
@@ -528,7 +508,7 @@ def test_on_a_full_disk_an_end_keeps_its_cause_and_is_said(
 
     run_dir = Ledger(full_disk).run_dir("a")
     (run_dir / "lock").unlink()  # its process is dead
-    known = verdict.Verdict(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
+    known = verdict.RunEnd(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
     assert verdict.verdict_of_exit(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
     message = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
     assert capsys.readouterr().err == f"{run_dir}: {message}\n"
@@ -578,7 +558,7 @@ def test_a_signal_while_metrics_are_shipped_is_told_of_a_sweep_whose_runs_have_a
 def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
     tag, log = workers.new_tag(), tmp_path / "log"
-    worker = workers.Worker([sys.executable, "-c", code], threads=1, tag=tag, log=log, warm=False)
+    worker = workers.RunWorker([sys.executable, "-c", code], threads=1, tag=tag, log=log, warm=False)
     worker.start()
     wait_for(lambda: worker.poll() is not None)
     child = int(log.read_text())

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.cursor import is_behind
-from sweeps.launcher import shipper_of
 from sweeps.plan import write
+from sweeps.start import shipper_of
 from sweeps.sync import sync_in_background, tracker_of
 from sweeps.worker import ShipperProcess
 from tests.slurm.place import BANDIT, wait_for

@@ -22,10 +22,10 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.controller import advance, grow, has_results
-from sweeps.growing.record import FINAL, TUNING, Candidate, Record
+from sweeps.growing.record import FINAL, TUNING, Candidate, GrowingRecord
 from sweeps.local import stop
 from sweeps.planned import PlannedRun
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
 
 PROBLEMS = 60
@@ -40,10 +40,10 @@ def candidate(place: int, seed: int, *, stage: str = FINAL, lr: float = 1e-6) ->
     return Candidate(run, place, seed, stage, f"lr={lr:g}")
 
 
-def sweep(home: Path, candidates: list[Candidate], **rules: Any) -> Record:
+def sweep(home: Path, candidates: list[Candidate], **rules: Any) -> GrowingRecord:
     about = {"study": "study", "command": "python -m rlvr.run", "config_dirs": [], "swept": {"loss": [*ARMS.values()]}}
-    record = Record(Ledger(home), "s", {**about, "created": 1.0, **rules}, candidates)
-    record.create()
+    record = GrowingRecord(Ledger(home), "s", {**about, "created": 1.0, **rules}, candidates)
+    record.write()
     return record
 
 
@@ -64,7 +64,7 @@ def train(home: Path, right: Callable[[str, int], float], cause: str = "ok", of:
         info = json.loads((path / "run.json").read_text())
         if (path / "attempts").exists():
             continue
-        (one,) = [c for c in Record.read(Ledger(home), "s").candidates if c.run.run_id == info["run_id"]]
+        (one,) = [c for c in GrowingRecord.read(Ledger(home), "s").candidates if c.run.run_id == info["run_id"]]
         share = right(one.run.name, one.seed)
         shutil.rmtree(path)
         problems = counts(*(min(8, max(0, round(share) + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))
@@ -78,7 +78,7 @@ def looks(home: Path) -> list[dict[str, Any]]:
     return Ledger(home).sweep("s").info["until"]["looks"]
 
 
-def until(home: Path) -> Record:
+def until(home: Path) -> GrowingRecord:
     rule = stopping.rule("", arms=3, first=3, runs=18)
     assert rule["seeds"] == [3, 4, 5, 6]
     rule |= {"hours": None, "budget": "18"}
@@ -117,10 +117,10 @@ def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> Non
     until(tmp_path)
     ledger, begun = Ledger(tmp_path), list[str]()
 
-    def start() -> Outcome:
+    def start() -> LaunchOutcome:
         new = [run_id for run_id in ledger.sweep("s").run_ids if run_id not in begun]
         diverging = [run_id for run_id in new if run_id == "id-rloo-lr1e-06-final-s3"]
-        outcome = Outcome(skipped=[run_id for run_id in begun if "rloo-lr1e-06-final-s3" not in run_id])
+        outcome = LaunchOutcome(skipped=[run_id for run_id in begun if "rloo-lr1e-06-final-s3" not in run_id])
         outcome.seconds, outcome.busy_s = 10.0, [4.0, 8.0]
         for run_id in new:
             outcome.add(run_id, State.DIVERGED if run_id in diverging else State.FINISHED)
@@ -140,10 +140,10 @@ def test_cancel_between_two_waves_ends_the_sweep_before_the_next(tmp_path: Path)
     until(tmp_path)
     ledger, waves = Ledger(tmp_path), list[int]()
 
-    def start() -> Outcome:
+    def start() -> LaunchOutcome:
         train(tmp_path, lambda _, seed: 3 + seed % 2)
         waves.append(len(ledger.sweep("s").run_ids))
-        return Outcome()
+        return LaunchOutcome()
 
     def cancel_at_a_look(_: str) -> None:
         assert stop(ledger, "s") == [os.getpid()]
@@ -162,10 +162,10 @@ def test_a_signal_after_the_last_run_of_a_wave_ends_the_sweep_too(tmp_path: Path
     until(tmp_path)
     ledger, waves = Ledger(tmp_path), list[int]()
 
-    def start() -> Outcome:
+    def start() -> LaunchOutcome:
         train(tmp_path, lambda _, seed: 3 + seed % 2)
         waves.append(len(ledger.sweep("s").run_ids))
-        return Outcome(signalled=True)
+        return LaunchOutcome(signalled=True)
 
     outcome = grow(ledger, "s", start, lambda _: None)
     assert (waves, outcome.interrupted, outcome.exit_code) == ([9], True, 130)
@@ -250,7 +250,7 @@ def test_each_arm_goes_on_with_the_value_that_is_best_on_the_validation_split(tm
 
 
 def test_a_best_value_at_the_edge_of_the_grid_is_warned_of(tmp_path: Path) -> None:
-    rule = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",), ("lr=0.0001",)], [1000]), [0]), "picks": {}}
+    rule = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",), ("lr=0.0001",)], [1000]), [0]), "picks": {}}
     tried = [candidate(0, 1000, stage=TUNING, lr=lr) for lr in (1e-6, 1e-5, 1e-4)]
     record = sweep(tmp_path, [*tried, *(candidate(0, 0, lr=lr) for lr in (1e-6, 1e-5, 1e-4))], tune=rule)
     advance(record.ledger, "s", print)
@@ -269,7 +269,7 @@ def test_a_value_that_diverged_under_one_seed_is_not_picked() -> None:
 
 
 def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
-    rule = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0]), "picks": {}}
+    rule = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0]), "picks": {}}
     stages = ((TUNING, 1000), (FINAL, 0))
     candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
     record = sweep(tmp_path, candidates, tune=rule)
@@ -289,7 +289,7 @@ def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tm
 
 
 def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_path: Path) -> None:
-    tune = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
+    tune = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
     until_decided = stopping.rule("", arms=2, first=3, runs=6) | {"hours": None, "budget": "6"}
     stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
     candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
@@ -304,7 +304,7 @@ def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_
 
 
 def test_a_claim_of_an_arm_that_is_left_out_is_not_said_to_be_decided(tmp_path: Path) -> None:
-    tune = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
+    tune = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
     until_decided = stopping.rule(CLAIMS, arms=3, first=3, runs=9) | {"hours": None, "budget": "9"}
     stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
     candidates = [candidate(p, s, stage=stage, lr=lr) for p in ARMS for lr in (1e-6, 1e-5) for stage, s in stages]

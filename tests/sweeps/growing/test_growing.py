@@ -16,9 +16,9 @@ from analysis import load
 from rlvr.config.compose import composing
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
-from sweeps import launcher
-from sweeps.growing import controller, planning
-from sweeps.growing.record import Record, first_wave
+from sweeps import start
+from sweeps.growing import planning, record
+from sweeps.growing.record import GrowingRecord, first_wave
 from tests.end_to_end.test_sweep import python
 from tests.support.composed import composed
 from tests.sweeps.test_plan import planned
@@ -103,7 +103,7 @@ def test_a_machine_that_cannot_run_it_is_told_before_anything_is_written(tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-def recorded(ledger: Ledger, *words: str) -> Record:
+def recorded(ledger: Ledger, *words: str) -> GrowingRecord:
     """The record of a sweep of two losses, as a command with these words finds it."""
     with composing():
         master, _ = composed("until=decided", "budget=6", *words)
@@ -114,12 +114,12 @@ def recorded(ledger: Ledger, *words: str) -> Record:
 def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     first = recorded(ledger, "cluster.threads=1")
-    first.create()
+    first.write()
     first.begin(first_wave(first)[:1])
     (begun,) = first.begun
     repeated = recorded(ledger, "cluster.threads=3", "tracker=none", "checkpoint.every=7")
-    repeated.repeat()
-    there = Record.read(ledger, first.sweep_id).candidates
+    repeated.write()
+    there = GrowingRecord.read(ledger, first.sweep_id).candidates
     assert [candidate.run.run_id for candidate in there] == [candidate.run.run_id for candidate in first.candidates]
     for config in (*(candidate.run.config for candidate in there), read_config(ledger.run_dir(begun.run.run_id))):
         settings = config["cluster"]["threads"], config["tracker"]["enabled"], config["checkpoint"]["every"]
@@ -130,13 +130,13 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = Ledger(tmp_path)
-    recorded(ledger, "tags=first", "baseline='loss=grpo'").create()
-    looked = Record.read(ledger, ledger.sweeps()[0].sweep_id)
+    recorded(ledger, "tags=first", "baseline='loss=grpo'").write()
+    looked = GrowingRecord.read(ledger, ledger.sweeps()[0].sweep_id)
     looked.info["until"]["looks"].append({"seeds": 3})
     repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'", "tracker=none")
     assert "baseline and claims stay as the first launch fixed them." in capsys.readouterr().err
     looked.save()  # by a controller, in the meantime
-    repeated.rename()
+    repeated.write()
     (sweep,) = ledger.sweeps()
     assert (sweep.info["tags"], sweep.info["baseline"]) == ("second", "loss=grpo")
     assert (len(sweep.info["until"]["looks"]), sweep.info["tracker"]["enabled"]) == (1, False)
@@ -144,7 +144,7 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
 
 def test_a_repeated_command_goes_on_from_what_a_killed_one_has_written(tmp_path: Path) -> None:
     first = recorded(ledger := Ledger(tmp_path))
-    first.create()
+    first.write()
     planned, kept = (tmp_path / f"runs/sweeps/{first.sweep_id}/{name}" for name in ("planned.jsonl", "sweep.json"))
     whole, info = planned.read_text(), kept.read_text()
     planned.unlink()  # killed after the first of the two files
@@ -168,17 +168,17 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
 
     def refuse() -> None:
         with (
-            launcher._forgotten_if_refused(ledger, second.sweep_id, ids),
-            controller.deciding_lock_held(ledger, first.sweep_id),
+            start.forgotten_if_refused(ledger, second.sweep_id, ids),
+            record.deciding_lock_held(ledger, first.sweep_id),
         ):
             first.write()
             first.begin(first_wave(first))
-            with controller.deciding_lock_held(ledger, second.sweep_id):
+            with record.deciding_lock_held(ledger, second.sweep_id):
                 second.write()
 
-    with pytest.raises(controller.AlreadyDeciding):
+    with pytest.raises(record.AlreadyDeciding):
         refuse()
-    with controller.deciding_lock_held(ledger, second.sweep_id):  # as on SLURM, where it waits
+    with record.deciding_lock_held(ledger, second.sweep_id):  # as on SLURM, where it waits
         second.write()
     (sweep,) = ledger.sweeps()
     assert sorted(sweep.run_ids) == ledger.runs() == sorted(candidate.run.run_id for candidate in first_wave(first))

@@ -31,7 +31,7 @@ from sweeps.search.study import Goal, open_study
 
 STEPS = 4
 SPACE = ("x=interval(0,1)", "y=range(1,5)", "kind=one,two")
-MAKE: dict[str, Callable[[samplers.Request], BaseSampler]] = {
+MAKE: dict[str, Callable[[samplers.SampledParameter], BaseSampler]] = {
     "tpe": lambda asked: samplers.tpe(asked, seed=0, n_startup_trials=3, n_ei_candidates=24),
     "random": lambda asked: samplers.random(asked, seed=0),
     "cmaes": lambda asked: samplers.cmaes(asked, seed=0, n_startup_trials=1, popsize=4),
@@ -105,7 +105,7 @@ def search(
     goal = Goal(
         list(metrics),
         list(metrics.values()),
-        lambda trial, axis: MAKE[sampler](samplers.Request(space.axes, len(metrics), trial, axis)),
+        lambda trial, axis: MAKE[sampler](samplers.SampledParameter(space.axes, len(metrics), trial, axis)),
         pruner or NopPruner(),
         n_trials,
         retries,

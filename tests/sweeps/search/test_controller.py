@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from rlvr.ledger import journal, layout
 from sweeps.search.pruner import patient
 from sweeps.search.report import report
-from sweeps.verdict import Outcome
+from sweeps.verdict import LaunchOutcome
 from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
 
 MEDIAN = {"n_startup_trials": 2, "n_warmup_steps": 0, "n_min_trials": 1}
@@ -111,7 +111,7 @@ def test_a_damaged_journal_is_named_and_without_it_nothing_is_trained_again(tmp_
 
 def test_the_outcome_of_a_command_counts_the_runs_of_its_trials(tmp_path: Path) -> None:
     """Eight points and, with twelve trials, four more; the runs of the first eight had finished before."""
-    first, second = Outcome(), Outcome()
+    first, second = LaunchOutcome(), LaunchOutcome()
     for outcome, n_trials in ((first, 8), (second, 12)):
         searching = search(tmp_path, "random", n_trials=n_trials)
         searching.run(Here(searching.ledger), at_once=2)

@@ -15,10 +15,10 @@ from rlvr.config.binding import bind
 from rlvr.config.overrides import alternatives, parse
 from rlvr.config.schema import CONF
 from sweeps.search import sampler as samplers
-from sweeps.search.space import Axis, search_space
+from sweeps.search.space import SearchAxis, search_space
 
 
-def space(*typed: str) -> tuple[list[Axis], list[str]]:
+def space(*typed: str) -> tuple[list[SearchAxis], list[str]]:
     searched = search_space(OverridesParser.create().parse_overrides(list(typed)))
     return list(searched.axes), list(searched.fixed.values())
 
@@ -87,7 +87,7 @@ def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) ->
     points = alternatives(parse([typed]))[axis.key]
     study, seen = create_study(), list[str]()
     for number in range(len(points)):
-        study.sampler = samplers.grid(samplers.Request([axis], 1, number, 0), seed=3)
+        study.sampler = samplers.grid(samplers.SampledParameter([axis], 1, number, 0), seed=3)
         trial = study.ask()
         seen.append(axis.suggest(trial))
         study.tell(trial, 0.0)
@@ -145,8 +145,8 @@ def test_every_option_is_what_its_name_says(group: str) -> None:
         assert type(option).__name__ == OPTIONS[group][name]
 
 
-def _asked(*typed: str, objectives: int = 1) -> samplers.Request:
-    return samplers.Request(space(*typed)[0], objectives, 0, 0)
+def _asked(*typed: str, objectives: int = 1) -> samplers.SampledParameter:
+    return samplers.SampledParameter(space(*typed)[0], objectives, 0, 0)
 
 
 def test_a_sampler_says_what_it_cannot_search() -> None:
@@ -172,7 +172,7 @@ def test_every_sampler_finds_the_top_of_a_hill() -> None:
     for name, make in expected.items():
         study = create_study(direction="maximize")
         for number in range(40):
-            study.sampler = make(samplers.Request([axis], 1, number, 0))
+            study.sampler = make(samplers.SampledParameter([axis], 1, number, 0))
             trial = study.ask()
             x = float(axis.suggest(trial).removeprefix("x="))
             study.tell(trial, 1 - (x - 3) ** 2)
