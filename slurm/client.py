@@ -110,8 +110,8 @@ def end_of(job: str) -> float | None:
     """When a running job reaches its time limit, in seconds since the epoch; None: no limit, or not known."""
     try:
         env = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have set another
-        words = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=env).split()
-        return datetime.fromisoformat(words[0]).timestamp() if words else None  # by the cluster's clock, in local time
+        times = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=env).split()
+        return datetime.fromisoformat(times[0]).timestamp() if times else None  # by the cluster's clock, in local time
     except ValueError:  # no answer; or N/A, NONE: no limit
         return None
 
@@ -163,20 +163,20 @@ def advice(error: str) -> str:
             f"{reason[0]} is a limit of your site, for one job: `sacctmgr show assoc user=$USER` and "
             "`sacctmgr show qos` list them. Ask for less."
         )
-    for word in ("account", "qos"):
-        if re.search(rf"invalid {word}", error, re.IGNORECASE):
-            return _choices(word)
+    for option in ("account", "qos"):
+        if re.search(rf"invalid {option}", error, re.IGNORECASE):
+            return _choices(option)
     return "`sinfo` lists what there is."
 
 
-def _choices(word: str) -> str:
+def _choices(option: str) -> str:
     """The values of `account` or `qos` that this user may pass."""
     user = getpass.getuser()
     try:
-        out = call("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"format={word}")
+        out = call("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"format={option}")
     except ValueError:  # no accounting here
-        return f"Pass cluster.{word}=..., with the name that your site has given you."
+        return f"Pass cluster.{option}=..., with the name that your site has given you."
     names = list(dict.fromkeys(name for line in out.split() for name in line.split(",") if name))
     if not names:
-        return f"You ({user}) have no {word} here: ask the administrators for one."
-    return f"Yours: {', '.join(names)}. Pass cluster.{word}={names[0]}."
+        return f"You ({user}) have no {option} here: ask the administrators for one."
+    return f"Yours: {', '.join(names)}. Pass cluster.{option}={names[0]}."

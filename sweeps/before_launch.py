@@ -134,15 +134,15 @@ def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> li
     SLURM, too. Those of a study are not named, nor those beside cluster=auto: they are meant for any machine.
     """
     knobs = {word: ".".join(key_of(word).split(".")[:2]) for word in typed if key_of(word).startswith("cluster.")}
-    words: dict[str, dict[str, None]] = {}  # by the option of `cluster`; a dict as an ordered set
+    unread_words: dict[str, dict[str, None]] = {}  # by the option of `cluster`; a dict as an ordered set
     for run in planned.runs if knobs else ():
         cluster, choices = run.config["cluster"], run.config["choices"]
         unread = UNREAD.get(cluster["backend"], ())
         for word, key in knobs.items():
             knob = key.removeprefix("cluster.")
             if knob in unread and cluster[knob] != registry.as_written(choices, key):
-                words.setdefault(choices["cluster"], {})[word] = None
-    return [f"No effect with cluster={option}: {', '.join(of_option)}." for option, of_option in words.items()]
+                unread_words.setdefault(choices["cluster"], {})[word] = None
+    return [f"No effect with cluster={option}: {', '.join(of_option)}." for option, of_option in unread_words.items()]
 
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:

@@ -25,10 +25,10 @@ Point = Sequence[str]
 
 def read(text: str) -> list[str]:
     """The controls that `text` lists. Raises ValueError for an unknown one."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if unknown := [word for word in words if word not in KNOWN]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in KNOWN]:
         raise ValueError(f"controls={text}: {unknown[0]} is unknown. Controls: {', '.join(KNOWN)}.")
-    return words
+    return names
 
 
 def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> list[tuple[list[str], str]]:
@@ -42,7 +42,7 @@ def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> li
         for point in points if control in (RANDOM, FLIPPED) else _references(points, baseline, usual):
             replacement = f"seed={_fresh_seed(points, point, usual)}" if control == SEEDS else REPLACED[control]
             added_points.append((_with(point, replacement), control))
-    return list({tuple(words): (words, control) for words, control in added_points}.values())
+    return list({tuple(point): (point, control) for point, control in added_points}.values())
 
 
 def _references(points: Sequence[Point], baseline: str, usual: Usual) -> list[Point]:

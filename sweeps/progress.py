@@ -162,8 +162,8 @@ def _fitted(rows: Sequence[Mapping[str, Any]], width: int | None, title: str | N
 def count(states: Sequence[RunState], *, interrupted: bool = False) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    words = {State.PREEMPTED: INTERRUPTED} if interrupted else dict[State, str]()
-    return ", ".join(f"{counts[state]} {words.get(state, state)}" for state in State if counts[state]) or "no runs"
+    shown = {State.PREEMPTED: INTERRUPTED} if interrupted else dict[State, str]()
+    return ", ".join(f"{counts[state]} {shown.get(state, state)}" for state in State if counts[state]) or "no runs"
 
 
 def _planned_as_queued(state: RunState) -> RunState:

@@ -75,8 +75,8 @@ class LaunchOutcome:
         waiting = Counter({State.PREEMPTED: len(self.preempted), State.PLANNED: len(self.queued)})
         text = f"{done} of {done + ended.total() + waiting.total()} runs finished"
         text += f" ({len(self.skipped)} before)" if self.skipped else ""
-        words = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
-        text += "".join(f", {count} {words.get(state, state)}" for state, count in (ended + waiting).items())
+        shown = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
+        text += "".join(f", {count} {shown.get(state, state)}" for state, count in (ended + waiting).items())
         text += ": run the same command again" if waiting.total() else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):

@@ -121,7 +121,7 @@ def start_servers(cluster: Settings) -> None:
     munged = [program("munged"), "-F", f"--socket={cluster.socket}", f"--key-file={root}/munge.key"]
     munged += [f"--pid-file={root}/munge.pid", f"--log-file={root}/log/munge.log", f"--seed-file={root}/munge.seed"]
     _start(cluster, "munged", munged)
-    _await("munge listens", cluster, lambda: _is_socket(cluster.socket))
+    _await("munge listens", cluster, cluster.socket.is_socket)
     database = [
         program("mariadbd"),
         "--no-defaults",
@@ -131,7 +131,7 @@ def start_servers(cluster: Settings) -> None:
     database += [f"--pid-file={cluster.database}/db.pid", "--skip-networking", f"--user={DATABASE_USER}"]
     database += [f"--init-file={root}/database.sql", "--innodb-buffer-pool-size=32M", "--performance-schema=OFF"]
     _start(cluster, "mariadbd", database)
-    _await("the database listens", cluster, lambda: _is_socket(cluster.database_socket))
+    _await("the database listens", cluster, cluster.database_socket.is_socket)
     start_accounting(cluster)
     clusters = ("sacctmgr", "-nP", "show", "cluster", "format=cluster")
     _await("accounting answers", cluster, lambda: client(cluster, *clusters) is not None)
@@ -208,10 +208,6 @@ def _await(event: str, cluster: Settings, has_happened: Callable[[], bool]) -> N
 def _nodes_idle(cluster: Settings) -> bool:
     lines = set(client(cluster, "sinfo", "-hN", "-o", "%N %T").split("\n")) - {""}
     return lines == {f"{name} idle" for name in cluster.node_names}
-
-
-def _is_socket(path: Path) -> bool:
-    return path.is_socket()
 
 
 def _checked(root: Path) -> Path:

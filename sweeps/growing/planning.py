@@ -137,10 +137,10 @@ def _candidates(
         for value in grid.values if grid else [()]:
             about = {"place": place, "value": " ".join(value)}
             for seed in grid.seeds if grid else []:
-                words = [*arm, *value, *tuning.validation_overrides(master), f"seed={seed}"]
-                rows.append((words, {**about, "seed": seed, "stage": TUNING}))
+                overrides = [*arm, *value, *tuning.validation_overrides(master), f"seed={seed}"]
+                rows.append((overrides, {**about, "seed": seed, "stage": TUNING}))
             rows += [([*arm, *value, f"seed={seed}"], {**about, "seed": seed, "stage": FINAL}) for seed in points.seeds]
-    base = compose([words for words, _ in rows])
+    base = compose([overrides for overrides, _ in rows])
     return [Candidate(run, **about) for run, (_, about) in zip(base.runs, rows, strict=True)], base
 
 

@@ -38,15 +38,14 @@ class Candidate:
     value: str = ""
 
     def line(self) -> dict[str, Any]:
-        about = {"place": self.place, "seed": self.seed, "stage": self.stage, "value": self.value}
-        return {"run_id": self.run.run_id, **about, "run": asdict(self.run)}
+        return {"run_id": self.run.run_id, **asdict(self)}
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Candidate:
         fields: dict[str, Any] = dict(line["run"])
-        run = PlannedRun(**fields)
-        run = replace(run, overrides=tuple(run.overrides), import_paths=tuple(run.import_paths))
-        return cls(run, line["place"], line["seed"], line["stage"], line["value"])
+        for name in ("overrides", "import_paths"):
+            fields[name] = tuple(fields[name])
+        return cls(PlannedRun(**fields), line["place"], line["seed"], line["stage"], line["value"])
 
 
 @dataclass

@@ -74,7 +74,7 @@ class SearchSweep:
         """config: as Hydra composed it for the command; the others: see conf/hydra/sweeper/optuna.yaml."""
         self.base, self.session = config, session.current()
         self.points = self.session.points(config, [])
-        self.metrics, self.directions, self.params = _words(metrics), _words(directions), dict(params or {})
+        self.metrics, self.directions, self.params = _as_list(metrics), _as_list(directions), dict(params or {})
         self.n_trials, self.n_jobs, self.retries = n_trials, n_jobs, retries
         self.sampler, self.pruner = sampler, pruner
 
@@ -111,7 +111,7 @@ class SearchSweep:
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(f"hydra.sweeper.{name}={value} must be a whole number, {least} or more.")
         allowed = "maximize or minimize"
-        if unknown := [word for word in self.directions if word not in ("maximize", "minimize")]:
+        if unknown := [way for way in self.directions if way not in ("maximize", "minimize")]:
             raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {allowed}.")
         if not self.metrics:
             known = evaluation_metric_names(self.base)
@@ -156,7 +156,7 @@ class SearchSweep:
         if isinstance(sampler(0, 0), optuna.samplers.GridSampler):
             n_trials = min(self.n_trials or samplers.size(axes), samplers.size(axes))
         directions: list[Literal["maximize", "minimize"]] = [
-            "maximize" if word == "maximize" else "minimize" for word in self.directions
+            "maximize" if way == "maximize" else "minimize" for way in self.directions
         ]
         return Goal(self.metrics, directions, sampler, pruner, n_trials, self.retries)
 
@@ -286,8 +286,8 @@ def _outcome(search: Search, *, interrupted: bool, seconds: float) -> Searched:
     return outcome
 
 
-def _words(value: str | Sequence[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else [str(word) for word in value or ()]
+def _as_list(value: str | Sequence[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value or ()]
 
 
 def _short(override: str) -> str:

@@ -225,7 +225,7 @@ def _send_first_part(ledger: Ledger, sweep_id: str, array: Array, outcome: Submi
 def _is_continued(ledger: Ledger) -> bool:
     """Whether the queue has jobs of this home that submit more at their end: those of runs and of stages."""
     tasks = client.queue(submissions.PREFIX)
-    return bool(submissions.by_run(ledger, tasks) or submissions.by_word(ledger, tasks, "stage"))
+    return bool(submissions.by_run(ledger, tasks) or submissions.by_kind(ledger, tasks, "stage"))
 
 
 def submit_waiting(ledger: Ledger, sweep_id: str) -> Submitted | None:
@@ -267,9 +267,9 @@ def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> N
             path = layout.submissions(ledger.home) / tasks[run_id].name.removeprefix(submissions.PREFIX)
             old: Mapping[str, Any] = submissions.read(path).get("asked") or {}
             new = _job_settings(jobs.cluster_of(config))
-            words = [f"cluster.{k}={old[k]}, not {new[k]}" for k in old if new.get(k) != old[k]]
-            if words:
-                differ[run_id] = ", ".join(words)
+            changes = [f"cluster.{k}={old[k]}, not {new[k]}" for k in old if new.get(k) != old[k]]
+            if changes:
+                differ[run_id] = ", ".join(changes)
     if differ:
         first = next(iter(differ))
         name = first if len(differ) == 1 else "SWEEP"
@@ -400,7 +400,7 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
         left = {name: [r for r in of_sweep.runs if r not in run_ids] for name, of_sweep in waiting.items()}
         others = (tasks.keys() - {*cancelled}).union(*left.values())
         needed = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
-        stage_jobs = submissions.by_word(ledger, queue, "stage")
+        stage_jobs = submissions.by_kind(ledger, queue, "stage")
         unneeded = [task.job for stage, task in stage_jobs.items() if stage not in needed]
         for name, of_sweep in waiting.items():
             waves.write(ledger, name, None if name == sweep_id else replace(of_sweep, runs=left[name]))

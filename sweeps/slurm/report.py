@@ -34,7 +34,7 @@ def report_at_end(
 
     This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
     """
-    tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
+    tasks, waiting = submissions.by_run(ledger, queue), submissions.by_kind(ledger, queue, "report")
     running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
     job = ""
     if (running or is_owed) and (fresh or sweep_id not in waiting):

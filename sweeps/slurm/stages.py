@@ -28,7 +28,7 @@ class StageJobs:
         """held: the submitter's lock, which sbatch inherits."""
         self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
         self.store = layout.stages(ledger.home)
-        self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
+        self.jobs = {stage: task.job for stage, task in submissions.by_kind(ledger, queue, "stage").items()}
         self.fresh: list[str] = []  # ids of the stages whose jobs were submitted by this object
         self._known: dict[str, list[Stage]] = {}
 

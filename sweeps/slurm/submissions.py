@@ -164,10 +164,10 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
         tasks = client.queue(PREFIX, patience_s)
     except ValueError:
         return Queue({}, answered=False)
-    runs, stages = by_run(ledger, tasks), by_word(ledger, tasks, "stage")
+    runs, stages = by_run(ledger, tasks), by_kind(ledger, tasks, "stage")
     # Without jobs that submit more at their end, nothing submits the runs that wait for room.
     later = frozenset(waves.waiting_for_room(ledger)) if runs or stages else frozenset[str]()
-    return Queue(runs, stages=stages, later=later, reports=frozenset(by_word(ledger, tasks, "report")))
+    return Queue(runs, stages=stages, later=later, reports=frozenset(by_kind(ledger, tasks, "report")))
 
 
 def by_run(ledger: Ledger, tasks: Iterable[QueuedTask]) -> dict[str, QueuedTask]:
@@ -188,9 +188,9 @@ def runs_of(submission: Mapping[str, Any], index: int) -> list[str]:
     return [str(run_id) for run_id in submission["runs"][index * pack : (index + 1) * pack]]
 
 
-def by_word(ledger: Ledger, tasks: Iterable[QueuedTask], word: Literal["stage", "report"]) -> dict[str, QueuedTask]:
+def by_kind(ledger: Ledger, tasks: Iterable[QueuedTask], kind: Literal["stage", "report"]) -> dict[str, QueuedTask]:
     """The job of each stage (by its id), or of each sweep's report (by the id of the sweep)."""
-    return {str(content[word]): task for task, _, content in _of_this_home(ledger, tasks) if word in content}
+    return {str(content[kind]): task for task, _, content in _of_this_home(ledger, tasks) if kind in content}
 
 
 def _of_this_home(ledger: Ledger, tasks: Iterable[QueuedTask]) -> list[tuple[QueuedTask, Path, Mapping[str, Any]]]:

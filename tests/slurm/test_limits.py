@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.run import main
 from slurm.limits import Node, check, nodes
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources
 from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.support.words import newest
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 SMALL = Node("main", True, cpus=4, memory_gb=16.0, gpus=0, time_min=60)
@@ -63,26 +65,27 @@ def test_what_a_node_can_hold_is_accepted() -> None:
 class TestReal:
     pytestmark = real
 
-    @pytest.mark.parametrize(
-        ("mistake", "line"),
-        [
-            ("cluster.partition=nowhere", "Partitions: main, preemptible, urgent. Pass cluster.partition=main."),
-            ("cluster.account=nobody", "Yours: root. Pass cluster.account=root."),
-            ("cluster.qos=best", "Yours: normal. Pass cluster.qos=normal."),
-            ("cluster.gpus=3", "gpus=3 on a node, but no node of partition main has more than 2."),
-            ("cluster.cpus=64", "cpus=64 on a node, but no node of partition main has more than 4."),
-            ("cluster.memory_gb=64", "memory_gb=64 on a node, but no node of partition main has more than 15.6."),
-        ],
-    )
-    def test_a_mistake_is_answered_in_one_line(
-        self, cluster: Settings, tmp_path: Path, mistake: str, line: str
+    def test_a_mistake_is_answered_in_one_line_and_leaves_nothing_behind(
+        self, cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         place = Place(tmp_path, cluster)
-        code, out = place.python("-m", "rlvr.run", *BANDIT, "tracker=none", mistake)
-        assert code == 2, out
-        assert len(out.splitlines()) == 1, out
-        assert line in out
-        assert not place.queue()
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+        largest = "on a node, but no node of partition main has more than"
+        for mistake, line in {
+            "cluster.partition=nowhere": "Partitions: main, preemptible, urgent. Pass cluster.partition=main.",
+            "cluster.account=nobody": "Yours: root. Pass cluster.account=root.",
+            "cluster.qos=best": "Yours: normal. Pass cluster.qos=normal.",
+            "cluster.gpus=3": f"gpus=3 {largest} 2.",
+            "cluster.cpus=64": f"cpus=64 {largest} 4.",
+            "cluster.memory_gb=64": f"memory_gb=64 {largest} 15.6.",
+        }.items():
+            assert main(newest([*BANDIT, "tracker=none", mistake])) == 2, mistake
+            out, err = capsys.readouterr()
+            assert (len(f"{out}{err}".splitlines()), line in err) == (1, True), err
+            assert not place.queue()
+            assert place.runs() == {}
+            assert not list(tmp_path.glob("runs/sweeps/*"))
 
     def test_what_a_profile_says_reaches_the_run(
         self, cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

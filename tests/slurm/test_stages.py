@@ -19,7 +19,7 @@ from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
 from sweeps.slurm.job_of_stage import StageTask
 from sweeps.slurm.stages import ranks_of_stage
-from sweeps.slurm.submissions import Queue, by_word, record, with_queue_states
+from sweeps.slurm.submissions import Queue, by_kind, record, with_queue_states
 from tests.slurm.place import Place, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -132,7 +132,7 @@ def waiting(home: Path) -> tuple[Ledger, Path]:
 def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None:
     ledger, stage = waiting(tmp_path)
     task = QueuedTask("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
-    assert by_word(ledger, [task], "stage") == {"s1": task}
+    assert by_kind(ledger, [task], "stage") == {"s1": task}
     assert with_queue_states(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
     (tmp_path / "runs/stages/s1").mkdir(parents=True)
     assert with_queue_states(ledger, ledger.states("a"), Queue({}))[0].state == "planned"

@@ -164,9 +164,7 @@ FATES: dict[str, tuple[str, str, list[str]]] = {
 
 
 @pytest.mark.slow
-def test_every_end_of_a_run_is_named_and_stops_no_other_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_end_of_a_run_is_named_and_stops_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     acts: dict[str, Any] = {fate or "fine": fate if fate not in ("old", "gone") else "" for fate in FATES}
     ledger = plan(tmp_path, **acts | {"always_die": {"act": "die", "deaths": 9}})
     (ledger.run_dir("old") / "run.json").write_text('{"name": "name-old"}')
@@ -185,7 +183,8 @@ def test_every_end_of_a_run_is_named_and_stops_no_other_run(
         if state in ("failed", "diverged") and causes:
             assert f"{state.upper()} name-{run_id} ({run_id}): {causes[-1]}: " in out, fate
     assert outcome.exit_code == 1
-    assert "3 of 13 runs finished, 1 diverged, 5 failed, 2 preempted, 1 missing, 1 unreadable" in out
+    for count in ("3 of 13 runs finished", "1 diverged", "5 failed", "2 preempted", "1 missing", "1 unreadable"):
+        assert count in out.splitlines()[-1]
     assert "not an answer" in "".join(path.read_text() for path in ledger.sweep_dir("s").glob("worker-*.log"))
 
 

@@ -20,25 +20,19 @@ def test_cores_are_those_of_the_affinity_within_the_quota(tmp_path: Path, monkey
         assert machine.available_cores() == cores
 
 
-@pytest.mark.parametrize(
-    ("text", "computes"),
-    [
-        ("flags\t\t: fpu avx avx2 bmi1\n", False),
-        ("flags\t\t: fpu avx512f avx512_bf16 bmi1\n", True),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("Features\t: fp asimd bf16 i8mm\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("model name\t: avx512_bf16 in a name\n", True),  # no list of abilities: unknown, so nothing is said
-    ],
-)
-def test_a_cpu_lists_whether_it_computes_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, computes: bool
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{text}")
+def test_a_cpu_lists_whether_it_computes_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "cpuinfo")
-    assert machine.computes_bfloat16() is computes
-    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "none")
-    assert machine.computes_bfloat16()
+    assert machine.computes_bfloat16()  # no such file: unknown, so nothing is said
+    for text, computes in {
+        "flags\t\t: fpu avx avx2 bmi1\n": False,
+        "flags\t\t: fpu avx512f avx512_bf16 bmi1\n": True,
+        "flags\t\t: fpu amx_bf16 amx_tile\n": True,
+        "Features\t: fp asimd bf16 i8mm\n": True,
+        "Features\t: fp asimd\n": False,
+        "model name\t: avx512_bf16 in a name\n": True,  # no list of abilities: unknown
+    }.items():
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{text}")
+        assert machine.computes_bfloat16() is computes, text
 
 
 def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,19 +51,17 @@ def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatc
     assert machine.share_of([], 0, 1) is None
 
 
-@pytest.mark.parametrize(
-    ("dtype", "computes", "gpus", "lines"),
-    [("bfloat16", False, "", 1), ("bfloat16", True, "", 0), ("bfloat16", False, "0", 0), ("float32", False, "", 0)],
-)
 def test_a_launch_in_bfloat16_on_a_cpu_that_emulates_it_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    dtype: str,
-    computes: bool,
-    gpus: str,
-    lines: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(before_launch, "computes_bfloat16", lambda: computes)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    before_launch.warn_of_slow_numbers({"trains": {"trainer": {"dtype": dtype}}, "evaluates": {"trainer": None}})
-    assert capsys.readouterr().err.count("trainer.dtype=float32 is faster here") == lines
+    for dtype, computes, gpus, lines in (
+        ("bfloat16", False, "", 1),
+        ("bfloat16", True, "", 0),
+        ("bfloat16", False, "0", 0),
+        ("float32", False, "", 0),
+    ):
+        monkeypatch.setattr(before_launch, "computes_bfloat16", lambda computes=computes: computes)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+        before_launch.warn_of_slow_numbers({"trains": {"trainer": {"dtype": dtype}}, "evaluates": {"trainer": None}})
+        said = capsys.readouterr().err.count("trainer.dtype=float32 is faster here")
+        assert said == lines, (dtype, computes, gpus)

@@ -8,24 +8,13 @@ from sweeps.growing import stopping, tuning
 from sweeps.growing.stopping import Budget
 
 
-@pytest.mark.parametrize(
-    ("typed", "budget"),
-    [
-        ("24", Budget(runs=24)),
-        ("24runs", Budget(runs=24)),
-        ("10h", Budget(hours=10)),
-        ("1.5h", Budget(hours=1.5)),
-        ("90min", Budget(hours=1.5)),
-    ],
-)
-def test_a_budget_is_runs_or_hours(typed: str, budget: Budget) -> None:
-    assert stopping.read_budget(typed) == budget
-
-
-@pytest.mark.parametrize("typed", ["", None, "2.5", "10 days", "-3", "many"])
-def test_anything_else_is_refused_with_what_to_type(typed: str | None) -> None:
-    with pytest.raises(ValueError, match="budget=24, or hours of runs, budget=10h"):
-        stopping.read_budget(typed)
+def test_a_budget_is_runs_or_hours_and_anything_else_is_refused_with_what_to_type() -> None:
+    budgets = {"24": Budget(runs=24), "24runs": Budget(runs=24), "10h": Budget(hours=10)}
+    for typed, budget in {**budgets, "1.5h": Budget(hours=1.5), "90min": Budget(hours=1.5)}.items():
+        assert stopping.read_budget(typed) == budget, typed
+    for typed in ("", None, "2.5", "10 days", "-3", "many"):
+        with pytest.raises(ValueError, match="budget=24, or hours of runs, budget=10h"):
+            stopping.read_budget(typed)
 
 
 def test_what_is_to_be_decided() -> None:
@@ -42,10 +31,10 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused() -> None:
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
 
 
-@pytest.mark.parametrize(("about", "level"), [("", 0.025), ("pass@8", 0.025), ("claims", 0.05)])
-def test_differences_share_the_five_per_cent_and_claims_have_it_each(about: str, level: float) -> None:
+def test_differences_share_the_five_per_cent_and_claims_have_it_each() -> None:
     """One look, at 3 seeds of each of 3 arms: two differences to one reference."""
-    assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level])
+    for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.05}.items():
+        assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level]), about
 
 
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
