@@ -15,33 +15,20 @@ from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
-from rlvr.config.workload import device_of, prompt_copies
-from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, GRID_KEYS
-from rlvr.ledger.runs import Unreadable, flatten, read_config
+from rlvr.ledger.runs import flatten
 from rlvr.ledger.stages import PRESAMPLED_BY
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.machine import at_once, available_gpus, check_here, gpus_of
-from sweeps.past import Past, costs_of_finished_runs, kind_of, waited_s
+from sweeps.past import Past, costs_of_finished_runs, kind_of
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of
 
 Flat = dict[str, Any]  # dotted key -> value
-
-MEASURED = 20  # the cost model learns from at most so many finished runs of a task,
-LOOKED_AT = 500  # among so many newest runs, which take about a second to read
-# Metrics that are the seconds of each part of a run.
-TIMERS = {
-    "sampling": ("time/rollout_s", "time/reward_s"),
-    "weights": ("time/sync_s",),
-    "log-probabilities": ("time/batch_s",),
-    "training": ("time/train_s",),
-    "evaluation": ("time/evaluation_s",),
-}
 
 
 def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None = None) -> str:
@@ -70,7 +57,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     without_past = [run for run in todo if run.run_id not in past_of_run]
     num_past = sum(map(len, past.values()))
     lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past_of_run, num_past, slurm=slurm)]
-    lines += _modelled(without_past, states, ledger, slurm=slurm)
+    lines += _modelled(without_past, states, slurm=slurm)
     lines += _disk(todo, past_of_run, ledger)
     return "\n".join(lines)
 
@@ -204,48 +191,28 @@ def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
-def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
-    """Hours of runs that are unlike all finished runs, from their FLOPs and bytes, and the error of such estimates.
-
-    The parts are sums over all these runs, the largest first.
-    """
+def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], *, slurm: bool) -> list[str]:
+    """Hours of runs that are unlike all finished runs, from their FLOPs and bytes. The largest part is the first."""
     models = [(run, model) for run in runs if (model := memory.architecture_of_model(run.config["model"])) is not None]
     if not models:
         return []
-    finished, parts, hours, stages = measured(ledger), Counter[str](), dict[str, float](), set[str]()
-    estimates = [cost.estimate(run.config, model, finished) for run, model in models]
-    for (run, _), estimate in zip(models, estimates, strict=True):
+    parts, hours, stages = Counter[str](), dict[str, float](), set[str]()
+    for run, model in models:
         share_left = 1 - states[run.run_id].step / run.config["steps"]
-        of_run: dict[str, Any] = {name: share_left * seconds for name, seconds in estimate.parts.items()}
+        of_run: Any = {name: share_left * seconds for name, seconds in cost.seconds(run.config, model).items()}
         stage = _presample_stage(run.config)
         if stage in stages:
-            of_run["presample"] = 0.0
+            of_run.pop("presample", None)
         stages.add(stage)
         parts.update(of_run)
         device, num_devices = _devices(run.config, slurm=slurm, modelled=True)
         hours[device] = hours.get(device, 0.0) + num_devices * sum(of_run.values()) / 3600
-    device_name = device_of(models[0][0].config["cluster"])
-    shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
+    total_s = sum(parts.values())
+    shown = ", ".join(f"{name} {seconds / total_s:.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items())
-    groups = dict[Any, list[cost.Estimate]]()
-    for estimate in estimates:
-        groups.setdefault((estimate.kind, estimate.known), []).append(estimate)
-    clauses = [(len(group), _calibration(group[0])) for group in groups.values()]
-    if len(clauses) == 1:
-        calibration = clauses[0][1]
-    else:
-        calibration = "; ".join(f"{_count(n, 'run')}: {clause}" for n, clause in clauses)
-    total = sum(parts.values()) / 3600
-    return [f"Cost model ({device_name}): about {_rounded(total)} hours of runs, {text} ({shown}; {calibration})."]
-
-
-def _calibration(estimate: cost.Estimate) -> str:
-    """The finished runs that an estimate is based on, and its error on them."""
-    if not estimate.finished:
-        return "no finished run of its kind to compare with: never measured"
-    by, of = ("the others", "") if estimate.known else ("those on other tasks", ", none of its task")
-    off = "" if estimate.error is None else f", off by {estimate.error:.0%} on them, each predicted by {by}"
-    return f"calibrated by {_count(len(estimate.finished), 'finished run')}{of}{off}"
+    device_name = cost.device_of(models[0][0].config["cluster"])
+    of_runs = f"about {_rounded(total_s / 3600)} hours of runs"
+    return [f"Cost model ({device_name}): {of_runs}, {text} ({shown}; an order of size, from FLOPs and bytes)."]
 
 
 def _presample_stage(config: Mapping[str, Any]) -> str:
@@ -253,63 +220,6 @@ def _presample_stage(config: Mapping[str, Any]) -> str:
     presample: Mapping[str, Any] = config.get("presample") or {}
     knobs = [presample.get(name) for name in ("problems", *PRESAMPLED_BY)]
     return repr((knobs, config["model"], config["task"], config["rollout"]["engine"], config["rollout"]["max_tokens"]))
-
-
-def measured(ledger: Ledger) -> list[cost.Finished]:
-    """The newest finished runs of each task with models of known size, and their times; the newest first."""
-    ended = [state for state in ledger.states(ledger.runs()) if state.state is State.FINISHED and state.seconds]
-    runs, of_task = list[cost.Finished](), Counter[str]()
-    for state in sorted(ended, key=lambda state: state.end_time or 0.0, reverse=True)[:LOOKED_AT]:
-        run_dir = ledger.run_dir(state.run_id)
-        try:
-            config = read_config(run_dir)
-        except Unreadable:
-            continue
-        model, task = memory.architecture_of_model(config["model"]), repr(config["task"])
-        if model is None or of_task[task] == MEASURED:
-            continue
-        steps = [record.metrics for record in journal.read(layout.journal(run_dir)).records]
-        lengths = [metrics["response/length"] for metrics in steps if "response/length" in metrics]
-        if not lengths:
-            continue
-        of_task[task] += 1
-        parts = {
-            part: sum(metrics.get(name, 0.0) for metrics in steps for name in names) for part, names in TIMERS.items()
-        }
-        total_s = state.seconds - waited_s(run_dir, state)
-        runs.append(cost.Finished(config, model, parts, total_s, _seen(config, steps, statistics.mean(lengths))))
-    return runs
-
-
-def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], length: float) -> dict[str, float]:
-    """Measurements of a finished run that hold for its task: `cost.Finished.seen`. length: mean tokens per response."""
-    groups = config["steps"] * config["rollout"]["prompts"]
-    tokens = {
-        name: sum(metrics.get(f"tokens/{name}", 0.0) for metrics in steps) for name in ("rollout", "used", "train")
-    }
-    answers = groups * config["rollout"]["samples"] * length
-    seen = {"length": length, "rounds": max(1.0, tokens["rollout"] / answers)}
-    if turns := [metrics["rollout/rounds"] for metrics in steps if "rollout/rounds" in metrics]:
-        seen["turns"] = statistics.mean(turns)
-    kept = tokens["used"] / answers / config["trainer"]["epochs"]
-    if kept:
-        seen["kept"] = kept
-        read = groups * min(kept, 1.0) * config["trainer"]["epochs"]
-        # Beside prompts the trainer reads all tokens of a response but the last.
-        of_group = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
-        seen |= _prompt(config, of_group, length)
-    return seen
-
-
-def _prompt(config: Mapping[str, Any], of_group: float, response: float) -> dict[str, float]:
-    """{"prompt": mean tokens of a prompt}; empty if it cannot be told how many copies of it the trainer has read.
-
-    of_group: tokens of prompts that it has read for a group. response: mean tokens of a response.
-    """
-    samples = config["rollout"]["samples"]
-    prompts = {copies: max(1.0, of_group / copies) for copies in (1, samples)}
-    fitting = [p for copies, p in prompts.items() if prompt_copies(config, p, response) == copies]
-    return {"prompt": fitting[0]} if len(fitting) == 1 else {}
 
 
 def _devices(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:

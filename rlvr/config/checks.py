@@ -14,12 +14,12 @@ from omegaconf import DictConfig
 
 from rlvr.config import base_model, engine, memory, nodes, pairing, schema, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
+from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names
 from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
-from rlvr.config.workload import DEVICES
 from rlvr.ledger.runs import flatten
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAvailable

@@ -106,6 +106,3 @@ BENCHMARKS: dict[str, int] = {
     "olympiadbench": 675,
     "spider": 1034,  # its dev set
 }
-
-# Problems of train splits on the hub.
-TRAIN: dict[str, int] = {"open-r1/DAPO-Math-17k-Processed": 17_398, "openai/gsm8k/main": 7473}

@@ -49,7 +49,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.config import memory
-from rlvr.config.workload import DEVICES
+from rlvr.config.cost import DEVICES
 from rlvr.objective.batch import Batch
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from rlvr.config import cost, memory
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
-from rlvr.config.workload import workload_of
 from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
@@ -69,11 +68,11 @@ def setting(tokens: int, gpu: str) -> memory.Setting:
 
 
 def predicted_s(config: Mapping[str, Any], model: memory.Architecture, length: float) -> float:
-    """Seconds of a step by the cost model, if responses have `length` tokens on average: without a finished run it
-    would assume that most of them end early, and these do not.
+    """Seconds of a step by the cost model, if responses have `length` tokens on average: otherwise it would assume that
+    most of them end early, and these do not.
     """
-    parts = cost.seconds(model, workload_of(config, {"length": length}))
-    return sum(seconds for part, seconds in parts.items() if part not in ("evaluation", "presample")) / STEPS
+    parts = cost.seconds(config, model, mean=length)
+    return sum(seconds for part, seconds in parts.items() if part != "evaluation") / STEPS
 
 
 def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -13,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.config import cost, own_code
+from rlvr.config import own_code
 from rlvr.config.compose import composing
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
-from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps import before_launch
 from sweeps.before_launch import warn_of_changed_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import _local_resources, _prompt, _rounded, _size, differences, measured, preview
+from sweeps.preview import _local_resources, _rounded, _size, differences, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -292,50 +290,10 @@ def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(clai
         planned(["study=eta", "eta=2", f"claims=[{claim}]"])
 
 
-def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    coming = planned(["steps=40", "rollout.prompts=64"])
-    assert re.search(
-        r"Cost model \(cpu\): about \S+ hours of runs, \S+ CPU-hours \(.*training \d+%.*no finished run of its kind",
-        preview(coming, ledger, slurm=False),
-    )
-    finished_runs_of_three_sizes(ledger)
-    text = preview(coming, ledger, slurm=False)
-    off = r"off by \d+% on them, each predicted by the others\)"
-    assert re.search(rf"Cost model \(cpu\): .*; calibrated by 3 finished runs, {off}", text), text
-    elsewhere = preview(planned(["task=countdown", "model=countdown_tiny"]), ledger, slurm=False)
-    assert "3 finished runs, none of its task)" in elsewhere  # nor is one of another task than theirs
-
-
-def finished_runs_of_three_sizes(ledger: Ledger) -> None:
-    """Each with a journal of what its parts took."""
-    past = planned(*([f"steps={n}", f"rollout.prompts={p}"] for n, p in ((2, 4), (2, 8), (3, 16))))
-    write(past, ledger)
-    for run in past.runs:
-        steps, prompts = run.config["steps"], run.config["rollout"]["prompts"]
-        with contextlib.closing(JournalWriter(ledger.run_dir(run.run_id), 1)) as spool:
-            for step in range(1, steps + 1):
-                spool.record(step, {"response/length": 20.0, "time/rollout_s": prompts, "time/train_s": 2.0 * prompts})
-        finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
-
-
-def test_each_kind_of_runs_is_as_sure_as_its_own_finished_runs_make_it(tmp_path: Path) -> None:
-    finished_runs_of_three_sizes(ledger := Ledger(tmp_path))
-    same, other = ["steps=40", "rollout.prompts=64"], ["task=countdown", "model=countdown_tiny"]
-    text = preview(planned(same, [*same, "seed=1"], other, [*same, "trainer.dtype=bfloat16"]), ledger, slurm=False)
-    known = r"2 runs: calibrated by 3 finished runs, off by \d+% on them, each predicted by the others"
-    unknown = "1 run: calibrated by 3 finished runs, none of its task; 1 run: no finished run of its kind"
-    assert re.search(f"; {known}; {unknown}", text), text
-
-
-def test_finished_runs_are_estimated_once_for_all_planned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four runs, each modelled beside the three that calibrate it, 16; and those, each beside the two others, 9."""
-    finished_runs_of_three_sizes(ledger := Ledger(tmp_path))
-    modelled: list[object] = []
-    seconds = cost.seconds
-    monkeypatch.setattr(cost, "seconds", lambda *told: modelled.append(told) or seconds(*told))
-    preview(planned(*(["rollout.prompts=64", f"seed={seed}"] for seed in range(4))), ledger, slurm=False)
-    assert len(modelled) == 16 + 9
+def test_hours_of_runs_like_none_are_modelled(tmp_path: Path) -> None:
+    text = preview(planned(["steps=40", "rollout.prompts=64"]), Ledger(tmp_path), slurm=False)
+    line = r"Cost model \(cpu\): about \S+ hours of runs, \S+ CPU-hours \(.*training \d+%.*; an order of size"
+    assert re.search(line, text), text
 
 
 def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
@@ -363,7 +321,7 @@ def test_a_number_typed_in_two_forms_is_one_run(key: str) -> None:
 
 def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(tmp_path: Path) -> None:
     text = rlvr("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path).stdout
-    assert re.search(r"about 1,\d{3} hours of runs, 9,\d{3} GPU-hours", text), text
+    assert re.search(r"about 9\d\d hours of runs, 7,\d{3} GPU-hours", text), text
     assert (
         "\nDisk: about 1,709 GB, " in text
     )  # 8 runs, 2 checkpoints each, 12 + 2 bytes (reference) of 8.19e9 parameters
@@ -381,26 +339,6 @@ def test_runs_that_share_the_base_policys_samples_wait_for_them_once(tmp_path: P
     alone, three, apart = (modelled(Ledger(tmp_path), *([*dph, word] for word in each))[1] for each in settings)
     assert three < 1.1 * alone
     assert apart > 1.9 * alone
-
-
-def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever else finished after them, and whatever their ids are."""
-    monkeypatch.setattr("sweeps.preview.MEASURED", 2)
-    ledger = Ledger(tmp_path)
-    of_unknown_size = ["model=table", "task=bandit", "rollout.prompts=1", "trainer.updates=1"]
-    others = [[*of_unknown_size, "rollout.dynamic_sampling=none", f"seed={seed}"] for seed in range(3)]
-    runs = planned(*[["task.size=9", f"seed={seed}"] for seed in range(3)], ["task.size=7"], *others)
-    write(runs, ledger)
-    for number, run in enumerate(runs.runs):
-        with contextlib.closing(JournalWriter(ledger.run_dir(run.run_id), 1)) as spool:
-            spool.record(1, {"response/length": 20.0})
-        finish(ledger, run.run_id, 1, 100)
-        (end,) = ledger.run_dir(run.run_id).rglob("exit.json")
-        end.write_text(json.dumps(json.loads(end.read_text()) | {"time": 1e9 + number}))
-    measured_runs = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
-    assert measured_runs == [(7, 0), (9, 2), (9, 1)]
 
 
 def test_a_launch_names_finished_runs_that_read_something_else(
@@ -458,45 +396,10 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
     )
 
 
-@pytest.mark.parametrize(
-    ("sharing", "copies"), [("auto", 1), ("always", 1), ("never", 8)], ids=["chosen", "shared", "not_shared"]
-)
-def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(
-    tmp_path: Path, sharing: str, copies: int
-) -> None:
-    """Two steps of 4 groups of 8 responses of 20 tokens: 12 groups are sampled for them and 3 learned from, each with a
-    prompt of 31 tokens. 3 · 8 · 20 = 480 tokens are learned from; the model reads all but the last of each response,
-    456, and 93 of prompts, or 744 if each response has its own copy. The run takes 100 s, of which it waits for its
-    stage until 40 s before the end."""
-    ledger = Ledger(tmp_path)
-    settings = ["steps=2", "rollout.prompts=4", "rollout.samples=8", f"trainer.shared_prompt={sharing}"]
-    (run,) = (done := planned(settings)).runs
-    write(done, ledger)
-    run_dir = ledger.run_dir(run.run_id)
-    with contextlib.closing(JournalWriter(run_dir, 1)) as spool:
-        for step in (1, 2):
-            tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 456 + 93.0 * copies}
-            spool.record(step, {"response/length": 20.0, "rollout/rounds": 3.0, "time/train_s": 5.0, **tokens})
-    finish_after_a_stage(ledger, run.run_id, 2, 100, of_these_waited=60)
-    (found,) = measured(ledger)
-    assert found.seen == {"length": 20.0, "rounds": 3.0, "turns": 3.0, "kept": 0.75, "prompt": pytest.approx(31.0)}
-    assert found.total_s == pytest.approx(40, abs=2)
-
-
-def test_the_length_of_prompts_is_not_learned_if_their_copies_cannot_be_told() -> None:
-    """40 tokens of prompts a group of 8 responses of 300. Shared: (40 + 2400) tokens are at most 90 % of 8 · 340, as
-    shared_prompt=auto requires. Eight copies of 5: (5 + 2400) are more than 90 % of 8 · 305, so they are not shared."""
-    settings = "trainer.shared_prompt=auto", "trainer.shared_prompt=never", "trainer.packing=false"
-    auto, never, padded = (run.config for run in planned(*(["rollout.samples=8", word] for word in settings)).runs)
-    assert _prompt(auto, 40, 300) == {}
-    assert _prompt(auto, 800, 300) == {"prompt": 800}  # of 100 each, prompts would be shared
-    assert _prompt(never, 40, 300) == _prompt(padded, 40, 300) == {"prompt": 5}
-
-
 def test_a_dry_run_shows_the_overlap_of_sampling_and_training(tmp_path: Path) -> None:
     """The parts are percentages of the hours: 100 % in all, with the overlap."""
     text = preview(planned(["steps=40", "rollout.ahead=1"]), Ledger(tmp_path), slurm=False)
-    match = re.search(r"hours of runs, [^(]*\(([^;]*); no finished run", text)
+    match = re.search(r"hours of runs, [^(]*\(([^;]*); an order of size", text)
     assert match is not None, text
     shares = {name: int(share) for name, share in re.findall(r"([a-z-]+) (-?\d+)%", match[1])}
     assert shares["overlap"] < 0
