@@ -274,6 +274,129 @@ def gae(
     return advantage.to(reward.dtype), returns
 
 
+# --- advantages that read more than the rewards of a group
+
+
+@compares_responses
+@needs("mask")
+def reinforce_pp_baseline(reward: Tensor, group: Tensor, *, mask: Tensor, over: Literal["response", "token"]) -> Tensor:
+    """(R − group mean)/std of these over the rollout batch (REINFORCE++-baseline, arXiv:2501.03262).
+
+    over: `response`, the unbiased std over responses + 1e-6; `token`: mean and unbiased variance over tokens, so that a
+    long response weighs more, divided by √(variance + 1e-8), as in verl. Both as `reinforce_pp` without the group mean.
+    """
+    if over not in ("response", "token"):
+        raise ValueError(f"advantage.over={over} is response or token.")
+    centred = _group_statistics(reward, group).centred
+    if over == "response":
+        return (centred / (_deviation(centred) + EPSILON)).to(reward.dtype)
+    length = mask.sum(-1).double()
+    mean = (length * centred).sum() / length.sum().clamp(min=1)
+    variance = (length * (centred - mean).square()).sum() / (length.sum() - 1).clamp(min=1)
+    return ((centred - mean) * (variance + WHITENING).rsqrt()).to(reward.dtype)
+
+
+@compares_responses
+def batch_std(reward: Tensor, group: Tensor, *, skip_equal: bool) -> Tensor:
+    """(R − group mean)/(unbiased std of these over the rollout batch + 1e-6) (ScaleRL, arXiv:2510.13786).
+
+    skip_equal: the std is over groups whose rewards are not all equal, which makes it larger.
+    """
+    centred = _group_statistics(reward, group).centred
+    counted = centred[_sum(centred.abs(), group) > 0] if skip_equal else centred
+    return (centred / (_deviation(counted) + EPSILON)).to(reward.dtype)
+
+
+@compares_responses
+@needs("mask")
+def opo(reward: Tensor, group: Tensor, *, mask: Tensor) -> Tensor:
+    """R − Σ n·R/Σ n over the group, n the tokens of a response: the baseline of least variance (OPO, arXiv:2505.23585).
+
+    Differs from the paper: in a group without tokens the baseline is the mean.
+    """
+    stats = _group_statistics(reward, group)
+    length = mask.sum(-1).double()
+    total = _sum(length, group)
+    shift = _sum(length * stats.centred, group) / total.clamp(min=1)
+    return (stats.centred - shift).to(reward.dtype)
+
+
+@compares_responses
+@uses_equal_groups
+def shrinkage(reward: Tensor, group: Tensor) -> Tensor:
+    """R_i − b_i, b_i = (1 − λ)·mean of the other rewards of the group + λ·mean m of the other groups (James and Stein,
+    arXiv:2511.03710, JSPO). Unbiased: neither b_i nor λ contains R_i. With λ = 0, as for a single group, it is `rloo`.
+
+    λ = v/(v + s + 1e-6) from the other groups alone: m mean of their means, v mean of their unbiased variances over
+    their sizes, s mean squared distance of their means from m. A group of equal rewards has an advantage.
+    """
+    stats = _group_statistics(reward, group)
+    present, row = torch.unique(group, return_inverse=True)
+    num = len(present)
+    first = torch.zeros(num, dtype=torch.int64, device=row.device).scatter_(0, row, torch.arange(len(row)).to(row))
+    variance = _sum(stats.centred.square(), group) / (stats.size - 1).clamp(min=1) / stats.size
+    mean, noise = stats.mean[first], variance[first]  # [P]
+    others = ~torch.eye(num, dtype=torch.bool, device=row.device)
+    m, v = ((others * x).sum(1) / max(num - 1, 1) for x in (mean, noise))
+    s = (others * (mean[None, :] - m[:, None]).square()).sum(1) / max(num - 1, 1)
+    weight = v / (v + s + EPSILON) if num > 1 else torch.zeros_like(v)
+    others_in_group = stats.mean - stats.centred / (stats.size - 1).clamp(min=1)
+    baseline = (1 - weight[row]) * others_in_group + weight[row] * m[row]
+    return (reward.double() - baseline).to(reward.dtype)
+
+
+@compares_responses
+def gpg(reward: Tensor, group: Tensor) -> Tensor:
+    """α·(R − mean), α = B/(responses in groups of unequal rewards) (GPG, arXiv:2504.02546): groups that teach nothing
+    do not make the step smaller. With dynamic sampling, which leaves them out, α is 1.
+    """
+    stats = _group_statistics(reward, group)
+    teaching = int(_spread(stats, group).sum())
+    return (stats.centred * (len(reward) / max(teaching, 1))).to(reward.dtype)
+
+
+@binary_rewards
+def signed(
+    reward: Tensor,
+    group: Tensor,  # noqa: ARG001
+    *,
+    right: NonNegativeFloat,
+    wrong: NonNegativeFloat,
+) -> Tensor:
+    """`right` where R = 1, −`wrong` where R = 0, without a baseline (arXiv:2506.01347): W-REINFORCE 0.1 and 1, PSR 1
+    and 0, NSR 0 and 1. Rewards are 0 or 1.
+
+    Differs from the paper for PSR and NSR: responses of the other kind, whose advantage is 0, stay in the mean.
+    """
+    _check_binary("signed", reward)
+    return torch.where(reward == 1, right, -wrong).to(reward.dtype)
+
+
+@binary_rewards
+@compares_responses
+def passk(reward: Tensor, group: Tensor, *, k: PositiveInt) -> Tensor:
+    """The analytic advantage of pass@k training (arXiv:2508.10751): with n responses, w of them wrong, and the chance
+    ρ = 1 − C(w, k)/C(n, k) that a subset of k has a right one, σ = √(ρ(1 − ρ)): right (1 − ρ)/(σ + 1e-6), wrong
+    (1 − ρ − C(w − 1, k − 1)/C(n − 1, k − 1))/(σ + 1e-6). 0 where σ = 0. k = 1 is `grpo` with the population's std.
+
+    Raises ValueError for other rewards and for k above the size of a group.
+    """
+    _check_binary("passk", reward)
+    stats = _group_statistics(reward, group)
+    if len(stats.size) and k > int(stats.size.min()):
+        smallest = int(stats.size.min())
+        raise ValueError(f"advantage.k={k} with groups of {smallest}: k is 1 to {smallest}. Pass rollout.samples={k}.")
+    wrong = (stats.size * (1 - stats.mean)).round()
+    all_wrong, others_wrong = torch.ones_like(wrong), torch.ones_like(wrong)  # C(w, k)/C(n, k); C(w − 1, k − 1)/…
+    for i in range(k):
+        all_wrong = all_wrong * (wrong - i).clamp(min=0) / (stats.size - i)
+        if i:
+            others_wrong = others_wrong * (wrong - i).clamp(min=0) / (stats.size - i)
+    deviation = ((1 - all_wrong) * all_wrong).sqrt()
+    numerator = torch.where(reward == 1, all_wrong, all_wrong - others_wrong)
+    return torch.where(deviation == 0, 0.0, numerator / (deviation + EPSILON)).to(reward.dtype)
+
+
 class _GroupStatistics(NamedTuple):
     """Statistics of each row's group, [B] float64."""
 
@@ -298,3 +421,13 @@ def _sum(values: Tensor, group: Tensor) -> Tensor:
 
 def _num_groups(group: Tensor) -> int:
     return int(group.max()) + 1 if group.numel() else 0
+
+
+def _deviation(values: Tensor) -> Tensor:
+    """Unbiased standard deviation over all values; 0 for fewer than two."""
+    return values.std() if len(values) > 1 else values.new_zeros(())
+
+
+def _spread(stats: _GroupStatistics, group: Tensor) -> Tensor:
+    """Whether the rewards of each row's group differ, [B] bool."""
+    return _sum(stats.centred.abs(), group) > 0
