@@ -66,8 +66,8 @@ def select_groups(
     round, with one tail of long responses. The step ends with its P-th usable group, in the order drawn: later
     groups are stopped where the engine can stop, are not learned from and enter no metric.
 
-    Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
-    "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
+    Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose rewards are not all equal; "refill"
+    draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
     filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one more response per
     problem.
     """
@@ -140,4 +140,4 @@ def _greedy_fails(
 def _usable(group: Rollout, dynamic: str) -> bool:
     if any(r.outcome == "error" for r in group.rewards):
         return False
-    return dynamic == "none" or 0 < sum(r.correct for r in group.rewards) < len(group.rewards)
+    return dynamic == "none" or len({reward.value for reward in group.rewards}) > 1

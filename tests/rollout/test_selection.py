@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlvr.records import Completion, Request, Rollout, Sampling
+from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import RolloutCost
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
@@ -96,6 +96,28 @@ def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
     kept, spent, _ = run(["+!", "+-"], "none", prompts=2)
     assert [g.problem.prompt for g in kept] == ["1"]
     assert spent.metrics()["reward/error"] == 0.25
+
+
+class Partial(ScriptedTask):
+    """Graded: 0.6 or 0.2 for answers none of which is right, and 1 or 0.5 for right ones."""
+
+    graded, max_tokens = True, 1
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        values = {"correct": (1.0, 0.5), "wrong": (0.6, 0.2)}
+        judged = zip(super().reward(answers), answers, strict=True)
+        return [replace(reward, value=values[reward.outcome][int(text) % 2]) for reward, (_, text) in judged]
+
+
+def test_groups_of_graded_rewards_are_kept_where_the_rewards_differ() -> None:
+    """Whether all of a group are right, or none, does not matter: 0.6 and 0.2 differ, and 1 and 0.5."""
+    for script in (["--"], ["++"]):
+        kept, _ = select_groups(
+            sampler(Partial(script)), Stream(Partial(script), 0), SAMPLING, Selection(2, 2, "drop", 1)
+        )
+        assert len(kept) == 2
+    alike = Partial(["-"])  # one answer each
+    assert select_groups(sampler(alike), Stream(alike, 0), SAMPLING, Selection(2, 1, "drop", 1))[0] == []
 
 
 @pytest.mark.parametrize(
