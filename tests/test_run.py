@@ -100,7 +100,7 @@ MISTAKES = {
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
     "a tracker that takes copies": (
         ["tracker=wandb"],
-        "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.wandb (--help).",
+        "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.copies wandb.",
     ),
     "a model of the hub as an option": (
         ["model=Qwen/Qwen2.5-0.5B"],

@@ -24,7 +24,7 @@ from rlvr.ledger.terminal import one_line
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
-COPIES = ("tensorboard", "trackio", "wandb")  # modules of rlvr/tracker that copy runs from the ledger
+COPIES = ("tensorboard", "trackio", "wandb")  # to which rlvr/tracker/copies.py copies runs
 
 # Our knob -> its names in other trainers (TRL, verl, OpenRLHF, prime-rl).
 OTHER_NAMES = {
@@ -240,7 +240,7 @@ def _no_option(group: str, option: str, registry: Registry) -> str:
         option = f"{below}/{option}"
     options = registry.options(group)
     if group == "tracker" and option in COPIES:
-        return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.{option} (--help)."
+        return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.copies {option}."
     if group == "model" and "/" in option:
         return f"model={option} is no option. For a model of the hub or in a directory: model=hf model.path={option}."
     return f"{group}={option} does not exist. {group} takes: {', '.join(options)}.{close_match(option, options)}"
