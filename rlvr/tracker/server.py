@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +57,7 @@ export MLFLOW_TRACKING_PASSWORD={password}
 
 
 @dataclass(frozen=True)
-class Server:
+class TrackingServer:
     """The server in the directory `root`, running or not. Raises ValueError if others own it, or may write there."""
 
     root: Path
@@ -93,22 +93,23 @@ class Server:
     def up(self, port: int = PORT) -> str:
         """Start database and server, unless they run, and return the URI. Raises ValueError if something is missing."""
         _check_requirements(self.root)
-        if self.uri and _is_healthy(self.uri):
+        if self.uri and self._database_runs() and _is_healthy(self.uri):
             return self.uri
         self.down()
         _check_port(port)
         self._make_private()
         self._start_database()
-        identity = self._identity()
-        self._mlflow(identity, "db", "upgrade", self.store)
+        identity, environment = self._identity(), self._environment()
+        mlflow = [sys.executable, "-P", "-m", "mlflow"]
+        self._run([*mlflow, "db", "upgrade", self.store], identity, environment)
         uri = f"http://127.0.0.1:{port}"
-        password = self._write_credentials(uri)
+        environment |= self._authentication(uri)
         command = ["server", "--backend-store-uri", self.store, "--host", "127.0.0.1", "--port", str(port)]
         command += ["--artifacts-destination", str(self.root / "artifacts"), "--workers", "2"]
         with (self.root / "mlflow.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "mlflow", *command, "--app-name", "basic-auth"],
-                env={**self._environment(), **self._authentication(password)},
+                [*mlflow, *command, "--app-name", "basic-auth"],
+                env=environment,
                 cwd=self.root / "artifacts",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -127,15 +128,14 @@ class Server:
 
     def down(self) -> bool:
         """Stop server and database, and keep the data. Returns whether one of them was running."""
-        was_running, pid = False, self.state.get("pid")
-        if lock.is_alive(self.state) and isinstance(pid, int):
-            was_running = True
+        pid = self.state.get("pid") if lock.is_alive(self.state) else None
+        if isinstance(pid, int):
             _end_group(pid)
         (self.root / "server.json").unlink(missing_ok=True)
-        if (self.root / "database" / "postmaster.pid").exists():
-            was_running = True
+        database_ran = self._database_runs()
+        if database_ran:
             self._postgres("pg_ctl", "-D", str(self.root / "database"), "-m", "fast", "-w", "stop")
-        return was_running
+        return pid is not None or database_ran
 
     def _make_private(self) -> None:
         """Create directories that only we may enter; if we are root, the database's user may enter the outer one."""
@@ -143,8 +143,6 @@ class Server:
         _check_ours(self.root)  # once more: another user may have created it since
         for name in ("database", "socket", "artifacts"):
             (self.root / name).mkdir(mode=0o700, exist_ok=True)
-            (self.root / name).chmod(0o700)  # an earlier version may have created it
-        self.root.chmod(0o700)
         if self.owner is not None:
             os.chown(self.root, 0, self.owner.pw_gid)
             self.root.chmod(0o710)
@@ -155,26 +153,26 @@ class Server:
         """Options of Popen: if we are root, the database's user, provided that it can read this Python; else none."""
         if self.owner is None:
             return {}
-        probe = [sys.executable, "-c", "import mlflow.version, psycopg, sqlalchemy, flask_wtf"]
-        identity = _as(self.owner)
+        identity, owner = _as(self.owner), (self.owner.pw_uid, self.owner.pw_gid)
         try:
-            result = subprocess.run(probe, capture_output=True, check=False, cwd="/", timeout=START_S, **identity)
-            is_readable = result.returncode == 0
-        except PermissionError:
-            is_readable = False
-        uid, gid = (self.owner.pw_uid, self.owner.pw_gid) if is_readable else (0, 0)
+            self._run([sys.executable, "-c", "import mlflow.version, psycopg, sqlalchemy, flask_wtf"], identity)
+        except (PermissionError, ValueError):
+            identity, owner = {}, (0, 0)
         for directory, folders, files in os.walk(self.root / "artifacts"):
             for name in (".", *folders, *files):
-                os.chown(Path(directory, name), uid, gid, follow_symlinks=False)
-        return identity if is_readable else {}
+                os.chown(Path(directory, name), *owner, follow_symlinks=False)
+        return identity
 
     def _environment(self) -> dict[str, str]:
         """The environment of the server and its tools, without the caller's variables for MLflow (credentials, ...)."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "_MLFLOW_"))}
         return {**inherited, **ENVIRONMENT, "HOME": str(self.root / "artifacts")}
 
-    def _write_credentials(self, uri: str) -> str:
-        """Write `client.env` and return the password: the one in the file, or a new one if there is no such file."""
+    def _authentication(self, uri: str) -> dict[str, str]:
+        """Write `client.env` and auth.ini. Returns the environment variables of the server's authentication.
+
+        The password is the one in `client.env`, or a new one if there is no such file.
+        """
         from werkzeug.security import generate_password_hash
 
         before = self.client_env.read_text() if self.client_env.exists() else ""
@@ -184,13 +182,8 @@ class Server:
         self.client_env.chmod(0o600)
         self.client_env.write_text(CLIENT_ENV.format(uri=uri, user=USER, password=password))
         if self._sql("select to_regclass('users')"):  # MLflow creates the user once, and never changes its password
-            self._sql(
-                f"update users set password_hash = '{generate_password_hash(password)}' where username = '{USER}'"
-            )
-        return password
-
-    def _authentication(self, password: str) -> dict[str, str]:
-        """Write auth.ini. Returns the environment variables of the server's authentication."""
+            hashed = generate_password_hash(password)
+            self._sql(f"update users set password_hash = '{hashed}' where username = '{USER}'")
         settings = self.root / "auth.ini"
         # Per cent signs are doubled: in this file format a single one begins a reference.
         settings.write_text(AUTH_INI.format(store=self.store.replace("%", "%%"), user=USER, cache_s=CACHE_S))
@@ -199,6 +192,19 @@ class Server:
             "MLFLOW_AUTH_ADMIN_PASSWORD": password,
             "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_urlsafe(32),
         }
+
+    def _database_runs(self) -> bool:
+        """Whether the process in postmaster.pid is our database. A database that was killed leaves this file."""
+        file = self.root / "database" / "postmaster.pid"
+        try:
+            pid = int(file.read_text().split()[0])
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError, IndexError):
+            return False
+        if os.fsencode(file.parent) in words:
+            return True
+        file.unlink()  # the machine was started again, and another process has this id: PostgreSQL would not start
+        return False
 
     def _start_database(self) -> None:
         data, log = self.root / "database", self.root / "postgres.log"
@@ -220,11 +226,17 @@ class Server:
 
     def _postgres(self, name: str, *arguments: str) -> str:
         """The output of a program of PostgreSQL. Raises ValueError if it fails."""
-        identity = _as(self.owner) if self.owner else {}
+        return self._run([str(_postgres_bin() / name), *arguments], _as(self.owner) if self.owner else {})
+
+    def _run(
+        self, command: Sequence[str], identity: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> str:
+        """The output of a program. Raises ValueError if it fails. identity: options of Popen."""
         # Not a pipe: the database would inherit it and keep it open.
         with (self.root / "setup.log").open("w+b") as log:
             result = subprocess.run(
-                [str(_postgres_bin() / name), *arguments],
+                command,
+                env=environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -236,22 +248,9 @@ class Server:
             log.seek(0)
             output = log.read().decode(errors="replace")
         if result.returncode:
-            raise ValueError(f"{name} failed: {output.strip()[-500:]} (see {self.root}/postgres.log)")
+            program = " ".join(Path(word).name for word in command[:5])
+            raise ValueError(f"{program} failed: {output.strip()[-500:]} (logs: {self.root})")
         return output
-
-    def _mlflow(self, identity: dict[str, Any], *arguments: str) -> None:
-        result = subprocess.run(
-            [sys.executable, "-P", "-m", "mlflow", *arguments],
-            env=self._environment(),
-            cwd=self.root / "artifacts",
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-            **identity,
-        )
-        if result.returncode:
-            raise ValueError(f"mlflow {arguments[0]} failed: {result.stderr.strip()[-500:]}")
 
 
 def _postgres_bin() -> Path:
@@ -315,23 +314,15 @@ def _is_healthy(uri: str) -> bool:
 
 def _end_group(leader: int) -> None:
     """Send SIGTERM to a process group, and SIGKILL to those of its processes that remain after ten seconds."""
-    for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):  # raised once no process is left
+        for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
             os.killpg(leader, number)
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-            if not any(_group(pid) == leader for pid in pids):
-                return
-            time.sleep(0.05)
-
-
-def _group(pid: int) -> int:
-    """Process group of a process; 0 if it is gone or a zombie."""
-    try:
-        return os.getpgid(pid) if lock.process_start(pid) is not None else 0
-    except ProcessLookupError:
-        return 0
+            deadline = time.monotonic() + patience_s
+            while time.monotonic() < deadline:
+                with contextlib.suppress(ChildProcessError):  # if this process has started it
+                    os.waitpid(leader, os.WNOHANG)
+                os.killpg(leader, 0)
+                time.sleep(0.05)
 
 
 def default_root() -> Path:
@@ -349,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        server = Server(options.dir.absolute())
+        server = TrackingServer(options.dir.absolute())
         if options.action == "down":
             print("Stopped; its data are kept." if server.down() else "Nothing was running.")
             return 0

@@ -6,9 +6,11 @@ import base64
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ import pytest
 
 from rlvr.ledger import lock
 from rlvr.tracker import server as tracking
-from rlvr.tracker.server import Server, main
+from rlvr.tracker.server import TrackingServer, main
 from tests.tracker.places import expected, free_port, make_run, make_sweep, ship
 
 
@@ -35,9 +37,11 @@ def install() -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[TrackingServer]:
     install()
-    tracking_server = Server(Path(f"/tmp/rlvr-tracking-{os.getpid()}"))  # the database's user must be able to enter
+    tracking_server = TrackingServer(
+        Path(f"/tmp/rlvr-tracking-{os.getpid()}")
+    )  # the database's user must be able to enter
     try:
         yield tracking_server
     finally:
@@ -45,12 +49,12 @@ def server() -> Iterator[Server]:
         shutil.rmtree(tracking_server.root, ignore_errors=True)
 
 
-def credentials(server: Server) -> dict[str, str]:
+def credentials(server: TrackingServer) -> dict[str, str]:
     """What `. client.env` sets in a shell."""
     return dict(re.findall(r"^export (\w+)=(.*)$", server.client_env.read_text(), re.MULTILINE))
 
 
-def rows(server: Server) -> list[tuple[object, ...]]:
+def rows(server: TrackingServer) -> list[tuple[object, ...]]:
     """(run, name, step, milliseconds, value) of every metric in the database, by SQL."""
     import psycopg
 
@@ -67,7 +71,7 @@ def rows(server: Server) -> list[tuple[object, ...]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_metrics_of_a_dead_server_arrive_once_when_it_is_up(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: TrackingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, runs = free_port(), ["a" * 12, "b" * 12]
     uri, options = f"http://127.0.0.1:{port}", ["--dir", str(server.root), "--port", str(port)]
@@ -92,6 +96,30 @@ def test_metrics_of_a_dead_server_arrive_once_when_it_is_up(
     assert main(["down", *options]) == 0
     assert not lock.is_alive(before)
     assert (main(["status", *options]), server.uri) == (1, "")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_after_the_database_was_killed_up_starts_it_with_its_data(server: TrackingServer) -> None:
+    options = ["--dir", str(server.root), "--port", str(free_port())]
+    assert main(["up", *options]) == 0
+    server._sql("create table kept (x int)")
+    file = server.root / "database/postmaster.pid"
+    for pid_was_given_away in (False, True):
+        database = int(file.read_text().split()[0])
+        os.kill(database, signal.SIGKILL)
+        while lock.process_start(database) is not None:
+            time.sleep(0.01)
+        if pid_was_given_away:  # as after a power cut: another process has the database's number
+            assert main(["down", *options]) == 0
+            _, *others = file.read_text().split("\n")
+            file.write_text("\n".join([str(os.getpid()), *others]))
+        assert main(["up", *options]) == 0
+        assert answer(server.uri, credentials(server)["MLFLOW_TRACKING_PASSWORD"]) == 200
+        assert server._sql("select to_regclass('kept')") == "kept"
+    assert main(["down", *options]) == 0
+    assert not file.exists()
 
 
 def answer(uri: str, password: str = "", path: str = "/api/2.0/mlflow/experiments/search?max_results=1") -> int:
@@ -127,7 +155,7 @@ def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_other_users_of_the_machine_have_no_access(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_users_of_the_machine_have_no_access(server: TrackingServer, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     uri, options = f"http://127.0.0.1:{port}", ["--dir", str(server.root), "--port", str(port)]
     assert main(["up", *options]) == 0
@@ -159,7 +187,7 @@ def test_other_users_of_the_machine_have_no_access(server: Server, capsys: pytes
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is replaced by another user")
-def test_started_by_root_no_process_runs_as_root(server: Server) -> None:
+def test_started_by_root_no_process_runs_as_root(server: TrackingServer) -> None:
     """With the system's Python, which every user can read, and this environment's packages."""
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     packages = [path for path in sys.path if path.endswith("site-packages") and os.access(path, os.R_OK)]
@@ -179,7 +207,7 @@ def test_started_by_root_no_process_runs_as_root(server: Server) -> None:
         family = {p for parent in named for p in (parent, *parent.children(recursive=True))}
         assert len(family) > 4, "MLflow and its workers, PostgreSQL and its processes"
         assert {p.username() for p in family} == {"postgres"}
-        assert answer(f"http://127.0.0.1:{port}", credentials(Server(root))["MLFLOW_TRACKING_PASSWORD"]) == 200
+        assert answer(f"http://127.0.0.1:{port}", credentials(TrackingServer(root))["MLFLOW_TRACKING_PASSWORD"]) == 200
     finally:
         subprocess.run([*command, "down", *options], env=environment, check=False, capture_output=True)
         shutil.rmtree(root, ignore_errors=True)
