@@ -172,6 +172,11 @@ class Follower:
         self.damaged = []
         self.non_finite = Counter[str]()
 
+    @property
+    def count(self) -> int:
+        """Number of records so far, `news` included."""
+        return len(self._steps)
+
     def read(self) -> bool:
         """Read the lines added since the last call into `news`. Returns whether the last line is torn."""
         if not self._is_unchanged():

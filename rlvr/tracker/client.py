@@ -22,7 +22,7 @@ from rlvr.ledger.files import publish, temporary_path
 from rlvr.ledger.journal import Record
 from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
-from rlvr.tracker.verification import Row, milliseconds
+from rlvr.tracker.verification import StoredRow, milliseconds
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # the limits of MLflow
 # The dashboard opens an experiment of this kind with its runs and curves, not with traces of agents.
@@ -156,23 +156,12 @@ class Client:
         except (MlflowException, OSError) as error:
             raise NoFiles(f"{name} cannot be stored ({error})") from error
 
-    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
-        """Id of the oldest run that has the tags `key`; None if there is none."""
-        return next(iter(self.find_all(experiment_id, key)), None)
-
     def find_all(self, experiment_id: str, key: Mapping[str, str]) -> list[str]:
-        """Ids of the runs that have the tags `key`, the oldest first."""
+        """Ids of the runs that have the tags `key` and are not deleted, the oldest first."""
         where = " and ".join(f"tags.`{name}` = '{value}'" for name, value in key.items())
         with _translated():
             runs = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
         return [run.info.run_id for run in runs]
-
-    def children(self, experiment_id: str, parent: str) -> list[dict[str, str]]:
-        """The tags of the runs below a parent run, also of deleted ones; at most 1000."""
-        where = f"tags.`mlflow.parentRunId` = '{parent}'"
-        with _translated():
-            runs = self._mlflow.search_runs([experiment_id], filter_string=where, run_view_type=ViewType.ALL)
-        return [run.data.tags for run in runs]
 
     def create(self, experiment_id: str, name: str, tags: Mapping[str, str], created: float) -> str:
         """Create a run and return its id. created: start in seconds since the epoch; 0: now."""
@@ -180,14 +169,14 @@ class Client:
         with _translated():
             return self._mlflow.create_run(experiment_id, start, dict(tags), name).info.run_id
 
-    def rows(self, run_id: str) -> set[Row]:
+    def rows(self, run_id: str) -> set[StoredRow]:
         """Every value of a run, with one request per metric. Raises Refused if the run is deleted."""
         with _translated():
             run = self._mlflow.get_run(run_id)
             if run.info.lifecycle_stage != "active":
                 raise Refused(f"MLflow run {run_id} is deleted: it must be in the 'active' state")
             histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
-        return {Row(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
+        return {StoredRow(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
 
     def is_active(self, run_id: str) -> bool:
         """Whether a run exists and is not deleted."""
@@ -196,15 +185,6 @@ class Client:
                 return self._mlflow.get_run(run_id).info.lifecycle_stage == "active"
         except Refused:
             return False
-
-    def restore_run(self, run_id: str) -> bool:
-        """Restore a deleted run. Returns False if it was removed for good."""
-        try:
-            with _translated():
-                self._mlflow.restore_run(run_id)
-        except Refused:
-            return False
-        return True
 
     def delete_run(self, run_id: str) -> None:
         """Delete a run as the dashboard does: it can be restored until `mlflow gc` removes it for good."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Cursor:
-    """What of a run or sweep is in one store. Lines are identified by attempt and step, since lines may be deleted."""
+    """What of a run or sweep is in one store. Of a journal, the records that count (`journal.Follower`) are counted."""
 
     experiment_id: str = ""
     identity: str = ""  # of the experiment: its id alone may mean another one after the database was created anew
     mlflow_run_id: str = ""
-    # Steps that have arrived, by the attempt that measured them: [first, last] of each unbroken series.
-    steps: dict[str, list[list[int]]] = field(default_factory=dict[str, list[list[int]]])
+    sent: int = 0  # number of records that have arrived: the first ones of the journal
+    checksum: int = 0  # of these records (`checksum_of`): the journal no longer begins with them if lines were deleted
     journal: list[int] = field(default_factory=list[int])  # `signature` of the journal when all of it had arrived
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict[str, str])
@@ -35,7 +36,7 @@ class Cursor:
 
     @classmethod
     def load(cls, directory: Path, uri: str) -> Cursor:
-        """The cursor for a store; an empty one if there is none: the run is then looked up in MLflow."""
+        """The cursor for a store; an empty one if there is none: the run is then sent as a whole."""
         return cls.of((read_json(layout.cursor(directory)) or {}).get(redact(uri)))
 
     @classmethod
@@ -52,29 +53,19 @@ class Cursor:
         """Whether it belongs to the database that the client writes to."""
         return bool(self.identity) and client.identity(self.experiment_id) == self.identity
 
-    @property
-    def arrived(self) -> set[int]:
-        """Steps that are in MLflow, whichever attempt measured them."""
-        return {step for steps in self._by_attempt().values() for step in steps}
-
     def add(self, records: Iterable[journal.Record]) -> None:
-        """Record that these lines have arrived."""
-        steps = self._by_attempt()
-        for record in records:
-            steps.setdefault(str(record.attempt), set()).add(record.step)
-        self.steps = {attempt: _series(numbers) for attempt, numbers in steps.items()}
+        """Record that these records, the next ones of the journal, have arrived."""
+        batch = list(records)
+        self.sent += len(batch)
+        self.checksum = checksum_of(batch, self.checksum)
 
-    def mark_missing(self, lost: Set[int]) -> None:
-        """Record that these steps are not in MLflow after all: they will be sent again."""
-        kept = {attempt: steps - lost for attempt, steps in self._by_attempt().items()}
-        self.steps = {attempt: _series(numbers) for attempt, numbers in kept.items() if numbers}
-        self.journal = []
 
-    def _by_attempt(self) -> dict[str, set[int]]:
-        return {
-            attempt: {step for first, last in series for step in range(first, last + 1)}
-            for attempt, series in self.steps.items()
-        }
+def checksum_of(records: Iterable[journal.Record], before: int = 0) -> int:
+    """CRC-32 of these records. before: that of the records in front of them."""
+    for record in records:
+        content = (record.step, record.time, record.attempt, record.metrics)
+        before = zlib.crc32(repr(content).encode(), before)
+    return before
 
 
 def send_changes(
@@ -112,17 +103,6 @@ def is_behind(run_dir: Path) -> bool:
         return now in ([0, 0], cursor.journal) and knows_end
 
     return not any(has_all(Cursor.of(content)) for content in (cursors or {}).values())
-
-
-def _series(steps: Iterable[int]) -> list[list[int]]:
-    """[first, last] of each unbroken series: for 1, 2, 3, 7 they are [1, 3] and [7, 7]."""
-    series: list[list[int]] = []
-    for step in sorted(steps):
-        if series and series[-1][1] == step - 1:
-            series[-1][1] = step
-        else:
-            series.append([step, step])
-    return series
 
 
 def signature(path: Path) -> list[int]:

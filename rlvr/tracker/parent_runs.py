@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
-from rlvr.ledger.runs import Unreadable, read_info, read_private
+from rlvr.ledger.runs import Unreadable, read_private
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
@@ -27,20 +27,35 @@ class ParentRuns:
 
     def __init__(self, ledger: Ledger, uri: str) -> None:
         self.ledger, self.uri = ledger, uri
+        self._cursors: dict[str, Cursor] = {}  # {sweep id: cursor}, in this pass
         self.measured: dict[str, set[str]] = {}  # {experiment id: names of the metrics that were sent}
         self._columns: dict[str, list[str]] = {}  # {sweep id: columns of its knobs}
         self._closed: set[str] = set()  # MLflow runs that were marked as missing, as their run is gone
 
+    def begin_pass(self) -> None:
+        """Forget the cursors of the last pass: another process may have changed them since."""
+        self._cursors.clear()
+
     def cursor(self, client: Client, sweep: Sweep) -> Cursor:
         """The cursor of a parent run, which is found or created if need be."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
-        if not cursor.is_of(client):
-            experiment_id = client.experiment(sweep.study or EXPERIMENT)
-            mlflow_run_id = self._found_or_created(client, sweep, experiment_id)
-            cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
-            cursor.save(directory, self.uri)
+        cursor = self._cursors.get(sweep.sweep_id)
+        if cursor is None:
+            directory = self.ledger.sweep_dir(sweep.sweep_id)
+            cursor = Cursor.load(directory, self.uri)
+            if not cursor.is_of(client):
+                experiment_id = client.experiment(sweep.study or EXPERIMENT)
+                mlflow_run_id = self._found_or_created(client, sweep, experiment_id)
+                cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
+                cursor.save(directory, self.uri)
+            self._cursors[sweep.sweep_id] = cursor
         return cursor
+
+    def note_run(self, sweep: Sweep, run_id: str, mlflow_run_id: str) -> None:
+        """Record in the cursor of a parent run which MLflow run a run of its sweep is."""
+        cursor = self._cursors[sweep.sweep_id]
+        if cursor.runs.get(run_id) != mlflow_run_id:
+            cursor.runs[run_id] = mlflow_run_id
+            cursor.save(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
 
     def update(self, client: Client, sweep: Sweep, states: Sequence[RunState]) -> None:
         """Update the parent run of a sweep, which ends with the last run. states: of all its runs."""
@@ -78,7 +93,9 @@ class ParentRuns:
         return True
 
     def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. repair: restore it; the next pass updates it."""
+        """Whether the parent run of a sweep was deleted in MLflow. repair: create it again; the next pass moves the
+        sweep's runs below it.
+        """
         directory = self.ledger.sweep_dir(sweep.sweep_id)
         cursor = Cursor.load(directory, self.uri)
         try:
@@ -87,45 +104,28 @@ class ParentRuns:
         except Refused:  # the whole experiment is deleted: the runs are reported
             return False
         if repair:
-            if not client.restore_run(cursor.mlflow_run_id):
-                removed = cursor.mlflow_run_id
-                cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
-                while runs := client.find_all(cursor.experiment_id, {"mlflow.parentRunId": removed}):
-                    for run_id in runs:
-                        client.send_tags(run_id, {"mlflow.parentRunId": cursor.mlflow_run_id})
+            cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
             cursor.tags, cursor.status = {}, ""
             cursor.save(directory, self.uri)
         return True
 
     def _found_or_created(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
-        """The parent run of a sweep, which is found or created."""
+        """The parent run of a sweep. It is found if a shipper was killed before it could save the cursor."""
+        # Equal sweeps of other homes have the same id, but other times of creation.
+        key = {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep", "rlvr.created": tags.as_text(sweep.created)}
         swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
         command = {"rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
-        first_tags = {**_key_of_parent(sweep), **command, **swept_tags}
-        mlflow_run_id = self._find(client, experiment_id, sweep)
-        if mlflow_run_id is None:
-            mlflow_run_id = client.create(experiment_id, tags.name_of_sweep(sweep), first_tags, sweep.created)
+        known = client.find_all(experiment_id, key)
+        mlflow_run_id = (
+            known[0]
+            if known
+            else client.create(
+                experiment_id, tags.name_of_sweep(sweep), {**key, **command, **swept_tags}, sweep.created
+            )
+        )
         with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
             client.send_params(mlflow_run_id, swept_params)
         return mlflow_run_id
-
-    def _find(self, client: Client, experiment_id: str, sweep: Sweep) -> str | None:
-        """The parent run of a sweep; None if there is none.
-
-        Equal sweeps of other homes have the same id, but other runs, which differ in their times of creation. A parent
-        run without runs is one after whose creation a shipper died.
-        """
-        own_runs: set[tuple[str, str]] = set()
-        for run_id in sweep.run_ids:
-            with contextlib.suppress(Unreadable):
-                created = read_info(self.ledger.run_dir(run_id)).created
-                own_runs.add((run_id, tags.as_text(created or "")))
-        for candidate in client.find_all(experiment_id, _key_of_parent(sweep)):
-            children = client.children(experiment_id, candidate)
-            runs = {(child.get("rlvr.run_id", ""), child.get("rlvr.created", "")) for child in children}
-            if not children or not own_runs.isdisjoint(runs):
-                return candidate
-        return None
 
     def _save_view(self, client: Client, sweep: Sweep, cursor: Cursor) -> None:
         """Save the columns of an experiment: what the sweep varies, and the most important metrics."""
@@ -152,8 +152,3 @@ class ParentRuns:
             client.send_tags(known, {"rlvr.state": state.state.value})
             client.send_status(known, tags.status(state.state), 0.0)
             self._closed.add(known)
-
-
-def _key_of_parent(sweep: Sweep) -> dict[str, str]:
-    """The tags of the parent run of a sweep, and of those of equal sweeps of other homes."""
-    return {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}

@@ -18,7 +18,7 @@ from rlvr.ledger import journal, layout
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, choices, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
-from rlvr.ledger.tags import MAX_VALUE, OURS, redact
+from rlvr.ledger.tags import MAX_VALUE, OURS, as_text, redact
 from rlvr.metrics import EVALUATION, VALIDATION, is_main_result
 
 DELETED = "DELETED"  # status, in a cursor, of a parent run that was deleted in MLflow: it is left alone
@@ -137,6 +137,7 @@ def tags_of(sweep: Sweep, report: Mapping[str, Any]) -> dict[str, str]:
         DESCRIPTION: description(sweep, report),
         VERDICTS: _counts(report),
         f"{OURS}name": sweep.name,
+        f"{OURS}created": as_text(sweep.created),
         f"{OURS}tags": str(sweep.info.get("tags") or ""),
     }
 

@@ -4,11 +4,10 @@ A pass (`Shipper.ship`) may be repeated, killed or run twice at once; MLflow end
 
 - the rows of a batch have the times of their lines, and the key of MLflow's metric table is (run, name, time, step,
   value): sending a batch again adds no row;
-- runs/<run_id>/mlflow.json, the cursor, lists the steps that have arrived, by the attempt that measured them. It is
-  replaced after a batch has arrived, never before. It contains no offset in the journal, whose lines may be deleted;
-- if the cursor is lost, the MLflow run is found by its tags rlvr.run_id and rlvr.created; if run.json is lost too, by
-  the cursor of its sweep; and if that is lost as well, by its rows. What has arrived is then read from MLflow;
-- a step that MLflow has is not sent again, even if its line was lost and another attempt has recorded it again;
+- runs/<run_id>/mlflow.json, the cursor, counts the records that have arrived, with a checksum. It is replaced after a
+  batch has arrived, never before;
+- if the cursor is lost, or the journal no longer begins with the records that have arrived, the MLflow run is deleted,
+  and the whole journal is sent to a new one. MLflow runs of a run are found by the tags rlvr.run_id and rlvr.created;
 - a lock lets only one pass at a time work on a home.
 
 `python -m sweeps sync --verify` compares journals and MLflow row by row (rlvr/tracker/verification.py).
@@ -23,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,10 +35,9 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact, without_secrets
 from rlvr.tracker import store, verification
-from rlvr.tracker.cursor import Cursor, send_changes, signature
+from rlvr.tracker.cursor import Cursor, checksum_of, send_changes, signature
 from rlvr.tracker.parent_runs import EXPERIMENT, ParentRuns
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
-from rlvr.tracker.verification import Difference, Row, rows_of
 
 if TYPE_CHECKING:
     from rlvr.tracker.client import Client
@@ -57,7 +55,7 @@ FAILURES = 3  # after so many runs in a row on which it fails, a store that answ
 
 
 @dataclass(frozen=True)
-class Run:
+class ShippedRun:
     """A run as it is on the ledger when a pass begins."""
 
     directory: Path
@@ -115,8 +113,8 @@ class Shipper:
         self._client: Client | None = None
         self._database: tuple[int, int] | None = None  # the SQLite file that the client opened
         self._num_clients = 0
-        # For runs whose journal has arrived as a whole: its reader, and the steps in the cursor at that time.
-        self._followers: dict[Path, tuple[journal.Follower, dict[str, list[list[int]]]]] = {}
+        # For runs whose journal has arrived as a whole: its reader, and the checksum in the cursor at that time.
+        self._followers: dict[Path, tuple[journal.Follower, int]] = {}
 
     def ship(self, run_dirs: Iterable[Path]) -> Report:
         """One pass over the runs. Returns within seconds if the store is down; never raises because of the store."""
@@ -138,9 +136,8 @@ class Shipper:
     def verify(self, run_dirs: Iterable[Path], *, repair: bool = False) -> tuple[dict[str, str], int]:
         """({run name: how its MLflow run differs from its journal, or why it was not compared}, number of equal rows).
 
-        Of a sweep, only whether its parent run is deleted. To be called after `ship`. repair: let the next pass make
-        them equal: it will send what MLflow lacks; an MLflow run with rows that the journal does not have is deleted
-        now, and created again then. A deleted parent run is restored. Raises StoreDown.
+        Of a sweep, only whether its parent run is deleted. To be called after `ship`. repair: let the next pass
+        make them equal: it will replace each MLflow run that differs by a new one. Raises StoreDown.
         """
         report = Report(redact(self.uri))
         unequal: dict[str, str] = {}
@@ -164,7 +161,7 @@ class Shipper:
         not_compared = {"not compared": " ".join(report.problems)} if report.problems else {}
         return unequal | not_compared, num_equal
 
-    def _compare(self, client: Client, run: Run, *, repair: bool) -> tuple[str, int]:
+    def _compare(self, client: Client, run: ShippedRun, *, repair: bool) -> tuple[str, int]:
         """(how the MLflow run differs from the journal, "" if it does not; number of equal rows)."""
         cursor = Cursor.load(run.directory, self.uri)
         try:
@@ -174,42 +171,35 @@ class Shipper:
             return self._clean(error), 0
         try:
             stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
-        except Refused as error:
-            if repair:
-                Cursor().save(run.directory, self.uri)
-            return self._clean(error), 0
-        records = journal.Follower(layout.journal(run.directory)).all()
-        difference = verification.difference(records, stored, cursor.arrived)
-        if difference and repair:
-            self._prepare_repair(client, run, cursor, difference)
-        return str(difference), len(stored - difference.foreign)
+        except Refused as error:  # it is deleted
+            fault, equal = self._clean(error), 0
+        else:
+            records = journal.Follower(layout.journal(run.directory)).all()
+            difference = verification.difference(records, stored, cursor.sent)
+            fault, equal = str(difference), len(stored - difference.foreign)
+        if fault and repair:
+            Cursor().save(run.directory, self.uri)
+        return fault, equal
 
-    def _prepare_repair(self, client: Client, run: Run, cursor: Cursor, difference: Difference) -> None:
-        """Let the next pass send what MLflow lacks. An MLflow run with rows that are in no journal is deleted."""
-        if difference.foreign:
-            client.delete_run(cursor.mlflow_run_id)
-            cursor = Cursor()
-        cursor.mark_missing({row.step for row in difference.lacking})
-        cursor.save(run.directory, self.uri)
-
-    def _readable(self, directories: Iterable[Path], report: Report) -> list[Run]:
+    def _readable(self, directories: Iterable[Path], report: Report) -> list[ShippedRun]:
         """The runs that can be read. States are read before journals: what is recorded later is for the next pass."""
-        present: list[Run] = []
+        present: list[ShippedRun] = []
         errors: list[Unreadable] = []
         for directory in directories:
             state = self.ledger.state(directory.name)
             try:
-                present.append(Run(directory, read_info(directory), state))
+                present.append(ShippedRun(directory, read_info(directory), state))
             except Unreadable as error:
                 errors.append(error)
         for line in lines_by_reason(errors):
             report.problems[line] = line
         return present
 
-    def _pass(self, present: Sequence[Run], run_ids: Sequence[str], report: Report, done: set[Path]) -> None:
+    def _pass(self, present: Sequence[ShippedRun], run_ids: Sequence[str], report: Report, done: set[Path]) -> None:
         """Ship the runs, and add them to `done`; update their sweeps. run_ids: also those of runs that are gone."""
         with self._alone():
             client = self._connect()
+            self.parents.begin_pass()
             by_id = {run.info.run_id: run for run in present}
             members = [(sweep, frozenset(sweep.run_ids)) for sweep in self._sweeps()]
             sweeps = [sweep for sweep, of_sweep in members if not of_sweep.isdisjoint(run_ids)]
@@ -235,7 +225,7 @@ class Shipper:
                 except (NoFiles, Refused) as error:
                     report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
                     if self.parents.note_deleted(client, sweep):
-                        report.problems[sweep.sweep_id] += " (to restore it: python -m sweeps sync --repair)"
+                        report.problems[sweep.sweep_id] += " (to create it again: python -m sweeps sync --repair)"
                     elif isinstance(error, Refused):
                         report.left[f"sweep {sweep.sweep_id}"] = 0
 
@@ -280,15 +270,25 @@ class Shipper:
         self._client.identities.clear()  # to be read once per pass: the database may have been replaced
         return self._client
 
-    def _ship_run(self, client: Client, run: Run, sweeps: Sequence[Sweep], report: Report) -> None:
+    def _ship_run(self, client: Client, run: ShippedRun, sweeps: Sequence[Sweep], report: Report) -> None:
         """Send what MLflow lacks of a run: lines, tags and status. sweeps: those that contain it, oldest first."""
-        cursor = self._cursor_of_run(client, run, sweeps)
+        sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
+        parent = None if sweep is None else self.parents.cursor(client, sweep)
+        cursor = Cursor.load(run.directory, self.uri)
+        if not cursor.is_of(client):
+            cursor = self._create(client, run, parent)
         report.shipped.setdefault(run.name, 0)
-        self._send_lines(client, run, cursor, report)
+        if not self._send_lines(client, run, cursor, report):
+            Cursor().save(run.directory, self.uri)
+            cursor = self._create(client, run, parent)
+            self._send_lines(client, run, cursor, report)
         if cursor.damaged:
             report.problems[run.name] = f"{run.name}: {', '.join(cursor.damaged)}: left out"
         current = {name: "" for name in tags.WITHDRAWN if name in cursor.tags}
         current |= tags.tags(run.info, run.state, sweeps)
+        if sweep is not None and parent is not None:
+            self.parents.note_run(sweep, run.info.run_id, cursor.mlflow_run_id)
+            current |= {"rlvr.sweep_id": sweep.sweep_id, "mlflow.parentRunId": parent.mlflow_run_id}
         if cursor.non_finite or "rlvr.non_finite" in cursor.tags:
             current["rlvr.non_finite"] = json.dumps(cursor.non_finite)[: tags.MAX_VALUE]
         if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # these lines may have been deleted since
@@ -296,26 +296,54 @@ class Shipper:
         status = tags.status(run.state.state)
         send_changes(client, run.directory, cursor, self.uri, current, status, run.state.end_time or 0.0)
 
-    def _send_lines(self, client: Client, run: Run, cursor: Cursor, report: Report) -> None:
-        """Send the lines of steps that have not arrived; the first one, if two attempts recorded a step."""
+    def _create(self, client: Client, run: ShippedRun, parent: Cursor | None) -> Cursor:
+        """Delete what MLflow has of a run and create its MLflow run, without lines. parent: of the parent run."""
+        config = read_config(run.directory)
+        values, cut = tags.params(config)
+        first_tags = {**tags.tags(run.info, run.state, []), **tags.choice_tags(config)}
+        if cut:
+            first_tags["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
+        if parent is None:
+            experiment_id = client.experiment(run.info.study or EXPERIMENT)
+        else:
+            experiment_id = parent.experiment_id  # it may have been renamed in the dashboard
+            first_tags["mlflow.parentRunId"] = parent.mlflow_run_id
+        # Equal runs of other homes have the same id, but another time of creation, and another parent run.
+        for name in {"rlvr.created", "mlflow.parentRunId"} & first_tags.keys():
+            key = {"rlvr.run_id": run.info.run_id, name: first_tags[name]}
+            for mlflow_run_id in client.find_all(experiment_id, key):
+                client.delete_run(mlflow_run_id)
+        mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
+        client.send_params(mlflow_run_id, values)
+        cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
+        cursor.save(run.directory, self.uri)
+        return cursor
+
+    def _send_lines(self, client: Client, run: ShippedRun, cursor: Cursor, report: Report) -> bool:
+        """Send the records that have not arrived. Returns False, and sends nothing, if MLflow has other records.
+
+        A journal with fewer records than MLflow is left alone: it may be an old view of a file server.
+        """
         path = layout.journal(run.directory)
         now = signature(path)
         if now in ([0, 0], cursor.journal):
-            return
+            return True
         # If the machine crashed after a line is in MLflow and before it is on disk, the resumed attempt would record
-        # the step again, with another time, and MLflow would show both.
+        # the step again, with another time.
         sync(path)
         # Removed until all has arrived: after a pass that fails half-way, the next one reads from the start again.
-        follower, arrived_then = self._followers.pop(run.directory, (journal.Follower(path), {}))
-        if arrived_then != cursor.steps:
+        follower, checksum = self._followers.pop(run.directory, (journal.Follower(path), 0))
+        if (follower.count, checksum) != (cursor.sent, cursor.checksum):
             follower = journal.Follower(path)
         torn = follower.read()
+        num_unseen = cursor.sent - (follower.count - len(follower.news))  # of the news, which MLflow has already
+        if num_unseen and follower.count >= cursor.sent and checksum_of(follower.news[:num_unseen]) != cursor.checksum:
+            return False
         cursor.damaged = [str(damage) for damage in follower.damaged]
         cursor.non_finite = dict(follower.non_finite)
         if torn and run.state.state is State.FINISHED:  # no attempt will complete it
             report.problems[run.name] = f"{run.name}: the last line of {path} is torn: left out"
-        arrived = cursor.arrived
-        for batch in _batches([record for record in follower.news if record.step not in arrived]):
+        for batch in _batches(follower.news[num_unseen:]):
             client.send_metrics(cursor.mlflow_run_id, batch)
             self.parents.measured.setdefault(cursor.experiment_id, set()).update(*(record.metrics for record in batch))
             cursor.add(batch)
@@ -324,80 +352,16 @@ class Shipper:
         may_grow = torn and tags.status(run.state.state) == "RUNNING"
         cursor.journal = [] if may_grow else now
         cursor.save(run.directory, self.uri)
-        self._followers[run.directory] = follower, cursor.steps
-
-    def _cursor_of_run(self, client: Client, run: Run, sweeps: Sequence[Sweep]) -> Cursor:
-        """The cursor of a run. If it is lost, or of another database: a new one, of the MLflow run found or created."""
-        cursor = Cursor.load(run.directory, self.uri)
-        if cursor.is_of(client):
-            return cursor
-        config = read_config(run.directory)
-        values, cut = tags.params(config)
-        first_tags = {**tags.tags(run.info, run.state, []), **tags.choice_tags(config)}
-        if cut:
-            first_tags["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
-        sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
-        parent = Cursor() if sweep is None else Cursor.load(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
-        if not parent.is_of(client):
-            parent = Cursor()
-        # Where the other runs of its sweep are: the experiment may have been renamed in the dashboard.
-        experiment_id = parent.experiment_id or client.experiment(run.info.study or EXPERIMENT)
-        cursor = Cursor(experiment_id, client.identity(experiment_id))
-        is_known = self._find_again(client, run, cursor, first_tags, parent)
-        if sweep is not None:  # only now: a parent run is found by the runs below it
-            parent = self.parents.cursor(client, sweep)
-            first_tags |= {"rlvr.sweep_id": sweep.sweep_id, "mlflow.parentRunId": parent.mlflow_run_id}
-        if not is_known:
-            cursor.mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
-        client.send_params(cursor.mlflow_run_id, values)
-        cursor.save(run.directory, self.uri)
-        if sweep is not None:
-            parent.runs[run.info.run_id] = cursor.mlflow_run_id
-            parent.save(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
-        return cursor
-
-    def _find_again(
-        self, client: Client, run: Run, cursor: Cursor, first_tags: Mapping[str, str], parent: Cursor
-    ) -> bool:
-        """Fill a new cursor with the MLflow run that this run has already, and the steps that have arrived there.
-
-        Returns False if there is none. parent: the cursor of the run's sweep, which may be empty. If the time of
-        creation differs, run.json was lost, or the whole run: then MLflow has rows that are in no journal. Such an
-        MLflow run is deleted, lest it be taken for one that still runs.
-        """
-        records = journal.Follower(layout.journal(run.directory)).all()
-        key = {name: first_tags[name] for name in ("rlvr.run_id", "rlvr.created") if name in first_tags}
-        known = client.find(cursor.experiment_id, key)
-        stored = client.rows(known) if known else set[Row]()
-        if known is None and (known := parent.runs.get(run.info.run_id)):
-            try:
-                stored = client.rows(known)
-            except Refused:  # deleted
-                return False
-            if stored and not any(rows_of(record) & stored for record in records):
-                client.delete_run(known)
-                return False
-            client.send_tags(known, key)
-        candidates = [] if known else client.find_all(cursor.experiment_id, {"rlvr.run_id": run.info.run_id})
-        for candidate in candidates:
-            stored = client.rows(candidate)
-            if any(rows_of(record) & stored for record in records):  # rows include times: they are of this journal
-                known = candidate
-                client.send_tags(known, key)
-                break
-        if known is None:
-            return False
-        cursor.mlflow_run_id = known
-        cursor.add(verification.arrived(records, stored))
+        self._followers[run.directory] = follower, cursor.checksum
         return True
 
-    def _lines_left(self, run: Run) -> int:
+    def _lines_left(self, run: ShippedRun) -> int:
         """Number of lines of a journal that are not in MLflow."""
         path, cursor = layout.journal(run.directory), Cursor.load(run.directory, self.uri)
         now = signature(path)
         if now in ([0, 0], cursor.journal):
             return 0
-        return max(0, path.read_bytes().count(b"\n") - len(cursor.arrived))
+        return max(0, path.read_bytes().count(b"\n") - cursor.sent)
 
     def _warning(self) -> str | None:
         """The warning about a SQLite file on a network filesystem, if it is on one."""

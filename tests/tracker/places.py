@@ -100,11 +100,12 @@ def query(database: Path, sql: str) -> list[tuple]:
 
 
 def stored(database: Path) -> dict[str, list[tuple]]:
-    """{rlvr.run_id: sorted (name, step, milliseconds, value) rows} of the metrics in an MLflow database."""
+    """{rlvr.run_id: sorted (name, step, milliseconds, value) rows} of the metrics of runs that are not deleted."""
     rows = query(
         database,
         "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join tags t "
-        "on t.run_uuid = m.run_uuid and t.key = 'rlvr.run_id'",
+        "on t.run_uuid = m.run_uuid and t.key = 'rlvr.run_id' join runs r on r.run_uuid = m.run_uuid "
+        "where r.lifecycle_stage = 'active'",
     )
     rows_of_run: dict[str, list[tuple]] = {}
     for run_id, key, step, stamp, value, is_nan in rows:
@@ -119,8 +120,11 @@ def expected(steps: Sequence[int] | range) -> list[tuple]:
 
 
 def num_runs(database: Path) -> int:
-    """MLflow runs, without the parent runs of sweeps."""
-    return query(database, "select count(*) from tags where key = 'rlvr.run_id'")[0][0]
+    """MLflow runs that are not deleted, without the parent runs of sweeps."""
+    sql = (
+        "select count(*) from tags join runs using (run_uuid) where key = 'rlvr.run_id' and lifecycle_stage = 'active'"
+    )
+    return query(database, sql)[0][0]
 
 
 def ship(home: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import JournalWriter, Record
-from rlvr.tracker.cursor import Cursor, is_behind, signature
+from rlvr.tracker.cursor import Cursor, checksum_of, is_behind, signature
 
 URI = "sqlite:////x.db"
 
 
-def records(steps: set[int], attempt: int) -> list[Record]:
-    return [Record(step, 0.0, attempt, {}) for step in steps]
+RECORDS = [Record(step, step + 0.5, 1, {"x": float(step)}) for step in range(5)]
 
 
-def test_unbroken_series_of_steps_are_two_numbers() -> None:
-    cursor = Cursor()
-    cursor.add(records({3, 1, 2, 7}, 1))
-    cursor.add(records({8}, 2))
-    assert cursor.steps == {"1": [[1, 3], [7, 7]], "2": [[8, 8]]}
-    assert cursor.arrived == {1, 2, 3, 7, 8}
-    cursor.mark_missing({2, 8})
-    assert cursor.steps == {"1": [[1, 1], [3, 3], [7, 7]]}
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 40))), max_size=6), st.sets(st.integers(0, 40)))
-def test_what_was_added_and_not_taken_back_has_arrived(added: list[tuple[int, set[int]]], lost: set[int]) -> None:
-    cursor = Cursor()
-    for attempt, steps in added:
-        cursor.add(records(steps, attempt))
-    cursor.mark_missing(lost)
-    assert cursor.arrived == set().union(*(steps for _, steps in added)) - lost
+def test_the_checksum_of_what_was_sent_does_not_depend_on_batches_and_changes_with_every_record() -> None:
+    whole, in_parts = Cursor(), Cursor()
+    whole.add(RECORDS)
+    for part in (RECORDS[:2], [], RECORDS[2:]):
+        in_parts.add(part)
+    assert whole == in_parts
+    assert whole.sent == 5
+    for other in (replace(RECORDS[1], time=9.5), replace(RECORDS[1], attempt=2), replace(RECORDS[1], metrics={"x": 0})):
+        assert checksum_of([RECORDS[0], other, *RECORDS[2:]]) != whole.checksum
+    assert checksum_of([RECORDS[0], *RECORDS[2:]]) != whole.checksum
 
 
 def test_each_store_has_its_own_cursor_and_that_of_another_version_is_ignored(tmp_path: Path) -> None:
-    first = Cursor("1", "x", "y", steps={"1": [[0, 4]]})
+    first = Cursor("1", "x", "y", sent=5)
     first.save(tmp_path, URI)
     Cursor("2").save(tmp_path, "sqlite:////z.db")
     assert Cursor.load(tmp_path, URI) == first
     assert Cursor.load(tmp_path, "sqlite:////z.db") == Cursor("2")
     text = (tmp_path / "mlflow.json").read_text()
-    (tmp_path / "mlflow.json").write_text(text.replace('"steps"', '"offset"'))
+    (tmp_path / "mlflow.json").write_text(text.replace('"sent"', '"offset"'))
     assert Cursor.load(tmp_path, URI) == Cursor()
 
 
