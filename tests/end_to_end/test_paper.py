@@ -269,6 +269,7 @@ def test_a_baseline_beside_a_recipe_is_clipped_as_printed(
     assert (knobs["clip_low"], knobs["clip_high"]) == (0.2, bound), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "recipe", "bounds"),
     [
@@ -305,6 +306,7 @@ def test_a_bound_typed_for_a_loss_that_has_none_is_refused_and_a_recipes_is_not(
         checker.check(*REGISTRY.compose(["paper=lad_math", "clip_high=0.3"]))
 
 
+@pytest.mark.slow
 def test_batches_divide_as_printed() -> None:
     pacs, dph = composed("pacs_4b"), composed("dph_sql")
     assert pacs["rollout"]["prompts"] / pacs["trainer"]["updates"] == 256  # mini batch size
@@ -374,6 +376,7 @@ def test_a_recipe_fits_its_gpus_and_takes_what_the_documentation_says(recipe: st
     assert documented()[recipe] == (cluster["ranks"], cluster["gpu_memory_gb"], *needs, *hours)
 
 
+@pytest.mark.slow
 def test_recipes_sample_with_vllm_where_the_papers_do() -> None:
     """MaxRL replaced it for mazes; all four papers train with veRL and vLLM else."""
     engines = {recipe: composed(recipe)["rollout"]["engine"]["_target_"].rpartition(".")[2] for recipe in RECIPES}
@@ -401,6 +404,7 @@ def test_a_study_keeps_the_length_and_the_evaluation_of_a_recipe(recipe: str, st
         assert studied[key] == alone[key], key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "recipe", "tables"),
     [
@@ -430,6 +434,7 @@ def test_a_study_of_baselines_has_an_arm_for_every_row_of_its_tables(
             assert one.arms
 
 
+@pytest.mark.slow
 def test_the_models_of_the_papers_tables_are_those_of_recipes() -> None:
     """Where a row stands for runs of a model, some recipe trains that model, under the name that the row expects."""
     wanted = {
