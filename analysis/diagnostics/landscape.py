@@ -30,11 +30,8 @@ def draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends:
 
 def _draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(landscape["divergence"]))
-    drawing = Figure(figsize=(style.WIDTH, 2.75 * ((len(names) + 1) // 2) + 0.5), layout="constrained")
-    grid = drawing.subplots((len(names) + 1) // 2, 2, squeeze=False).ravel()
-    for axes in grid[len(names) :]:
-        axes.set_visible(False)
-    for axes, name in zip(grid, names, strict=False):
+    drawing, grid = style.sheet(len(names), 2, height=2.75, more=0.5)
+    for axes, name in zip(grid, names, strict=True):
         loss, lines, last = (f[f["divergence"] == name] for f in (landscape, paths, ends))
         colours = _landscape(axes, loss, arms["reward"].tolist())
         bar = drawing.colorbar(colours, ax=axes, shrink=0.75, format="%.2g")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 
 import numpy as np
@@ -27,18 +26,13 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(all_matches: list[Match]) -> Figure:
     columns = min(len(all_matches), 3)
-    rows = math.ceil(len(all_matches) / columns)
-    drawing = Figure(figsize=(style.WIDTH, 1.9 * rows + 0.4), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False)
-    for axes, match in zip(grid.ravel(), all_matches, strict=False):
+    drawing, grid = style.sheet(len(all_matches), columns, height=1.9, more=0.4)
+    for axes, match in zip(grid, all_matches, strict=True):
         _panel(axes, match)
-    for axes in grid.ravel()[len(all_matches) :]:
-        axes.set_visible(False)
-    for axes in grid[:, 0]:
+    for axes in grid[::columns]:
         axes.set_ylabel("probability")
-    for j in range(columns):
-        lowest = max(i for i in range(rows) if i * columns + j < len(all_matches))
-        grid[lowest, j].set_xlabel("arm")
+    for axes in grid[-columns:]:  # the lowest of each column
+        axes.set_xlabel("arm")
     handles = [
         Patch(color="#D0D0D0"),
         Line2D([], [], color="#333333"),

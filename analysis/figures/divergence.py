@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.cells import Column, Row, value
+from analysis.report.cells import MetricColumn, Row, value
 from analysis.report.lines import INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
@@ -56,7 +56,7 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
 
     Returns the legend entries.
     """
-    column = Column(metric, tuple(setting.sources), setting.overall)
+    column = MetricColumn(metric, tuple(setting.sources), setting.overall)
     shown = {g.name: summary.over(g) if summary.etas else (g.best or g.arms[0],) for g in summary.groups}
     handles: dict[str, Artist] = {}
     for x, group in enumerate(summary.groups):

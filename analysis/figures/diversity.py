@@ -6,7 +6,6 @@ subtracted: the figure shows how far apart the answers of a policy are, not how 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -66,14 +65,9 @@ def projected(groups: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _draw(embeddings: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Figure:
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    drawing = Figure(figsize=(style.WIDTH, 2.3 * rows + 0.35), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False).flatten()
+    drawing, grid = style.sheet(len(shown), min(3, len(shown)), height=2.3, more=0.35)
     handles: dict[str, Artist] = {}
-    for axes in grid[len(shown) :]:
-        axes.set_visible(False)
-    for axes, (source, problem) in zip(grid, shown, strict=False):
+    for axes, (source, problem) in zip(grid, shown, strict=True):
         groups = {
             name: np.array(
                 frame.loc[(frame["source"] == source) & (frame["problem_id"] == problem), "embedding"].tolist(), float
@@ -84,8 +78,7 @@ def _draw(embeddings: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) 
             colour, marker = colour_and_marker(number)
             handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
         axes.set_title(problem, loc="left")
-        axes.set_aspect(
-            "equal", adjustable="datalim"
-        )  # otherwise rounding errors fill an axis along which nothing varies
+        # Otherwise rounding errors fill an axis along which nothing varies.
+        axes.set_aspect("equal", adjustable="datalim")
     legend(drawing, handles)
     return drawing

@@ -38,14 +38,10 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -> Figure:
     """panels: of each (setting, benchmark, arms, the k of pass@k)."""
-    rows = math.ceil(len(panels) / COLUMNS)
-    drawing = Figure(figsize=(style.WIDTH, 2.6 * rows + 0.35), layout="constrained")
-    grid = drawing.subplots(rows, min(COLUMNS, len(panels)), squeeze=False).flatten()
+    drawing, grid = style.sheet(len(panels), min(COLUMNS, len(panels)), height=2.6, more=0.35)
     handles: dict[str, Artist] = {}
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     titles = _titles([(source, setting) for setting, source, _, _ in panels])
-    for axes, title, (_, source, setting_arms, ks) in zip(grid, titles, panels, strict=False):
+    for axes, title, (_, source, setting_arms, ks) in zip(grid, titles, panels, strict=True):
         for number, arm in enumerate(setting_arms):
             cells = [cell(frames, arm, pass_at(k), (source,)) for k in ks]
             points = [(k, score) for k, score in zip(ks, cells, strict=True) if not score.empty]

@@ -54,21 +54,19 @@ def figure(frames: Frames) -> Figure | None:
     return style.with_style(lambda: _draw(frames, panels)) if panels else None
 
 
-def plain(value: float, position: int | None) -> str:
+def plain(value: float, position: float | None) -> str:
     """The label of a tick of a logarithmic axis: plain numbers, and only at 1, 2 and 5 times a power of ten."""
     del position
     return f"{value:g}" if f"{value:e}"[0] in "125" else ""
 
 
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
-    rows = math.ceil(len(panels) / 3)
     shown = ordered(arms(frames), swept(frames))
     names, looks = _names(shown), _looks(shown)
-    drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + 0.5), layout="constrained")
-    grid = drawing.subplots(rows, 3, squeeze=False).ravel()
+    drawing, grid = style.sheet(len(panels), 3, height=1.95, more=0.5)
     logged = _logged(frames)
     window = 1
-    for axes, (name, title) in zip(grid, panels, strict=False):
+    for axes, (name, title) in zip(grid, panels, strict=True):
         curves = logged.get(name, {})
         for arm, look in zip(shown, looks, strict=True):
             parts = [curves[run.run_id] for run in arm.drawn if run.run_id in curves]
@@ -82,8 +80,6 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
             axes.yaxis.set_major_formatter(plain)
             axes.yaxis.set_minor_formatter(plain)
         focus(axes)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     _legend(drawing, shown, names, window)
     return drawing
 

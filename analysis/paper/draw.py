@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paper.figures import Layout, PaperFigure, part_of, series_of
+from analysis.paper.figures import FigureLayout, PaperFigure, part_of, series_of
 from analysis.paper.printed import RAW, PrintedCell
 from analysis.report import style
 from analysis.report.grid import OURS
@@ -74,7 +74,13 @@ def marks(paper_figure: PaperFigure, table: Table) -> list[Mark]:
 
 
 def _mark(
-    cell: PrintedCell, layout: Layout, value: float, low: float = math.nan, high: float = math.nan, *, label: str = ""
+    cell: PrintedCell,
+    layout: FigureLayout,
+    value: float,
+    low: float = math.nan,
+    high: float = math.nan,
+    *,
+    label: str = "",
 ) -> Mark:
     position = part_of(cell, layout.panel), f"{series_of(cell, layout)}{label}", part_of(cell, layout.x)
     return Mark(*position, value, low, high, ours=bool(label), across=cell.row in layout.across)
@@ -89,17 +95,13 @@ def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
     panels = list(dict.fromkeys(mark.panel for mark in marks))
     bars = max(sum(mark.panel == panel for mark in marks) for panel in panels)
     columns = 1 if paper_figure.layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
     # Left out of the legend: with one arm of ours per row, its series look like the printed ones.
     hidden = {mark.series for mark in marks if mark.ours and mark.series.endswith(OURS)}
-    drawing = Figure(figsize=(style.WIDTH, 2.1 * rows + 0.7), layout="constrained")
+    drawing, grid = style.sheet(len(panels), columns, height=2.1, more=0.7)
     drawing.suptitle(f"{paper_figure.paper}, {paper_figure.title}: {paper_figure.says}", fontsize=9, x=0.01, ha="left")
-    grid = drawing.subplots(rows, columns, squeeze=False).ravel()
     colours = _colours(marks)
     handles: dict[str, Artist] = {}
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    for axes, panel in zip(grid, panels, strict=False):
+    for axes, panel in zip(grid, panels, strict=True):
         panel_marks = [mark for mark in marks if mark.panel == panel]
         handles |= PANELS[paper_figure.layout.kind](axes, panel_marks, paper_figure.layout, colours)
         axes.set_title(panel, loc="left")
@@ -127,7 +129,7 @@ def _y_label(paper_figure: PaperFigure, panel: str) -> str:
     return ", ".join(part for part in (metric, unit) if part)
 
 
-def _lines(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
+def _lines(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Mapping[str, Any]) -> dict[str, Artist]:
     """Draw a line per series over numeric x, or over all x where a mark is `across`; returns the legend entries."""
     handles: dict[str, Artist] = {}
     names = list(dict.fromkeys(mark.series for mark in marks))
@@ -152,7 +154,7 @@ def _lines(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[s
     return handles
 
 
-def _bars(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
+def _bars(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Mapping[str, Any]) -> dict[str, Artist]:
     """Draw bars grouped by x, one per series; ours are hatched and have their interval. Returns the legend entries."""
     handles: dict[str, Artist] = {}
     positions, names = (list(dict.fromkeys(getattr(mark, part) for mark in marks)) for part in ("x", "series"))
@@ -180,7 +182,7 @@ def _bars(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[st
     return handles
 
 
-def _means(axes: Axes, marks: Sequence[Mark], positions: Sequence[str], layout: Layout) -> dict[str, Artist]:
+def _means(axes: Axes, marks: Sequence[Mark], positions: Sequence[str], layout: FigureLayout) -> dict[str, Artist]:
     """Draw the mean of the printed numbers of each group of x, dashed; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for name, group in layout.means.items():

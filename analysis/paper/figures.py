@@ -18,7 +18,7 @@ LAYOUTS = ("lines", "bars")
 
 
 @dataclass(frozen=True)
-class Layout:
+class FigureLayout:
     """How the cells of a table are drawn.
 
     kind: one of LAYOUTS. panel, x, series: the part of a cell (`part_of`) that determines its panel, place and series.
@@ -54,7 +54,7 @@ class PaperFigure(PaperItem):
     """
 
     printed: PaperTable | None
-    layout: Layout | None
+    layout: FigureLayout | None
     ours: tuple[str, ...]
     command: str
     study: str
@@ -87,9 +87,9 @@ def _paper(file: Path) -> Iterator[PaperFigure]:
         )
 
 
-def _layout(words: Mapping[str, Any]) -> Layout:
+def _layout(words: Mapping[str, Any]) -> FigureLayout:
     assert words["kind"] in LAYOUTS, words
-    return Layout(**words)
+    return FigureLayout(**words)
 
 
 def part_of(cell: PrintedCell, name: str) -> str:
@@ -103,7 +103,7 @@ def part_of(cell: PrintedCell, name: str) -> str:
     return value[1] if value else ""
 
 
-def series_of(cell: PrintedCell, layout: Layout) -> str:
+def series_of(cell: PrintedCell, layout: FigureLayout) -> str:
     """The name of the series of a cell; of a row, without the knob that is along x."""
     name = part_of(cell, layout.series)
     return re.sub(rf",? *{re.escape(layout.x)} = \S+", "", name) if layout.series == "row" else name

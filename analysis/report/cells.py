@@ -26,7 +26,7 @@ BASE = "base policy (step 0)"
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A metric on the benchmarks `sources`, averaged where there are several. name: the head of the column."""
 
     metric: Metric
@@ -38,16 +38,16 @@ class Column:
         return str(self.metric), self.name
 
 
-def columns(metrics: Sequence[Metric], sources: Sequence[str]) -> list[Column]:
+def columns(metrics: Sequence[Metric], sources: Sequence[str]) -> list[MetricColumn]:
     """Each metric on each benchmark and, if there are several, on their average; a metric that is not measured by
     problem has one column, without a name.
     """
-    chosen: list[Column] = []
+    chosen: list[MetricColumn] = []
     for metric in metrics:
         if metric.per_problem:
-            chosen += [Column(metric, (source,), source) for source in sources]
+            chosen += [MetricColumn(metric, (source,), source) for source in sources]
         if not metric.per_problem or len(sources) > 1:
-            chosen.append(Column(metric, tuple(sources), AVERAGE if metric.per_problem else ""))
+            chosen.append(MetricColumn(metric, tuple(sources), AVERAGE if metric.per_problem else ""))
     return chosen
 
 
@@ -74,7 +74,7 @@ class Block:
     rows: tuple[Row, ...]
 
 
-def fill(frames: Frames, blocks: Iterable[Block], columns: Sequence[Column]) -> pd.DataFrame:
+def fill(frames: Frames, blocks: Iterable[Block], columns: Sequence[MetricColumn]) -> pd.DataFrame:
     """The cells of all blocks, one row each, with the columns COLUMNS, `bounded`, `undefined`, `base` and COMPARED.
 
     All rows that are compared to another one are one family of hypotheses, whatever their block: how a table is divided
@@ -122,7 +122,7 @@ _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
 }
 
 
-def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Column) -> list[dict[str, Any]]:
+def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: MetricColumn) -> list[dict[str, Any]]:
     """One record per row."""
     labels = [(block.title, row.label) for block, row in placed_rows]
     cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, placed_rows, strict=True)}
@@ -153,7 +153,7 @@ def _lacks_partner(row: Row, own: Cell, reference: Cell | None) -> bool:
     return not own.empty and not reference.empty
 
 
-def value(frames: Frames, row: Row, column: Column) -> Cell:
+def value(frames: Frames, row: Row, column: MetricColumn) -> Cell:
     """What a row scores in a column."""
     if row.base:
         if not column.metric.per_problem and column.metric.kind != Kind.EVALUATION:
@@ -186,7 +186,7 @@ def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
     return math.nan, math.nan
 
 
-def samples_of(frames: Frames, rows: Sequence[Row], column: Column) -> int:
+def samples_of(frames: Frames, rows: Sequence[Row], column: MetricColumn) -> int:
     """Samples per problem of the evaluations behind the rows: the most of any problem of the first run with samples; 0
     without samples, and for a metric that is not measured by sample.
     """

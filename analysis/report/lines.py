@@ -97,13 +97,10 @@ def focus(axes: Axes) -> None:
 def against_k(frames: Frames, lines_by_setting: LinesBySetting) -> Figure:
     """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
     panels = [(setting, line) for setting, lines in lines_by_setting for line in lines]
-    figure = Figure(figsize=(style.WIDTH, 2.9 * math.ceil(len(panels) / 2) + 0.3), layout="constrained")
-    grid = figure.subplots(math.ceil(len(panels) / 2), min(2, len(panels)), squeeze=False).ravel()
+    figure, grid = style.sheet(len(panels), min(2, len(panels)), height=2.9, more=0.3)
     handles: dict[str, Artist] = {}
-    for axes, (setting, line) in zip(grid, panels, strict=False):
+    for axes, (setting, line) in zip(grid, panels, strict=True):
         handles |= _pass_panel(axes, frames, setting, line)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     legend(figure, handles, f"band: {INTERVAL}")
     return figure
 

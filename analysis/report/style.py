@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -129,6 +130,16 @@ def _can_be_drawn(line: str) -> bool:
         return not is_math_text(line) or bool(MathTextParser("agg").parse(line))
     except ValueError:
         return False
+
+
+def sheet(number: int, columns: int, *, height: float, more: float) -> tuple[Figure, list[Axes]]:
+    """(figure, its panels, row by row). height: of a row, more: of what is not in rows, both in inches."""
+    rows = math.ceil(number / columns)
+    figure = Figure(figsize=(WIDTH, height * rows + more), layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in every[number:]:
+        axes.set_visible(False)
+    return figure, list(every[:number])
 
 
 def panels(settings: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:

@@ -42,6 +42,13 @@ class Cell:
     state: str = "missing"
     diverged: int = 0
 
+    @classmethod
+    def of(cls, scores: Scores, planned: int, reason: str = "not evaluated") -> Cell:
+        """The cell of scores by seed; with the reason as its state if they have no mean."""
+        mean = mean_of(scores)
+        state = "ok" if len(scores.seeds) == planned else "partial"
+        return cls(mean, scores, planned, 0, state if math.isfinite(mean) else reason)
+
     @property
     def seeds(self) -> int:
         return len(self.scores.seeds) if self.scores else 0

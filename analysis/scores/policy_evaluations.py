@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.frames.run import RunRow
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import Cell, mean_of
+from analysis.scores.cell import Cell
 from analysis.scores.contrast import Scores
 from rlvr.ledger import layout
 
@@ -59,6 +57,4 @@ def _cell(rows: pd.DataFrame, planned: int) -> Cell:
     scores = Scores(
         tuple(int(s) for s in values.index), problems if of_problems else ("",), values.to_numpy(float), benchmark
     )
-    mean = mean_of(scores)
-    state = "ok" if len(scores.seeds) == planned else "partial"
-    return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not evaluated")
+    return Cell.of(scores, planned)

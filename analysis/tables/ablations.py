@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.cells import BASE, Block, Column, Row, fill
+from analysis.report.cells import BASE, Block, MetricColumn, Row, fill
 from analysis.report.table import Table, with_notes
 from analysis.scores.ablation import Line, lines, metrics
 from analysis.scores.comparable import Comparable
@@ -51,7 +51,7 @@ class Ablation:
         return with_notes(Table(self.name, self.title, self.QUESTION, cells, ("",), (NOTE,), papers), frames)
 
     def _cells(self, frames: Frames, setting: Comparable, of_setting: Sequence[Line]) -> pd.DataFrame:
-        columns = [Column(metric, tuple(setting.sources), "") for metric in metrics(setting).values()]
+        columns = [MetricColumn(metric, tuple(setting.sources), "") for metric in metrics(setting).values()]
         return fill(frames, [self._block(setting, line) for line in of_setting], columns)
 
     def _block(self, setting: Comparable, line: Line) -> Block:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.cells import BASE, Block, Column, Row, fill, value
+from analysis.report.cells import BASE, Block, MetricColumn, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
 from analysis.scores.arm import Arm, arms, distinct_names
 from analysis.scores.comparable import Comparable, by_setting
@@ -29,7 +29,7 @@ class Ranking:
 
     setting: Comparable
     rows: tuple[Row, ...]
-    columns: dict[str, Column]
+    columns: dict[str, MetricColumn]
 
 
 def table(frames: Frames) -> Table | None:
@@ -77,7 +77,7 @@ def rankings(frames: Frames) -> list[Ranking]:
 def _ranking(frames: Frames, setting: Comparable) -> Ranking:
     metrics: Sequence[Metric] = (*setting.shown, *DIVERSITY, ENTROPY)
     columns = {
-        ENTROPY_NATS if metric == ENTROPY else str(metric): Column(metric, tuple(setting.sources), "")
+        ENTROPY_NATS if metric == ENTROPY else str(metric): MetricColumn(metric, tuple(setting.sources), "")
         for metric in metrics
     }
     accuracy = next(iter(columns.values()))

@@ -12,7 +12,7 @@ from analysis.frames.frame import records
 from analysis.frames.frames import Frames
 from analysis.frames.runs import IMPORTED
 from analysis.report.cells import BASE as BASE_ROW
-from analysis.report.cells import Block, Column, Row, cells_frame, columns, fill
+from analysis.report.cells import Block, MetricColumn, Row, cells_frame, columns, fill
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
@@ -128,11 +128,11 @@ def _has_base(frames: Frames, setting_arms: Sequence[Arm]) -> bool:
     return not setting_arms[0].first.knob("policy.digest")
 
 
-def _columns(frames: Frames, setting_arms: Sequence[Arm], metrics: Sequence[Metric]) -> list[Column]:
+def _columns(frames: Frames, setting_arms: Sequence[Arm], metrics: Sequence[Metric]) -> list[MetricColumn]:
     """A column per metric and benchmark, and their average; of more than MOST_BENCHMARKS the average alone."""
     sources, _ = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
     if len(sources) == 1:
-        return [Column(metric, tuple(sources), "") for metric in metrics]
+        return [MetricColumn(metric, tuple(sources), "") for metric in metrics]
     all_columns = columns(metrics, sources)
     return [c for c in all_columns if c.name not in sources or len(sources) <= MOST_BENCHMARKS]
 

@@ -24,7 +24,7 @@ FAMILIES = {"strict": STRICT, "weak": WEAK}
 
 
 @dataclass(frozen=True)
-class Group:
+class DivergenceArms:
     """A divergence (and variant) at all of its η. best: the arm with the chosen η; None where no arm has a result."""
 
     name: str
@@ -39,15 +39,15 @@ class Summary:
     """The divergences of a setting. etas: those that every group has, descending; without any there is no mean over η.
     validated: whether the best η were chosen on the validation split, not on what is reported."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[DivergenceArms, ...]
     etas: tuple[float, ...]
     validated: bool
 
-    def over(self, group: Group) -> tuple[Arm, ...]:
+    def over(self, group: DivergenceArms) -> tuple[Arm, ...]:
         """The arms of a group at the shared η, over which its mean is taken."""
         return tuple(a for a in group.arms if a.eta in self.etas)
 
-    def family(self, name: str) -> list[Group]:
+    def family(self, name: str) -> list[DivergenceArms]:
         return [group for group in self.groups if group.family == name]
 
 
@@ -81,13 +81,13 @@ def summarise(frames: Frames, setting: Comparable) -> Summary:
     )
 
 
-def _group(arms: list[Arm], means: Mapping[Arm, float]) -> Group:
+def _group(arms: list[Arm], means: Mapping[Arm, float]) -> DivergenceArms:
     """means: by arm, the score by which the best η is chosen."""
     scored_arms = [a for a in arms if math.isfinite(means.get(a, math.nan))]
     best = max(scored_arms, key=lambda a: means[a]) if scored_arms else None
     divergence = arms[0].divergence
     family = next((f for f, members in FAMILIES.items() if divergence in members), "")
-    return Group(label(divergence, arms[0]), family, tuple(arms), best, len(scored_arms))
+    return DivergenceArms(label(divergence, arms[0]), family, tuple(arms), best, len(scored_arms))
 
 
 def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
@@ -129,7 +129,7 @@ def _family_rows(summary: Summary, rows: dict[str, Row]) -> list[Row]:
     return ordered_rows
 
 
-def _best_name(group: Group) -> str:
+def _best_name(group: DivergenceArms) -> str:
     if group.best is None:
         return group.name
     remark = "" if group.num_scored == len(group.arms) else f", best of {group.num_scored} of {len(group.arms)}"

@@ -15,7 +15,7 @@ from analysis.frames.run import RunRow
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import Arm, settings
-from analysis.scores.cell import Cell, cell, last_points, mean_of
+from analysis.scores.cell import Cell, cell, last_points
 from analysis.scores.contrast import Scores
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
 from analysis.scores.policy_evaluations import BASE, evaluations, label, policy_of
@@ -28,6 +28,7 @@ QUESTION = "What does each policy solve, and with how many samples?"
 NEEDS = "policies that `python -m rlvr.evaluate` sampled"
 MOST_SIZES = 6  # columns of pass@k
 KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
+NOT_REACHED = "not reached"  # instead of a number
 REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
 
@@ -146,7 +147,7 @@ def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
         values = [
             np.where(_known(p) & ((p.first.c > 0) == solved_before), (p.now.c > 0).astype(float), np.nan) for p in pairs
         ]
-        cells[name] = _cell(Scores(seeds, problems, np.stack(values), benchmark), planned)
+        cells[name] = Cell.of(Scores(seeds, problems, np.stack(values), benchmark), planned, NOT_REACHED)
     return cells
 
 
@@ -178,7 +179,7 @@ def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
     reached = sum(map(math.isfinite, values))
     if 0 < reached < len(values):  # a mean over those that reached it would leave out the others
         return Cell(planned=planned, state=f"reached by {reached} of {len(values)}")
-    return _cell(scores, planned)
+    return Cell.of(scores, planned, NOT_REACHED)
 
 
 def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
@@ -218,10 +219,4 @@ def _numbers(frames: Frames, arm: Arm, read: Callable[[RunRow, int], float]) -> 
     seeds = tuple(run.seed for run, is_logged in zip(evaluated, logged, strict=True) if is_logged)
     if not seeds:
         return Cell(planned=len(arm.runs), state="not evaluated")
-    return _cell(Scores(seeds, ("",), values[logged]), len(arm.runs))
-
-
-def _cell(scores: Scores, planned: int) -> Cell:
-    mean = mean_of(scores)
-    state = "ok" if len(scores.seeds) == planned else "partial"
-    return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not reached")
+    return Cell.of(Scores(seeds, ("",), values[logged]), len(arm.runs), NOT_REACHED)

@@ -42,9 +42,7 @@ def table(frames: Frames) -> Table | None:
 
 def _cell(tried: Tried) -> Cell:
     """A cell of one number per run; empty unless all runs have one."""
-    known = np.array([score for score in tried.scores if np.isfinite(score)])
     planned = len(tried.scores)
-    if len(known) < planned:
+    if not np.isfinite(tried.scores).all():
         return Cell(planned=planned, state="not evaluated")
-    scores = Scores(tuple(range(planned)), ("",), known[:, None])
-    return Cell(float(known.mean()), scores, planned, state="ok")
+    return Cell.of(Scores(tuple(range(planned)), ("",), np.array(tried.scores)[:, None]), planned)

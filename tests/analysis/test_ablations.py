@@ -20,7 +20,7 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
 from analysis.report import lines, style
-from analysis.report.cells import Block, Column, Row, fill
+from analysis.report.cells import Block, MetricColumn, Row, fill
 from analysis.report.grid import grids, published_averages
 from analysis.report.table import Table
 from analysis.scores.arm import arms
@@ -131,7 +131,7 @@ def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
     """Otherwise the cells of one would be printed for both."""
     frames = swept(tmp_path, ("grpo", 4, {}), ("rloo", 5, {}))
     rows = tuple(Row("ours", (arm,)) for arm in arms(frames))
-    columns = [Column(metric, ("maze7",), "maze7") for metric in by_setting(frames)[0].metrics[:1]]
+    columns = [MetricColumn(metric, ("maze7",), "maze7") for metric in by_setting(frames)[0].metrics[:1]]
     with pytest.raises(ValueError, match="two rows of a table have one name: .*'ours'"):
         fill(frames, [Block("", rows)], columns)
 
