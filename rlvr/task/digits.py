@@ -1,18 +1,21 @@
 """Handwritten digits as a language task: intensity words in, one class word out (MaxRL's exact-likelihood study).
 
-The data are the 1,797 images of 8 x 8 pixels in scikit-learn (its `load_digits`, the test part of the UCI set "Optical
-Recognition of Handwritten Digits"): real images, and nothing to download. Every answer is known, so cross-entropy can
-be compared with reinforcement learning on the same policy. Two or three images side by side are numbers of 100 and 1000
-classes, where a policy that guesses is hardly ever right.
+The data are the 1,797 images of 8 x 8 pixels of the test part of "Optical Recognition of Handwritten Digits" (E.
+Alpaydin and C. Kaynak, 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, licence CC BY 4.0), in the order of
+scikit-learn's `load_digits`. Every answer is known, so cross-entropy can be compared with reinforcement learning on the
+same policy. Two or three images side by side are numbers of 100 and 1000 classes, where a policy that guesses is hardly
+ever right.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -21,6 +24,7 @@ from pydantic import PositiveInt
 from rlvr.records import Outcome, Problem, Reward, Split, binary
 from rlvr.task.procedural import Dice
 
+DATA = Path(__file__).with_name("digits.txt.gz")
 INK = tuple(f"INK_{level}" for level in range(17))  # 0 is paper, 16 the darkest
 TEST_EVERY = 5  # of each class, every fifth image is held out
 HELD_OUT_NUMBERS = 2048  # of several images, in validation and in test
@@ -151,17 +155,10 @@ def judge(problem: Problem, text: str, classes: Collection[str]) -> Outcome:
 
 @lru_cache
 def _images() -> tuple[tuple[tuple[int, ...], int], ...]:
-    """(64 intensities 0 to 16, digit) of every image."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ValueError(
-            "task=digits reads images that are part of scikit-learn, which is not installed. "
-            "Type: pip install 'scikit-learn>=1.5'"
-        ) from error
-    arrays: Any = load_digits(return_X_y=True)  # the type stub declares a dictionary only
-    pixels, digits = (array.astype(int).tolist() for array in arrays)
-    return tuple((tuple(image), digit) for image, digit in zip(pixels, digits, strict=True))
+    """(64 intensities 0 to 16, digit) of every image. A line of the file: 64 characters from 0 to g, and the digit."""
+    with gzip.open(DATA, "rt", encoding="ascii") as file:
+        lines = [line.split() for line in file]
+    return tuple((tuple(int(ink, 17) for ink in picture), int(digit)) for picture, digit in lines)
 
 
 @lru_cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
+from rlvr.task import arithmetic
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
-from rlvr.task.countdown import parse
 from rlvr.task.fence import last_tagged
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
@@ -257,8 +256,8 @@ class ReasoningGym(Procedural[Item]):
 
 def _canonical_text(answer: str) -> str:
     """The same text for answers that differ only in white space, the order of terms (arithmetic) or of keys (JSON)."""
-    with suppress(ValueError, ArithmeticError, RecursionError):
-        return parse(re.findall(r"\d+|\S", answer))[0].text
+    with suppress(ValueError):
+        return arithmetic.canonical(answer)
     with suppress(ValueError, RecursionError):
         return json.dumps(json.loads(answer), sort_keys=True)
     return "".join(answer.split())

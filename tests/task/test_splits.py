@@ -15,11 +15,11 @@ from tests.support.tasks import CONF, make_task
 
 MADE = {
     "coins": {"test_problems": 40},
-    "countdown": {"num_numbers": 3, "least": 1, "test_problems": 40},
     "digits": {"images": 2, "validation": 0.2},
     "maze": {"test_problems": 40},
     "skills": {"test_problems": 10},
     "styles": {"test_problems": 40},
+    "sums": {"level": 2, "test_problems": 40},
 }
 ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     "choice": lambda i: {"question": f"Number {i}?", "choices": ["a", "b"], "answer": i % 2},
