@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
-
-from annotated_types import Interval
-from pydantic import PositiveInt
+from dataclasses import dataclass
+from typing import Any
 
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.fence import last_tagged
 from rlvr.task.math import last_boxed
 from rlvr.task.procedural import Dice
-from rlvr.task.prompt_length import LongPrompts, PromptLimit
-from rlvr.task.sources import Cell, Column, Selection, check_template, problems
-from rlvr.task.verified import Loaded
+from rlvr.task.sources import Cell, Column, check_template
+from rlvr.task.verified import Prompted
 
 QUESTION_FIELDS = ("question", "Question", "prompt", "problem", "question_stem")
 CHOICES_FIELDS = ("choices", "options")
@@ -24,66 +21,51 @@ INCORRECT_FIELDS = [(f"Incorrect Answer {i}", f"incorrect_answer_{i}") for i in 
 LETTERS = "ABCDEFGHIJKLMNOP"
 
 
-class Choice(Loaded):
-    """Questions with a few choices, of which one is right.
+@dataclass(kw_only=True, eq=False)
+class Choice(Prompted):
+    """Questions with a few choices, of which one is right. Other knobs: `rlvr.task.verified`.
 
-    train, test: see `rlvr.task.sources.problems`. A row has its choices as a list, as {"text": [...], "label": [...]},
-        as columns A, B, ..., or as columns of the right answer and of the wrong ones (GPQA). The right choice is
-        identified by its letter, its number from 0, or its text. Null choices are left out of the prompt, which counts
-        the others A, B, ...; the answer's letter and number are those of the row.
+    A row has its choices as a list, as {"text": [...], "label": [...]}, as columns A, B, ..., or as columns of the
+    right answer and of the wrong ones (GPQA). The right choice is identified by its letter, its number from 0, or its
+    text. Null choices are left out of the prompt, which counts the others A, B, ...; the answer's letter and number are
+    those of the row.
     template: the prompt, with {problem} and {choices}, which becomes lines such as `A) Paris`.
     question_field, choices_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names
         that exists.
     shuffle: order the choices by a hash of the question. Choices that have no order in the data (GPQA) always are.
-    max_tokens: default limit of a response.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
+
+    question_field: str | None
+    choices_field: str | None
+    answer_field: str | None
+    shuffle: bool
 
     name = "choice"
 
-    def __init__(
-        self,
-        *,
-        train: str | Sequence[str] | Mapping[str, str],
-        test: str | Sequence[str] | Mapping[str, str],
-        template: str,
-        question_field: str | None,
-        choices_field: str | None,
-        answer_field: str | None,
-        shuffle: bool,
-        max_tokens: PositiveInt,
-        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
-        train_problems: PositiveInt | None = None,
-        max_prompt_tokens: PositiveInt | None = None,
-        long_prompts: LongPrompts = "refuse",
-        reader: Mapping[str, Any] | None = None,
-    ) -> None:
-        check_template(template)
-        if "{choices}" not in template:
-            raise ValueError(f"task.template={template!r} must contain {{choices}}, where the choices go.")
-        self.max_tokens = max_tokens
+    def __post_init__(self) -> None:
+        check_template(self.template)
+        if "{choices}" not in self.template:
+            raise ValueError(f"task.template={self.template!r} must contain {{choices}}, where the choices go.")
         columns = [
-            Column("question_field", question_field, QUESTION_FIELDS),
-            Column("answer_field", answer_field, ANSWER_FIELDS),
-            Column("choices_field", choices_field, CHOICES_FIELDS, optional=True),
+            Column("question_field", self.question_field, QUESTION_FIELDS),
+            Column("answer_field", self.answer_field, ANSWER_FIELDS),
+            Column("choices_field", self.choices_field, CHOICES_FIELDS, optional=True),
             *(Column("choices_field", None, names, optional=True) for names in INCORRECT_FIELDS),
             *(Column("choices_field", None, (letter, letter.lower()), optional=True) for letter in LETTERS),
         ]
+        self.load(columns, self._posed)
 
-        def make(question: Cell, answer: Cell, choices_cell: Cell, *other_columns: Cell) -> tuple[str, dict[str, Any]]:
-            text = question.prompt()
-            choices, right, ordered = _choices(answer, choices_cell, other_columns)
-            if shuffle or not ordered:
-                order = Dice(f"choices of {text}").sample(range(len(choices)), len(choices))
-                choices, right = [choices[i] for i in order], order.index(right)
-            lines = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
-            prompt = template.replace("{choices}", lines).replace("{problem}", text)
-            return prompt, {"letter": LETTERS[right], "choices": choices}
-
-        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
-        selection = Selection(validation, train_problems, limit)
-        super().__init__(problems(train, test, columns, make, selection))
+    def _posed(
+        self, question: Cell, answer: Cell, choices_cell: Cell, *other_columns: Cell
+    ) -> tuple[str, dict[str, Any]]:
+        text = question.prompt()
+        choices, right, ordered = _choices(answer, choices_cell, other_columns)
+        if self.shuffle or not ordered:
+            order = Dice(f"choices of {text}").sample(range(len(choices)), len(choices))
+            choices, right = [choices[i] for i in order], order.index(right)
+        lines = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+        prompt = self.template.replace("{choices}", lines).replace("{problem}", text)
+        return prompt, {"letter": LETTERS[right], "choices": choices}
 
     def answer(self, problem: Problem, response: str) -> str | None:
         """The letter of the choice that the response names; None if it names none."""

@@ -7,17 +7,16 @@ import builtins
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
-from annotated_types import Interval
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
-from rlvr.task.prompt_length import LongPrompts, PromptLimit
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template
 from rlvr.task.verified import Verified
-from rlvr.task.verify.pool import Pool, niceness_for
+from rlvr.task.verify.pool import niceness_for
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
@@ -27,52 +26,31 @@ STDIO = "Write a Python program that reads standard input and writes standard ou
 FUNCTION = "Write Python code that defines `{name}`."
 
 
+@dataclass(kw_only=True, eq=False)
 class Code(Verified):
     """Problems whose tests are pairs of input and output, assertions, or a test function.
 
-    train, test: see `rlvr.task.sources.problems`.
     template: the prompt, with {problem} and {interface}: a sentence that asks for a program or for a certain function.
     prompt_field, tests_field, entry_field: columns, "a.b" for a nested one; None: the first of the usual names that
         exists.
-    max_tokens: default limit of a response.
-    workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer over all its tests, address space
-        of a process.
     cpu_s: CPU seconds of the program, for each pair of standard input and output, or for all calls of a function.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
+    timeout_s: wall-clock limit of an answer over all its tests. Other knobs: `rlvr.task.verified`.
     """
+
+    prompt_field: str | None
+    tests_field: str | None
+    entry_field: str | None
+    cpu_s: PositiveInt
 
     name = "code"
 
-    def __init__(
-        self,
-        *,
-        train: str | Sequence[str] | Mapping[str, str],
-        test: str | Sequence[str] | Mapping[str, str],
-        template: str,
-        prompt_field: str | None,
-        tests_field: str | None,
-        entry_field: str | None,
-        max_tokens: PositiveInt,
-        workers: PositiveInt,
-        timeout_s: PositiveFloat,
-        cpu_s: PositiveInt,
-        memory_gb: PositiveFloat,
-        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
-        train_problems: PositiveInt | None = None,
-        max_prompt_tokens: PositiveInt | None = None,
-        long_prompts: LongPrompts = "refuse",
-        reader: Mapping[str, Any] | None = None,
-    ) -> None:
-        check_template(template)
-        if cpu_s < 1:
-            raise ValueError(f"task.cpu_s={cpu_s} must be 1 or more.")
-        Sandbox(cpu_s).check()
-        self.max_tokens = max_tokens
+    def __post_init__(self) -> None:
+        check_template(self.template)
+        Sandbox(self.cpu_s).check()
         columns = [
-            Column("prompt_field", prompt_field, PROMPT_FIELDS),
-            Column("tests_field", tests_field, TESTS_FIELDS),
-            Column("entry_field", entry_field, ENTRY_FIELDS, optional=True),
+            Column("prompt_field", self.prompt_field, PROMPT_FIELDS),
+            Column("tests_field", self.tests_field, TESTS_FIELDS),
+            Column("entry_field", self.entry_field, ENTRY_FIELDS, optional=True),
             *(Column("tests_field", None, (name,), optional=True) for name in BEFORE_FIELDS),
         ]
 
@@ -81,21 +59,17 @@ class Code(Verified):
             setup = "".join(f"{line}\n" for cell in before for line in _code_lines(cell))
             answer = tests_of(tests, text, entry.text() if entry.value is not None else None, setup)
             interface = FUNCTION.format(name=answer["names"][0]) if "names" in answer else STDIO
-            return template.replace("{interface}", interface).replace("{problem}", text), answer
+            return self.template.replace("{interface}", interface).replace("{problem}", text), answer
 
-        self._cpu_s = cpu_s
-        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
-        pool = Pool("rlvr.task.verify.program", **limits, nice=niceness_for(workers))
-        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
-        selection = Selection(validation, train_problems, limit)
-        super().__init__(problems(train, test, columns, make, selection), pool)
+        self.start_pool("program", nice=niceness_for(self.workers))
+        self.load(columns, make)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 if the response's last block of Python code passes every test, else 0, with the reason."""
         programs = [last_block(text, ("python", "py", "python3", "")) for _, text in answers]
         return self.judge(
             [
-                None if program is None else {"program": program, "tests": problem.answer, "cpu_s": self._cpu_s}
+                None if program is None else {"program": program, "tests": problem.answer, "cpu_s": self.cpu_s}
                 for (problem, _), program in zip(answers, programs, strict=True)
             ]
         )

@@ -5,101 +5,70 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
-
-from annotated_types import Interval
-from pydantic import PositiveFloat, PositiveInt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.fence import last_tagged
-from rlvr.task.prompt_length import LongPrompts, PromptLimit
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template
 from rlvr.task.verified import Verified
 from rlvr.task.verify.math_syntax import fault
 from rlvr.task.verify.math_text import inside, plain, squeezed
-from rlvr.task.verify.pool import Pool
 
 log = logging.getLogger("rlvr")
 
-UNEVALUATED = ("wrong", "right")
 ANSWER_FIELDS = ("answer", "final_answer", "solution", "reward_model.ground_truth")
 
 
+@dataclass(kw_only=True, eq=False)
 class Math(Verified):
-    """Problems of a training set and of one or several benchmarks.
+    """Problems of a training set and of one or several benchmarks. Other knobs: `rlvr.task.verified`.
 
-    train, test: see `rlvr.task.sources.problems`.
-    template: the prompt, with {problem} where the problem goes.
     prompt_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names that exists.
     tolerance_field: column with the largest allowed distance of a number from the right one (OlympiadBench: error);
         null in a row: the number must be equal. None: no column, all numbers must be equal.
     boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
         False, math-verify searches the whole response, and takes the last number of a truncated text as its answer.
-    unevaluated: "wrong" or "right": the verdict on an answer of the right value with operators left to evaluate that
-        the right answer does not have (sums, integrals, limits, binomials, factorials and the like).
-    max_tokens: default limit of a response.
-    workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
+    unevaluated: the verdict on an answer of the right value with operators left to evaluate that the right answer does
+        not have (sums, integrals, limits, binomials, factorials and the like).
     """
+
+    prompt_field: str | None
+    answer_field: str | None
+    boxed: bool
+    unevaluated: Literal["wrong", "right"] = "wrong"
+    tolerance_field: str | None = None
 
     name = "math"
 
-    def __init__(
-        self,
-        *,
-        train: str | Sequence[str] | Mapping[str, str],
-        test: str | Sequence[str] | Mapping[str, str],
-        template: str,
-        prompt_field: str | None,
-        answer_field: str | None,
-        boxed: bool,
-        max_tokens: PositiveInt,
-        workers: PositiveInt,
-        timeout_s: PositiveFloat,
-        memory_gb: PositiveFloat,
-        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
-        train_problems: PositiveInt | None = None,
-        max_prompt_tokens: PositiveInt | None = None,
-        long_prompts: LongPrompts = "refuse",
-        reader: Mapping[str, Any] | None = None,
-        unevaluated: str = "wrong",
-        tolerance_field: str | None = None,
-    ) -> None:
-        check_template(template)
-        if unevaluated not in UNEVALUATED:
-            raise ValueError(f"task.unevaluated={unevaluated} must be {' or '.join(UNEVALUATED)}.")
-        self.max_tokens = max_tokens
-        self._boxed, self._unevaluated = boxed, unevaluated
+    def __post_init__(self) -> None:
+        check_template(self.template)
         self._reported = set[str]()  # ids of the problems whose right answers were reported as unreadable
-        columns = [
-            Column("prompt_field", prompt_field, PROMPT_FIELDS),
-            Column("answer_field", answer_field, ANSWER_FIELDS),
-            Column("tolerance_field", None, (tolerance_field or "",), optional=True),
-        ]
         self._tolerances: dict[str, float] = {}  # by prompt
+        columns = [
+            Column("prompt_field", self.prompt_field, PROMPT_FIELDS),
+            Column("answer_field", self.answer_field, ANSWER_FIELDS),
+            Column("tolerance_field", None, (self.tolerance_field or "",), optional=True),
+        ]
 
         def make(problem: Cell, answer: Cell, tolerance: Cell) -> tuple[str, str]:
-            prompt = template.replace("{problem}", problem.prompt())
+            prompt = self.template.replace("{problem}", problem.prompt())
             if tolerance.value is not None:
                 self._tolerances[prompt] = _tolerance(tolerance)
             return prompt, _answer(answer)
 
-        pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
-        selection = Selection(validation, train_problems, limit)
-        super().__init__(problems(train, test, columns, make, selection), pool)
-        if tolerance_field is not None and not self._tolerances:
-            self.close()
+        self.start_pool("math_answer")
+        self.load(columns, make)
+        if self.tolerance_field is not None and not self._tolerances:
             raise ValueError(
-                f"task.tolerance_field={tolerance_field}: no row of task.train or task.test has a tolerance in such a "
-                "column. Correct the name, or drop it."
+                f"task.tolerance_field={self.tolerance_field}: no row of task.train or task.test has a tolerance in "
+                "such a column. Correct the name, or drop it."
             )
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where math-verify finds the response's answer equal to the right one, else 0, with the reason."""
-        texts = [final_answer(text) if self._boxed else text for _, text in answers]
+        texts = [final_answer(text) if self.boxed else text for _, text in answers]
         replies = self.replies(
             [
                 None if text is None else self._request(problem, text)
@@ -117,11 +86,11 @@ class Math(Verified):
     def answer(self, problem: Problem, response: str) -> str | None:
         """The final answer without white space, numbers in the form that is compared; None if `boxed` is False or the
         response has no final answer."""
-        text = final_answer(response) if self._boxed else None
+        text = final_answer(response) if self.boxed else None
         return None if text is None else squeezed(plain(inside(text)))
 
     def _reward(self, outcome: Outcome) -> Reward:
-        if outcome == "unevaluated" and self._unevaluated == "right":
+        if outcome == "unevaluated" and self.unevaluated == "right":
             outcome = "correct"
         return binary(outcome)
 

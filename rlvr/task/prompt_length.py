@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlvr.records import NotAvailable, Problem
 from rlvr.task.chat_template import ChatTemplate
@@ -99,10 +99,6 @@ class PromptLimit:
         return cls(max_prompt_tokens, long_prompts, Reader(**fields))
 
     def __post_init__(self) -> None:
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
-            raise ValueError(f"task.max_prompt_tokens={self.max_prompt_tokens} must be 1 or more, or null.")
-        if self.long_prompts not in get_args(LongPrompts):
-            raise ValueError(f"task.long_prompts={self.long_prompts} must be {' or '.join(get_args(LongPrompts))}.")
         needs_tokenizer = self.max_prompt_tokens is not None or self.long_prompts == "drop"
         if needs_tokenizer and self.reader.file("tokenizer.json") is None:
             lacking = "a model of Hugging Face: pass model=hf model.path=..."

@@ -103,12 +103,6 @@ class Selection:
     train_problems: int | None = None
     limit: PromptLimit = field(default_factory=PromptLimit)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"task.validation={self.validation} is a share of the training data, 0 to less than 1.")
-        if self.train_problems is not None and self.train_problems < 1:
-            raise ValueError(f"task.train_problems={self.train_problems} must be 1 or more, or null for all.")
-
     def splits(self, train: Sequence[Posed], test: Sequence[Posed]) -> dict[Split, list[Problem]]:
         """The three splits. Raises ValueError if a knob leaves nothing in a split, or for long prompts."""
         self.limit.check_test([posed.problem for posed in test])

@@ -8,68 +8,56 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
-from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.math import ANSWER_FIELDS
 from rlvr.task.procedural import Dice
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, problems
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column
 from rlvr.task.verified import Loaded
 
 REMEDY = "For other texts take a language model: task=math or task=choice, with model=hf model.path=..."
 
 
+@dataclass(kw_only=True, eq=False)
 class Spelled(Loaded):
-    """Problems of a training set and of one or several benchmarks.
+    """Problems of a training set and of one or several benchmarks. Other knobs: `rlvr.task.verified`.
 
-    train, test: see `rlvr.task.sources.problems`. prompt_field, answer_field: columns; None: the first of the usual
-        names that exists.
+    prompt_field, answer_field: columns; None: the first of the usual names that exists.
     mistakes: share of the demonstrations that have the answer of a training problem drawn at random.
     max_tokens: default limit of a response. Each character is a token, and so is the end word.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
     """
+
+    prompt_field: str | None
+    answer_field: str | None
+    mistakes: Annotated[float, Interval(ge=0, lt=1)]
 
     name = "spelled"
     end_word = END_WORD
     vocabulary = VOCABULARY
 
-    def __init__(
-        self,
-        *,
-        train: str | Sequence[str] | Mapping[str, str],
-        test: str | Sequence[str] | Mapping[str, str],
-        prompt_field: str | None,
-        answer_field: str | None,
-        mistakes: Annotated[float, Interval(ge=0, lt=1)],
-        max_tokens: PositiveInt,
-        validation: Annotated[float, Interval(ge=0, lt=1)],
-        train_problems: PositiveInt | None,
-    ) -> None:
-        if not 0 <= mistakes < 1:
-            raise ValueError(f"task.mistakes={mistakes}: a share of the demonstrations, from 0 to less than 1.")
-        self.max_tokens = max_tokens
-        self._mistakes = mistakes
+    def __post_init__(self) -> None:
         columns = [
-            Column("prompt_field", prompt_field, PROMPT_FIELDS),
-            Column("answer_field", answer_field, ANSWER_FIELDS),
+            Column("prompt_field", self.prompt_field, PROMPT_FIELDS),
+            Column("answer_field", self.answer_field, ANSWER_FIELDS),
         ]
 
         def make(question: Cell, answer: Cell) -> tuple[str, str]:
             text = _text(answer)
-            if len(spell(text, REMEDY).split()) + 1 > max_tokens:
+            if len(spell(text, REMEDY).split()) + 1 > self.max_tokens:
                 raise ValueError(
                     f"{answer.place}: the answer {text[:60]!r} has {len(text)} characters, and a response at most "
-                    f"{max_tokens} with its end. Pass task.max_tokens={len(text) + 1}."
+                    f"{self.max_tokens} with its end. Pass task.max_tokens={len(text) + 1}."
                 )
             return spell(question.prompt().strip(), REMEDY), text
 
-        splits = problems(train, test, columns, make, Selection(validation, train_problems))
-        super().__init__(splits)
+        self.load(columns, make)
+        splits = self._problems
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
         if not self._taught:
@@ -85,7 +73,7 @@ class Spelled(Loaded):
     def identity(self) -> dict[str, Any]:
         """What base policies depend on (`rlvr.ledger.stages.task_identity`)."""
         taught = json.dumps([[problem.prompt, problem.answer] for problem in self._taught])
-        return {"mistakes": self._mistakes, "taught": hashlib.sha256(taught.encode()).hexdigest()}
+        return {"mistakes": self.mistakes, "taught": hashlib.sha256(taught.encode()).hexdigest()}
 
     def solution(self, problem: Problem) -> str:
         """The right answer as a response."""
@@ -95,7 +83,7 @@ class Spelled(Loaded):
         """(prompt, response) of a training problem drawn at random, never a held-out one."""
         dice = Dice(f"demonstration {index}")
         shown = dice.choose(self._taught)
-        answered = dice.choose(self._taught) if dice.share() < self._mistakes else shown
+        answered = dice.choose(self._taught) if dice.share() < self.mistakes else shown
         return shown.prompt, self.solution(answered)
 
     def answer(self, problem: Problem, response: str) -> str | None:

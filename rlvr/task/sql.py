@@ -6,20 +6,17 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
-from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.fence import last_block
-from rlvr.task.prompt_length import LongPrompts, PromptLimit
-from rlvr.task.sources import Cell, Column, Selection, check_template, problems
+from rlvr.task.sources import Cell, Column, check_template
 from rlvr.task.verified import Verified
-from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
 
 log = logging.getLogger("rlvr")
@@ -27,16 +24,15 @@ log = logging.getLogger("rlvr")
 QUESTION_FIELDS = ("question", "prompt", "problem")
 GOLD_FIELDS = ("gold_sql", "SQL", "sql", "query", "reward_model.ground_truth")
 MATCHES = ("set", "table")
-EMPTY_GOLD = ("refuse", "drop", "keep")
 CHECK_S = 20.0  # seconds for the check of all right queries when the data are loaded
 AT_ONCE = 16  # right queries that are run between two checks of the time
 
 
+@dataclass(kw_only=True, eq=False)
 class Sql(Verified):
-    """Questions about databases.
+    """Questions about databases. Other knobs: `rlvr.task.verified`.
 
-    train, test: see `rlvr.task.sources.problems`. databases: the folder with NAME.sqlite or NAME/NAME.sqlite, or a list
-        of such folders.
+    databases: the folder with NAME.sqlite or NAME/NAME.sqlite, or a list of such folders.
     template: the prompt, with {question}, {schema} (the CREATE statements) and {evidence} (the benchmark's hint or "").
     match: how results are compared. "set": the rows as a set (BIRD); "table": the rows as a bag, or in order if the
         right query orders them, with the columns in any order (Spider). Or {benchmark of `test`: "set" or "table"};
@@ -47,78 +43,54 @@ class Sql(Verified):
         their right query returns nothing. With "drop" all right queries run. Test problems are always kept: benchmarks
         count them.
     Queries run in a sandbox (`rlvr.task.verify.sandbox`) in which the databases are the only data of this machine.
-    max_tokens: default limit of a response.
-    workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
-    query_s, max_rows: limits of one query, in seconds and rows.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
+    query_s, max_rows: limits of one query, in seconds and rows. timeout_s: both queries of an answer.
     """
+
+    databases: str | Sequence[str]
+    question_field: str | None
+    gold_field: str | None
+    database_field: str | None
+    match: str | Mapping[str, str]
+    query_s: PositiveFloat
+    max_rows: PositiveInt
+    empty_gold: Literal["refuse", "drop", "keep"] = "refuse"
 
     name = "sql"
 
-    def __init__(
-        self,
-        *,
-        train: str | Sequence[str] | Mapping[str, str],
-        test: str | Sequence[str] | Mapping[str, str],
-        databases: str | Sequence[str],
-        template: str,
-        question_field: str | None,
-        gold_field: str | None,
-        database_field: str | None,
-        match: str | Mapping[str, str],
-        max_tokens: PositiveInt,
-        workers: PositiveInt,
-        timeout_s: PositiveFloat,
-        query_s: PositiveFloat,
-        max_rows: PositiveInt,
-        memory_gb: PositiveFloat,
-        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
-        train_problems: PositiveInt | None = None,
-        max_prompt_tokens: PositiveInt | None = None,
-        long_prompts: LongPrompts = "refuse",
-        reader: Mapping[str, Any] | None = None,
-        empty_gold: str = "refuse",
-    ) -> None:
-        by_benchmark = {} if isinstance(match, str) else dict(match)
-        for rule in [match] if isinstance(match, str) else by_benchmark.values():
+    def __post_init__(self) -> None:
+        self._match = {} if isinstance(self.match, str) else dict(self.match)
+        default = self.match if isinstance(self.match, str) else "set"
+        for rule in (default, *self._match.values()):
             if rule not in MATCHES:
                 raise ValueError(f"task.match={rule} must be {' or '.join(MATCHES)}.")
-        if empty_gold not in EMPTY_GOLD:
-            raise ValueError(f"task.empty_gold={empty_gold} must be {', '.join(EMPTY_GOLD)}.")
-        if query_s <= 0 or max_rows < 1:
-            raise ValueError(f"task.query_s={query_s}, task.max_rows={max_rows}: both must be above 0.")
-        check_template(template.replace("{question}", "{problem}"))
-        self.max_tokens = max_tokens
-        folders = [Path(folder).expanduser() for folder in ([databases] if isinstance(databases, str) else databases)]
+        check_template(self.template.replace("{question}", "{problem}"))
         columns = [
-            Column("question_field", question_field, QUESTION_FIELDS),
-            Column("gold_field", gold_field, GOLD_FIELDS),
-            Column("database_field", database_field, ("db_id", "database")),
+            Column("question_field", self.question_field, QUESTION_FIELDS),
+            Column("gold_field", self.gold_field, GOLD_FIELDS),
+            Column("database_field", self.database_field, ("db_id", "database")),
             Column("evidence_field", None, ("evidence",), optional=True),
         ]
-        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
-        selection = Selection(validation, train_problems, limit)
-        splits = problems(train, test, columns, partial(_problem, template, folders), selection)
-        known = {problem.source for problem in splits["test"]}
-        if unknown := by_benchmark.keys() - known:
+        paths = [self.databases] if isinstance(self.databases, str) else self.databases
+        self.load(columns, partial(_problem, self.template, [Path(path).expanduser() for path in paths]))
+        known = {problem.source for problem in self._problems["test"]}
+        if unknown := self._match.keys() - known:
             raise ValueError(
                 f"task.match names {', '.join(sorted(unknown))}; task.test has {', '.join(sorted(known))}."
             )
-        self._match = by_benchmark
-        default = match if isinstance(match, str) else "set"
-        self._limits: dict[str, Any] = {"match": default, "query_s": query_s, "max_rows": max_rows}
-        files = {Path(problem.answer["database"]) for rows in splits.values() for problem in rows}
+        self._limits: dict[str, Any] = {"match": default, "query_s": self.query_s, "max_rows": self.max_rows}
+        files = {Path(problem.answer["database"]) for rows in self._problems.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
-        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
-        pool = Pool("rlvr.task.verify.sql_query", **limits, sandbox=sandbox)
-        if empty_gold != "keep":
-            for split in ("train", "validation"):
-                splits[split] = [replace(p, answer={**p.answer, "rewards_nothing": False}) for p in splits[split]]
-        super().__init__(splits, pool)
-        if empty_gold != "keep":
-            self._check_right_queries(drop=empty_gold == "drop")
+        self.start_pool("sql_query", sandbox=sandbox)
+        if self.empty_gold != "keep":
+            self._problems = {**self._problems, **self._without_empty_rewards()}
+            self._check_right_queries(drop=self.empty_gold == "drop")
+
+    def _without_empty_rewards(self) -> dict[Split, list[Problem]]:
+        """The training problems, changed so that no answer to one whose right query returns nothing is rewarded."""
+        training: tuple[Split, ...] = ("train", "validation")
+        strict = {"rewards_nothing": False}
+        return {split: [replace(p, answer={**p.answer, **strict}) for p in self._problems[split]] for split in training}
 
     def _check_right_queries(self, *, drop: bool) -> None:
         """Drop the training problems whose right query returns nothing, or raise ValueError for the first of them.

@@ -1,19 +1,46 @@
-"""Base classes of tasks whose problems are rows of data, and of those whose answers are judged in child processes."""
+"""What tasks have in common whose problems are rows of data, and those whose answers are judged in child processes.
+
+The knobs of such a task are the fields of its dataclass, its own and these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split, binary
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import Column, Selection, Sources, problems
 from rlvr.task.verify.pool import Pool
 
 
+@dataclass(kw_only=True, eq=False)
 class Loaded:
-    """A task with all splits in memory."""
+    """A task with all splits in memory.
 
-    def __init__(self, problems: Mapping[Split, Sequence[Problem]]) -> None:
-        self._problems = problems
+    train, test: see `rlvr.task.sources.problems`.
+    max_tokens: default limit of a response.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    """
+
+    train: Sources
+    test: Sources
+    max_tokens: PositiveInt
+    validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    train_problems: PositiveInt | None = None
+
+    def load(self, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]) -> None:
+        """Read the data: `make` takes the cells of `columns`, of which the first has the problem, and returns (prompt,
+        answer)."""
+        selection = Selection(self.validation, self.train_problems, self.prompt_limit())
+        self._problems: Mapping[Split, Sequence[Problem]] = problems(self.train, self.test, columns, make, selection)
+
+    def prompt_limit(self) -> PromptLimit:
+        return PromptLimit()
 
     def size(self, split: Split) -> int | None:
         return len(self._problems[split])
@@ -25,12 +52,38 @@ class Loaded:
         """Nothing to stop."""
 
 
-class Verified(Loaded):
-    """A task with all splits in memory and a pool of processes that judge answers."""
+@dataclass(kw_only=True, eq=False)
+class Prompted(Loaded):
+    """A task for language models, whose prompts must fit into the model's context.
 
-    def __init__(self, problems: Mapping[Split, Sequence[Problem]], pool: Pool) -> None:
-        super().__init__(problems)
-        self._pool = pool
+    template: the prompt, with {problem} where the problem goes.
+    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
+    """
+
+    template: str
+    max_prompt_tokens: PositiveInt | None = None
+    long_prompts: LongPrompts = "refuse"
+    reader: Mapping[str, Any] | None = None
+
+    def prompt_limit(self) -> PromptLimit:
+        return PromptLimit.of(self.max_prompt_tokens, self.long_prompts, self.reader, self.max_tokens)
+
+
+@dataclass(kw_only=True, eq=False)
+class Verified(Prompted):
+    """A task with a pool of processes that judge answers. A subclass calls `start_pool`, then `load`.
+
+    workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
+    """
+
+    workers: PositiveInt
+    timeout_s: PositiveFloat
+    memory_gb: PositiveFloat
+
+    def start_pool(self, module: str, **options: Any) -> None:
+        """Use a module of `rlvr.task.verify`. options: further ones of `Pool`. Its processes start later."""
+        limits = {"workers": self.workers, "timeout_s": self.timeout_s, "memory_gb": self.memory_gb}
+        self._pool = Pool(f"rlvr.task.verify.{module}", **limits, **options)
 
     def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
         """1 for each answer that the pool judges correct, else 0, with the outcome. None: no answer, `unparsable`."""

@@ -20,27 +20,13 @@ def test_forms_of_one_expression_are_one() -> None:
 def test_other_expressions_of_the_same_value_are_others() -> None:
     forms = ["4 * ( 9 - 3 )", "3 * 8", "24", "4 * 9 - 4 * 3", "( 9 - 3 ) * 4 * 1", "3 * 8 + 0", "8 / ( 1 / 3 )"]
     assert len({canonical(form) for form in forms}) == len(forms)
-    assert canonical("(9-3)*4") == "( 9 - 3 ) * 4"
+    assert canonical("(9-3)*4") == "4 * ( 9 - 3 )"
     assert canonical("8 / ( 1 / 3 )") == "3 * 8 / 1"
 
 
 def test_other_texts_are_refused() -> None:
     nested, long = "(" * 5000 + "1" + ")" * 5000, "1+" * 50_000 + "1"
-    for text in (
-        "",
-        "3 +",
-        "3 4",
-        "-3",
-        "2 ** 3",
-        "2 // 3",
-        "3(4)",
-        "1_0",
-        "1.5",
-        "x + 1",
-        "٣ * 8",
-        "()",
-        nested,
-        long,
-    ):
+    others = ("", "3 +", "3 4", "-3", "2 ** 3", "2 // 3", "3(4)", "1_0", "1.5", "x + 1", "٣ * 8", "()")
+    for text in (*others, nested, long):
         with pytest.raises(ValueError, match="is not|has operators"):
             canonical(text)

@@ -141,8 +141,6 @@ def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: 
     (reward,) = task.reward([(task.problem("test", 0), "\\boxed{\\sum_{k=1}^{100} k}")])
     assert (reward.outcome, reward.value) == ("correct" if value else "unevaluated", value)
     task.close()
-    with pytest.raises(ValueError, match="task.unevaluated=maybe must be wrong or right"):
-        make_math(str(tmp_path / "x.jsonl"), unevaluated="maybe")
 
 
 @pytest.mark.parametrize(

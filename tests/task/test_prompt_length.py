@@ -74,10 +74,6 @@ def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"need the tokenizer of nobody/nothing on this machine: type hf download nob"):
         make_math(tmp_path, [3], [3], long_prompts="drop", reader={"path": "nobody/nothing"})
     assert make_math(tmp_path, [300], [3], reader={"path": "nobody/nothing"}).size("train") == 1  # nothing is known
-    with pytest.raises(ValueError, match=r"task.long_prompts=cut must be refuse or drop"):
-        make_math(tmp_path, [3], [3], long_prompts="cut")
-    with pytest.raises(ValueError, match=r"task.max_prompt_tokens=0 must be 1 or more"):
-        make_math(tmp_path, [3], [3], max_prompt_tokens=0)
 
 
 def test_tokens_of_the_chat_template_count(tmp_path: Path, model: Path) -> None:
