@@ -9,80 +9,62 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
 from math import comb
-from typing import Annotated
-
-from annotated_types import Interval
-from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.procedural import Dice, Procedural
+from rlvr.task.procedural import Dice, Procedural, Share
 
 HELD_OUT = 3  # of every 8 problems
 COUNTED = 1000  # largest number of sets of coins that are examined to count or estimate the problems
 Sum = tuple[int, tuple[int, ...]]  # the sum to be paid, and the coins for it, ascending
 
 
+@dataclass(kw_only=True, eq=False)
 class Coins(Procedural[Sum]):
     """Sums of `smallest` to `largest`, paid with `num_coins` different coins of 1 to `largest_coin`.
 
-    longest: the most coins of an answer. least: the fewest right answers of a problem.
-    seed: selects the problems. It is not the seed of a run: all runs have the same problems in the same order. A hash
-    of the problem assigns three in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    longest: the most coins of an answer. least: the fewest right answers of a problem. A hash of the problem assigns
+    three in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
     """
+
+    num_coins: int
+    largest_coin: int
+    smallest: int
+    largest: int
+    longest: int
+    least: int
+    mistakes: Share
 
     name = "coins"
     source = "coins"
     end_word = "end"
     several_answers = True
 
-    def __init__(
-        self,
-        *,
-        num_coins: int,
-        largest_coin: int,
-        smallest: int,
-        largest: int,
-        longest: int,
-        least: int,
-        test_problems: PositiveInt,
-        validation_problems: NonNegativeInt | None,
-        train_problems: PositiveInt | None,
-        mistakes: Annotated[float, Interval(ge=0, lt=1)],
-        seed: NonNegativeInt,
-    ) -> None:
-        if not 1 <= num_coins <= largest_coin <= 99:
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_coins <= self.largest_coin <= 99:
             raise ValueError(
-                f"task.num_coins={num_coins}, task.largest_coin={largest_coin}: different coins of 1 to at most 99, "
-                "such as task.num_coins=3 task.largest_coin=9."
+                f"task.num_coins={self.num_coins}, task.largest_coin={self.largest_coin}: different coins of 1 to at "
+                "most 99, such as task.num_coins=3 task.largest_coin=9."
             )
-        if not 1 <= smallest <= largest <= 999 or longest < 1 or least < 1:
+        if not 1 <= self.smallest <= self.largest <= 999 or self.longest < 1 or self.least < 1:
             raise ValueError(
-                f"task.smallest={smallest}, task.largest={largest}, task.longest={longest}, task.least={least}: sums "
-                "are 1 to 999, smallest first; an answer has at least one coin and a problem at least one answer."
+                f"task.smallest={self.smallest}, task.largest={self.largest}, task.longest={self.longest}, "
+                f"task.least={self.least}: sums are 1 to 999, smallest first; an answer has at least one coin and a "
+                "problem at least one answer."
             )
-        self.num_coins, self.largest_coin, self.smallest, self.largest = num_coins, largest_coin, smallest, largest
-        self.longest, self.least, self.seed = longest, least, seed
         num_items = self._num_problems()
         if not num_items:
             raise ValueError(
-                f"No sum of {smallest} to {largest} can be paid with at most task.longest={longest} coins of 1 to "
-                f"{largest_coin} in task.least={least} ways. Pass a smaller task.least or task.smallest."
+                f"No sum of {self.smallest} to {self.largest} can be paid with at most task.longest={self.longest} "
+                f"coins of 1 to {self.largest_coin} in task.least={self.least} ways. Pass a smaller task.least or "
+                "task.smallest."
             )
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            mistakes=mistakes,
-            num_items=num_items,
-            share=HELD_OUT / 8,
-            fill=0.9,
-            kind="of these problems",
-        )
-        self.max_tokens = longest + 1
-        numbers = map(str, range(1, max(largest, largest_coin) + 1))
+        self.set_sizes(num_items=num_items, share=HELD_OUT / 8, fill=0.9, kind="of these problems")
+        self.max_tokens = self.longest + 1
+        numbers = map(str, range(1, max(self.largest, self.largest_coin) + 1))
         self.vocabulary = ("PAD", self.end_word, "pay", "with", ":", *numbers)
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:

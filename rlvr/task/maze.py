@@ -26,7 +26,7 @@ from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.procedural import Dice, Procedural
+from rlvr.task.procedural import Dice, Procedural, Share
 
 WALL, OPEN = ord("#"), ord(".")
 TEST_SHARE = 8  # one maze in TEST_SHARE is held out
@@ -72,7 +72,7 @@ class Maze(Procedural[str]):
         loops: int = 0,
         validation_problems: NonNegativeInt | None = None,
         train_problems: PositiveInt | None = None,
-        mistakes: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        mistakes: Share = 0.0,
     ) -> None:
         if size < 5 or size % 2 == 0:
             raise ValueError(f"task.size={size}: a maze has an odd size of at least 5, such as task.size=7.")
@@ -85,13 +85,15 @@ class Maze(Procedural[str]):
             test_problems=test_problems,
             validation_problems=validation_problems,
             train_problems=train_problems,
-            mistakes=mistakes,
+            seed=seed,
+        )
+        self.set_sizes(
             num_items=num_mazes(size, loops),
             share=1 / TEST_SHARE,
             kind=f"mazes of this size (task.size={size}, task.loops={loops})",
             remedy=" or a larger task.size",
         )
-        self.width, self.loops, self.seed = size, loops, seed
+        self.width, self.loops, self.mistakes = size, loops, mistakes  # not `size`, which is a method
         self.source = f"maze_{size}x{size}" + (f"_loops{loops}" if loops else "")
         self.max_tokens = num_open(size) + loops  # the longest path visits every open square: one move fewer, then DONE
         self._offset: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))

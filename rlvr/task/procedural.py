@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Problem, Split
 
@@ -50,69 +54,67 @@ class Dice:
         return [left.pop(self.below(len(left))) for _ in range(count)]
 
 
+Share = Annotated[float, Interval(ge=0, lt=1)]
+SIZES = ("test_problems", "validation_problems", "train_problems")
+
+
+@dataclass(kw_only=True, eq=False)
 class Procedural(Generic[Item]):
     """The splits of a task whose problems are drawn at random, not read from data.
 
-    A subclass implements `draws`, `held_out` and `posed`. `held_out` depends on the item alone: an item is on the same
-    side whatever the seed, the stream or the index. Training problems and demonstrations are drawn from one side;
-    `test` and `validation` from the other, without an item in common.
+    A subclass implements `draws`, `held_out` and `posed`, and calls `set_sizes`. `held_out` depends on the item alone:
+    an item is on the same side whatever the seed, the stream or the index. Training problems and demonstrations are
+    drawn from one side; `test` and `validation` from the other, without an item in common.
 
     test_problems, validation_problems: sizes of the held-out sets; validation None: as many as test, or as many as are
         left if those are fewer.
     train_problems: size of a fixed training set of distinct problems, the first of the endless stream, so that a
         smaller set is part of a larger one; None: the endless stream.
-    mistakes: share of the demonstrations whose answer belongs to another problem: a base policy that has learned from
-        them is right in at most 1 − mistakes of its responses.
+    seed: selects the problems. It is not the seed of a run: all runs have the same problems in the same order.
+    mistakes (of tasks that have this knob): share of the demonstrations whose answer belongs to another problem: a base
+        policy that has learned from them is right in at most 1 − mistakes of its responses.
     """
 
-    source: str
+    source = ""
+    mistakes = 0.0
 
-    def __init__(
-        self,
-        *,
-        test_problems: int,
-        validation_problems: int | None = None,
-        train_problems: int | None = None,
-        mistakes: float = 0.0,
-        num_items: float,
-        share: float,
-        fill: float = 0.5,
-        kind: str,
-        remedy: str = "",
-    ) -> None:
+    test_problems: PositiveInt
+    validation_problems: NonNegativeInt | None = None
+    train_problems: PositiveInt | None = None
+    seed: NonNegativeInt
+
+    def set_sizes(self, *, num_items: float, share: float, fill: float = 0.5, kind: str, remedy: str = "") -> None:
         """num_items: how many items exist. share: part of them on the held-out side. kind, remedy: words for messages.
 
         Raises ValueError for sets of more than `fill` of a side: filling them by random draws would become slow, the
         more so the more the probabilities of items differ.
         """
+        test, validation, train = self.test_problems, self.validation_problems, self.train_problems
         most, most_train = (int(min(num_items * side * fill, 1e6)) for side in (share, 1 - share))
-        if not 1 <= test_problems <= most:
+        if test > most:
             raise ValueError(
-                f"task.test_problems={test_problems}: 1 to {most} {kind} can be held out. "
-                f"Pass task.test_problems={min(most, max(1, test_problems))}{remedy}."
+                f"task.test_problems={test}: 1 to {most} {kind} can be held out. "
+                f"Pass task.test_problems={most}{remedy}."
             )
-        most_validation = most - test_problems
-        if validation_problems is not None and not 0 <= validation_problems <= most_validation:
+        if validation is not None and validation > most - test:
             raise ValueError(
-                f"task.validation_problems={validation_problems}: 0 to {most_validation} {kind} can be held out beside "
-                f"task.test_problems={test_problems}. Pass a number of these, or null."
+                f"task.validation_problems={validation}: 0 to {most - test} {kind} can be held out beside "
+                f"task.test_problems={test}. Pass a number of these, or null."
             )
-        if train_problems is not None and not 1 <= train_problems <= most_train:
+        if train is not None and train > most_train:
             raise ValueError(
-                f"task.train_problems={train_problems}: a fixed training set has 1 to {most_train} {kind}. "
-                f"Pass task.train_problems={min(most_train, max(1, train_problems))}, or null for an endless stream."
+                f"task.train_problems={train}: a fixed training set has 1 to {most_train} {kind}. "
+                f"Pass task.train_problems={most_train}, or null for an endless stream."
             )
-        if not 0 <= mistakes < 1:
-            raise ValueError(f"task.mistakes={mistakes}: a share of the demonstrations, from 0 to less than 1.")
-        if validation_problems is None:
-            validation_problems = min(test_problems, most_validation)
-        self._sizes: dict[Split, int | None] = {
-            "train": train_problems,
-            "validation": validation_problems,
-            "test": test_problems,
-        }
-        self.mistakes = mistakes
+        validation = min(test, most - test) if validation is None else validation
+        self._sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
         self._sets: dict[Split, list[Item]] = {}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What demonstrations depend on: all knobs but the sizes of the sets (`rlvr.ledger.stages.task_identity`)."""
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in SIZES}
+        return {"mistakes": self.mistakes, **public}
 
     # --- implemented by a subclass
 

@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Interval
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
 from rlvr.task import arithmetic
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.fence import last_tagged
-from rlvr.task.procedural import Dice, Procedural
+from rlvr.task.procedural import Dice, Procedural, Share
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
@@ -58,6 +57,7 @@ class Item:
     place: tuple[str, int, int] = field(compare=False)  # generator, seed, index
 
 
+@dataclass(kw_only=True, eq=False)
 class ReasoningGym(Procedural[Item]):
     """Questions of one or several generators in turn: an endless training stream and distinct held-out ones of each.
 
@@ -74,44 +74,28 @@ class ReasoningGym(Procedural[Item]):
         answer, address space of a process.
     """
 
+    generators: str | Sequence[str] | Mapping[str, Mapping[str, Any]]
+    template: str
+    spelled: bool
+    binary: bool
+    mistakes: Share
+    max_tokens: PositiveInt
+    workers: PositiveInt
+    timeout_s: PositiveFloat
+    memory_gb: PositiveFloat
+
     name = "reasoning_gym"
     source = "reasoning_gym"
     end_word = END_WORD
     vocabulary = VOCABULARY
 
-    def __init__(
-        self,
-        *,
-        generators: str | Sequence[str] | Mapping[str, Mapping[str, Any]],
-        template: str,
-        spelled: bool,
-        binary: bool,
-        test_problems: PositiveInt,
-        validation_problems: NonNegativeInt | None,
-        train_problems: PositiveInt | None,
-        mistakes: Annotated[float, Interval(ge=0, lt=1)],
-        seed: NonNegativeInt,
-        max_tokens: PositiveInt,
-        workers: PositiveInt,
-        timeout_s: PositiveFloat,
-        memory_gb: PositiveFloat,
-    ) -> None:
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            mistakes=mistakes,
-            num_items=float("inf"),
-            share=1 / HELD_OUT,
-            kind="questions",
-        )
-        check_template(template)
-        self.knobs = {name: json.dumps(knobs, sort_keys=True) for name, knobs in _knobs_by_name(generators).items()}
-        self.template, self.spelled, self.seed, self.max_tokens = template, spelled, seed, max_tokens
-        self._binary = binary
+    def __post_init__(self) -> None:
+        self.set_sizes(num_items=float("inf"), share=1 / HELD_OUT, kind="questions")
+        check_template(self.template)
+        self.knobs = {n: json.dumps(knobs, sort_keys=True) for n, knobs in _knobs_by_name(self.generators).items()}
         sandbox = Sandbox(shown=(_library(),))
         sandbox.check()
-        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
+        limits = {"workers": self.workers, "timeout_s": self.timeout_s, "memory_gb": self.memory_gb}
         self._pool = Pool("rlvr.task.verify.reasoning", **limits, sandbox=sandbox)
         self._cached_items = functools.lru_cache(maxsize=4096)(self._generate_items)
         self._check_generators()
@@ -119,7 +103,7 @@ class ReasoningGym(Procedural[Item]):
     @property
     def graded(self) -> bool:
         """Whether there are rewards other than 0 and 1."""
-        return not self._binary
+        return not self.binary
 
     @property
     def several_answers(self) -> bool:
@@ -241,7 +225,7 @@ class ReasoningGym(Procedural[Item]):
 
     def _reward(self, reply: Mapping[str, Any]) -> Reward:
         outcome = reply["outcome"]
-        value = float(outcome == "correct") if self._binary else reply.get("score", 0.0)
+        value = float(outcome == "correct") if self.binary else reply.get("score", 0.0)
         return Reward(value, outcome)
 
     def _answer(self, response: str) -> str | None:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Annotated
-
-from annotated_types import Interval
-from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, Split, binary
-from rlvr.task.procedural import Dice, Procedural
+from rlvr.task.procedural import Dice, Procedural, Share
 
 SKILLS = {
     "sort": lambda digits: sorted(digits),
@@ -30,59 +27,46 @@ HELD_OUT = 8  # one input in HELD_OUT is held out
 Input = tuple[str, tuple[int, ...]]  # skill, digits
 
 
+@dataclass(kw_only=True, eq=False)
 class Skills(Procedural[Input]):
     """Strings of digits, to which a skill is to be applied.
 
     skills: the skills that demonstrations teach, from `SKILLS`. trained: the skill of all training problems.
     shortest, longest: digits of training problems. taught: the most digits of a demonstration. beyond: the most digits
     of the benchmarks of longer inputs, which begin at longest + 1; their names end in `_long`.
-    test_problems, validation_problems: number of problems of each benchmark. seed: selects the inputs; it is not the
-    seed of a run. A hash of the input assigns one in eight to the held-out side. The other knobs:
-    `rlvr.task.procedural.Procedural`.
+    test_problems, validation_problems: number of problems of each benchmark. A hash of the input assigns one in eight
+    to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
     """
+
+    skills: Sequence[str]
+    trained: str
+    shortest: int
+    longest: int
+    taught: int
+    beyond: int
+    mistakes: Share
 
     name = "skills"
     source = "skills"
     end_word = "end"
 
-    def __init__(
-        self,
-        *,
-        skills: Sequence[str],
-        trained: str,
-        shortest: int,
-        longest: int,
-        taught: int,
-        beyond: int,
-        test_problems: PositiveInt,
-        validation_problems: NonNegativeInt | None,
-        train_problems: PositiveInt | None,
-        mistakes: Annotated[float, Interval(ge=0, lt=1)],
-        seed: NonNegativeInt,
-    ) -> None:
-        if trained not in skills or not set(skills) <= set(SKILLS) or len(set(skills)) < len(skills):
+    def __post_init__(self) -> None:
+        skills, (shortest, longest, beyond) = tuple(self.skills), (self.shortest, self.longest, self.beyond)
+        if self.trained not in skills or not set(skills) <= set(SKILLS) or len(set(skills)) < len(skills):
             raise ValueError(
-                f"task.skills={list(skills)}, task.trained={trained}: different skills of {', '.join(SKILLS)}, and one "
-                "of them trained."
+                f"task.skills={list(skills)}, task.trained={self.trained}: different skills of {', '.join(SKILLS)}, "
+                "and one of them trained."
             )
-        if not 2 <= shortest <= longest <= taught <= beyond <= 32 or longest == beyond:
+        if not 2 <= shortest <= longest <= self.taught <= beyond <= 32 or longest == beyond:
             raise ValueError(
-                f"task.shortest={shortest}, task.longest={longest}, task.taught={taught}, task.beyond={beyond}: "
+                f"task.shortest={shortest}, task.longest={longest}, task.taught={self.taught}, task.beyond={beyond}: "
                 "numbers of digits, 2 to 32, in this order; beyond is more than longest."
             )
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            mistakes=mistakes,
-            num_items=sum(10**n for n in range(shortest, longest + 1)),
-            share=1 / HELD_OUT,
-            kind=f"inputs of {shortest} to {longest} digits",
-        )
-        self.skills, self.trained, self.seed = tuple(skills), trained, seed
-        self.shortest, self.longest, self.taught, self.beyond = shortest, longest, taught, beyond
+        num_items = sum(10**n for n in range(shortest, longest + 1))
+        self.set_sizes(num_items=num_items, share=1 / HELD_OUT, kind=f"inputs of {shortest} to {longest} digits")
+        self.skills = skills
         self.max_tokens = beyond + 1
-        self.vocabulary = ("PAD", self.end_word, ":", *DIGITS, *self.skills)
+        self.vocabulary = ("PAD", self.end_word, ":", *DIGITS, *skills)
 
     def draws(self, stream: str, index: int) -> Iterator[Input]:
         """Streams: "train"; "demonstration" and "mistake", each skill in turn; "<split> <skill> <short or long>"."""

@@ -15,9 +15,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
-
-from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.procedural import Procedural
@@ -42,12 +41,16 @@ def written(style: str, digits: Sequence[int]) -> str:
     return f"{style} {words[style]}"
 
 
+@dataclass(kw_only=True, eq=False)
 class Styles(Procedural[tuple[int, ...]]):
     """Strings of `shortest` to `longest` digits: an endless training stream and distinct held-out strings.
 
-    seed: selects the strings. It is not the seed of a run: all runs have the same problems in the same order. A hash of
-    the string assigns one in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    A hash of the string assigns one in eight to the held-out side. The other knobs:
+    `rlvr.task.procedural.Procedural`.
     """
+
+    shortest: int
+    longest: int
 
     name = "styles"
     source = "styles"
@@ -55,30 +58,15 @@ class Styles(Procedural[tuple[int, ...]]):
     several_answers = True
     vocabulary = ("PAD", end_word, "sort", ":", ",", "[", "]", *DIGITS, *NAMES, *STYLES)
 
-    def __init__(
-        self,
-        *,
-        shortest: int,
-        longest: int,
-        test_problems: PositiveInt,
-        seed: NonNegativeInt,
-        validation_problems: NonNegativeInt | None = None,
-        train_problems: PositiveInt | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        shortest, longest = self.shortest, self.longest
         if not 2 <= shortest <= longest <= 32:
             raise ValueError(
                 f"task.shortest={shortest}, task.longest={longest}: strings have 2 to 32 digits, shortest first, such "
                 "as task.shortest=3 task.longest=8."
             )
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            num_items=sum(10**n for n in range(shortest, longest + 1)),
-            share=1 / TEST_SHARE,
-            kind=f"strings of {shortest} to {longest} digits",
-        )
-        self.shortest, self.longest, self.seed = shortest, longest, seed
+        num_items = sum(10**n for n in range(shortest, longest + 1))
+        self.set_sizes(num_items=num_items, share=1 / TEST_SHARE, kind=f"strings of {shortest} to {longest} digits")
         # The longest style is `listed` (its name, digits, commas, the end word) or, of two digits, `boxed`.
         self.max_tokens = max(2 * longest + 1, longest + 4)
 

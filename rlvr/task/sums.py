@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, Split, binary
 from rlvr.task.procedural import Dice, Procedural
@@ -76,46 +77,33 @@ class Sum(NamedTuple):
         return self.expression if self.level == 4 else EXPRESSIONS[self.phrasing].format(self.expression)
 
 
+@dataclass(kw_only=True, eq=False)
 class Sums(Procedural[Sum]):
     """Arithmetic in words.
 
     level: of the training problems, 1 to 4, or a list of levels that take turns. test_levels: those of the held-out
         benchmarks sums_1 to sums_4; None: those that are trained.
     template: the prompt, with {problem} where the question goes.
-    test_problems, validation_problems: number of problems of each benchmark. seed: selects the problems; it is not the
-        seed of a run. A hash of the arithmetic, whatever its phrasing, assigns one in eight to the test problems and
-        one to the validation problems. train_problems: `rlvr.task.procedural.Procedural`.
+    test_problems, validation_problems: number of problems of each benchmark. A hash of the arithmetic, whatever its
+        phrasing, assigns one in eight to the test problems and one to the validation problems. The other knobs:
+        `rlvr.task.procedural.Procedural`.
     max_tokens: default limit of a response.
     """
+
+    level: int | Sequence[int]
+    test_levels: Sequence[int] | None
+    template: str
+    max_tokens: PositiveInt
 
     name = "sums"
     source = "sums"
 
-    def __init__(
-        self,
-        *,
-        level: int | Sequence[int],
-        test_levels: Sequence[int] | None,
-        template: str,
-        test_problems: PositiveInt,
-        validation_problems: NonNegativeInt | None,
-        train_problems: PositiveInt | None,
-        seed: NonNegativeInt,
-        max_tokens: PositiveInt,
-    ) -> None:
-        self.levels = _levels("level", [level] if isinstance(level, int) else level)
-        self.test_levels = self.levels if test_levels is None else _levels("test_levels", test_levels)
-        check_template(template)
-        self.template, self.seed, self.max_tokens = template, seed, max_tokens
+    def __post_init__(self) -> None:
+        self.levels = _levels("level", [self.level] if isinstance(self.level, int) else self.level)
+        self.test_levels = self.levels if self.test_levels is None else _levels("test_levels", self.test_levels)
+        check_template(self.template)
         fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self.test_levels)
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            num_items=fewest,
-            share=2 / SIDES,
-            kind="problems of a level",
-        )
+        self.set_sizes(num_items=fewest, share=2 / SIDES, kind="problems of a level")
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:
         split, _, level = stream.partition(" ")
@@ -129,7 +117,7 @@ class Sums(Procedural[Sum]):
         return _side(item) != "train"
 
     def held_out_streams(self, split: Split) -> Sequence[str]:
-        return [f"{split} {level}" for level in self.test_levels]
+        return [f"{split} {level}" for level in self.test_levels or ()]
 
     def source_of(self, item: Sum) -> str:
         return f"sums_{item.level}"

@@ -72,7 +72,6 @@ REFUSED = {
     ),
     "no ASCII": ({"answer": "16°"}, {}, r"has \['°'\]. For other texts take a language model: task=math"),
     "no answer": ({"answer": [1, 2]}, {}, r"train.jsonl:1: answer is \[1, 2\], expected a text or a number"),
-    "mistakes": ({"answer": 1}, {"mistakes": 1.0}, "task.mistakes=1.0: a share of the demonstrations"),
     "nothing to learn": ({"answer": 1}, {}, "Every problem of task.train is also in task.test"),
 }
 
