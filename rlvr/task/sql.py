@@ -108,7 +108,9 @@ class Sql(Verified):
                 "queries are then run first), or keep."
             )
         dropped = {problem.id for problem in empty}
-        kept = {split: [p for p in rows if p.id not in dropped] for split, rows in training.items()}
+        kept: dict[Split, Sequence[Problem]] = {
+            s: [p for p in rows if p.id not in dropped] for s, rows in training.items()
+        }
         if not kept["train"]:
             raise ValueError("All right queries of task.train return nothing: nothing is left to learn from.")
         log.warning("%d right queries of task.train return nothing: these problems are dropped.", len(dropped))
