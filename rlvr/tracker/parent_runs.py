@@ -25,8 +25,8 @@ EXPERIMENT = "rlvr"  # the experiment of runs without a study
 class ParentRuns:
     """The parent runs of a home's sweeps in one store. Used under the home's lock."""
 
-    def __init__(self, ledger: Ledger, uri: str) -> None:
-        self.ledger, self.uri = ledger, uri
+    def __init__(self, ledger: Ledger, key: str) -> None:
+        self.ledger, self.key = ledger, key  # the key of the store in cursors
         self._cursors: dict[str, Cursor] = {}  # {sweep id: cursor}, in this pass
         self.measured: dict[str, set[str]] = {}  # {experiment id: names of the metrics that were sent}
         self._columns: dict[str, list[str]] = {}  # {sweep id: columns of its knobs}
@@ -41,12 +41,12 @@ class ParentRuns:
         cursor = self._cursors.get(sweep.sweep_id)
         if cursor is None:
             directory = self.ledger.sweep_dir(sweep.sweep_id)
-            cursor = Cursor.load(directory, self.uri)
+            cursor = Cursor.load(directory, self.key)
             if not cursor.is_of(client):
                 experiment_id = client.experiment(sweep.study or EXPERIMENT)
                 mlflow_run_id = self._found_or_created(client, sweep, experiment_id)
                 cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
-                cursor.save(directory, self.uri)
+                cursor.save(directory, self.key)
             self._cursors[sweep.sweep_id] = cursor
         return cursor
 
@@ -55,12 +55,12 @@ class ParentRuns:
         cursor = self._cursors[sweep.sweep_id]
         if cursor.runs.get(run_id) != mlflow_run_id:
             cursor.runs[run_id] = mlflow_run_id
-            cursor.save(self.ledger.sweep_dir(sweep.sweep_id), self.uri)
+            cursor.save(self.ledger.sweep_dir(sweep.sweep_id), self.key)
 
     def update(self, client: Client, sweep: Sweep, states: Sequence[RunState]) -> None:
         """Update the parent run of a sweep, which ends with the last run. states: of all its runs."""
         directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
+        cursor = Cursor.load(directory, self.key)
         if not cursor.is_of(client):
             return  # all its runs were shipped as part of an earlier sweep
         for state in states:
@@ -71,25 +71,25 @@ class ParentRuns:
         current = {name: value for name, value in sweep_tags.items() if value or name in cursor.tags}
         ended = max((state.end_time or 0.0 for state in states), default=0.0)
         # If all runs of a launch were finished already, it was created after they ended. 0: the time of this pass.
-        send_changes(client, directory, cursor, self.uri, current, status, max(ended, sweep.created) if ended else 0.0)
+        send_changes(client, directory, cursor, self.key, current, status, max(ended, sweep.created) if ended else 0.0)
         self._save_view(client, sweep, cursor)
         num_runs = str(len(sweep.run_ids))
         if cursor.tags.get(presentation.RUNS) != num_runs:
             configs = presentation.configs(sweep, self.ledger)
             client.send_file(cursor.mlflow_run_id, presentation.CONFIGS, configs)
-            send_changes(client, directory, cursor, self.uri, {presentation.RUNS: num_runs}, status, 0.0)
+            send_changes(client, directory, cursor, self.key, {presentation.RUNS: num_runs}, status, 0.0)
         if report.page is not None and cursor.tags.get(presentation.REPORT) != report.time:
             client.send_file(cursor.mlflow_run_id, presentation.PAGE, report.page.read_text(encoding="utf-8"))
-            send_changes(client, directory, cursor, self.uri, {presentation.REPORT: report.time}, status, 0.0)
+            send_changes(client, directory, cursor, self.key, {presentation.REPORT: report.time}, status, 0.0)
 
     def note_deleted(self, client: Client, sweep: Sweep) -> bool:
         """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it."""
         directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
+        cursor = Cursor.load(directory, self.key)
         if client.is_active(cursor.mlflow_run_id):
             return False
         cursor.status = presentation.DELETED
-        cursor.save(directory, self.uri)
+        cursor.save(directory, self.key)
         return True
 
     def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
@@ -97,7 +97,7 @@ class ParentRuns:
         sweep's runs below it.
         """
         directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.uri)
+        cursor = Cursor.load(directory, self.key)
         try:
             if not cursor.is_of(client) or client.is_active(cursor.mlflow_run_id):
                 return False
@@ -106,7 +106,7 @@ class ParentRuns:
         if repair:
             cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
             cursor.tags, cursor.status = {}, ""
-            cursor.save(directory, self.uri)
+            cursor.save(directory, self.key)
         return True
 
     def _found_or_created(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
@@ -143,10 +143,10 @@ class ParentRuns:
             read_private(layout.info(directory), state.run_id)
         except Unreadable:  # nothing is wrong with it: its user ships it
             return
-        cursor = Cursor.load(directory, self.uri)
+        cursor = Cursor.load(directory, self.key)
         if state.state is State.UNREADABLE and cursor.is_of(client):
             send_changes(
-                client, directory, cursor, self.uri, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0
+                client, directory, cursor, self.key, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0
             )
         elif state.state is State.MISSING and (known := parent.runs.get(state.run_id)) and known not in self._closed:
             client.send_tags(known, {"rlvr.state": state.state.value})

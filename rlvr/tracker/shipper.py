@@ -109,7 +109,8 @@ class Shipper:
         self.home = home.resolve()
         self.ledger = Ledger(self.home)
         self.uri = store.resolve(self.home, tracking_uri)
-        self.parents = ParentRuns(self.ledger, self.uri)
+        self.key = store.key(self.home, self.uri)  # of the store, in cursors
+        self.parents = ParentRuns(self.ledger, self.key)
         self._client: Client | None = None
         self._database: tuple[int, int] | None = None  # the SQLite file that the client opened
         self._num_clients = 0
@@ -163,7 +164,7 @@ class Shipper:
 
     def _compare(self, client: Client, run: ShippedRun, *, repair: bool) -> tuple[str, int]:
         """(how the MLflow run differs from the journal, "" if it does not; number of equal rows)."""
-        cursor = Cursor.load(run.directory, self.uri)
+        cursor = Cursor.load(run.directory, self.key)
         try:
             if not cursor.is_of(client):
                 return "it is not in MLflow", 0
@@ -178,7 +179,7 @@ class Shipper:
             difference = verification.difference(records, stored, cursor.sent)
             fault, equal = str(difference), len(stored - difference.foreign)
         if fault and repair:
-            Cursor().save(run.directory, self.uri)
+            Cursor().save(run.directory, self.key)
         return fault, equal
 
     def _readable(self, directories: Iterable[Path], report: Report) -> list[ShippedRun]:
@@ -274,12 +275,12 @@ class Shipper:
         """Send what MLflow lacks of a run: lines, tags and status. sweeps: those that contain it, oldest first."""
         sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
         parent = None if sweep is None else self.parents.cursor(client, sweep)
-        cursor = Cursor.load(run.directory, self.uri)
+        cursor = Cursor.load(run.directory, self.key)
         if not cursor.is_of(client):
             cursor = self._create(client, run, parent)
         report.shipped.setdefault(run.name, 0)
         if not self._send_lines(client, run, cursor, report):
-            Cursor().save(run.directory, self.uri)
+            Cursor().save(run.directory, self.key)
             cursor = self._create(client, run, parent)
             self._send_lines(client, run, cursor, report)
         if cursor.damaged:
@@ -294,7 +295,7 @@ class Shipper:
         if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # these lines may have been deleted since
             current["rlvr.damaged_lines"] = ", ".join(cursor.damaged)[: tags.MAX_VALUE]
         status = tags.status(run.state.state)
-        send_changes(client, run.directory, cursor, self.uri, current, status, run.state.end_time or 0.0)
+        send_changes(client, run.directory, cursor, self.key, current, status, run.state.end_time or 0.0)
 
     def _create(self, client: Client, run: ShippedRun, parent: Cursor | None) -> Cursor:
         """Delete what MLflow has of a run and create its MLflow run, without lines. parent: of the parent run."""
@@ -316,7 +317,7 @@ class Shipper:
         mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
         client.send_params(mlflow_run_id, values)
         cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
-        cursor.save(run.directory, self.uri)
+        cursor.save(run.directory, self.key)
         return cursor
 
     def _send_lines(self, client: Client, run: ShippedRun, cursor: Cursor, report: Report) -> bool:
@@ -347,17 +348,17 @@ class Shipper:
             client.send_metrics(cursor.mlflow_run_id, batch)
             self.parents.measured.setdefault(cursor.experiment_id, set()).update(*(record.metrics for record in batch))
             cursor.add(batch)
-            cursor.save(run.directory, self.uri)
+            cursor.save(run.directory, self.key)
             report.shipped[run.name] += len(batch)
         may_grow = torn and tags.status(run.state.state) == "RUNNING"
         cursor.journal = [] if may_grow else now
-        cursor.save(run.directory, self.uri)
+        cursor.save(run.directory, self.key)
         self._followers[run.directory] = follower, cursor.checksum
         return True
 
     def _lines_left(self, run: ShippedRun) -> int:
         """Number of lines of a journal that are not in MLflow."""
-        path, cursor = layout.journal(run.directory), Cursor.load(run.directory, self.uri)
+        path, cursor = layout.journal(run.directory), Cursor.load(run.directory, self.key)
         now = signature(path)
         if now in ([0, 0], cursor.journal):
             return 0

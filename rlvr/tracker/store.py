@@ -93,6 +93,12 @@ def is_local(uri: str) -> bool:
     return _scheme(uri) == "sqlite" or _scheme(uri) in _PORTS
 
 
+def key(home: Path, uri: str) -> str:
+    """The name of a store in cursors: its URI, but for a SQLite file in the home its path there, as homes are moved."""
+    path = sqlite_path(uri)
+    return f"sqlite:///{path.relative_to(home)}" if path is not None and path.is_relative_to(home) else uri
+
+
 def fault(uri: str) -> str | None:
     """A message why the store cannot be written to now; None if it can. Creates the directory of a sqlite file."""
     path = sqlite_path(uri)
