@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout
@@ -18,7 +19,7 @@ from rlvr.ledger.runs import lines_by_reason, read_verified_config
 from rlvr.ledger.stages import Stage, recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
-from slurm.submit import QueueFull, script
+from slurm.submit import QueueFull
 from sweeps.planned import read_launchable
 from sweeps.slurm import jobs, submissions, waves
 from sweeps.slurm.follow import follow
@@ -355,29 +356,24 @@ def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
-    """Write the record, write the script, call sbatch, record the job's number. In this order, so that a submitter
-    which is killed in between neither loses a job nor submits one twice.
-    """
     cluster = array.cluster
-    resources = jobs.of_runs(cluster)
     keys = ("threads", "ranks", "nodes", "sampling_nodes", "pack", "retries", "requeues", "container", "hung_min")
-    settings = {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)}
-    target = submissions.record(ledger, sweep_id, array.run_ids, settings)
-    text = script(
-        jobs.command("sweeps.slurm.job_of_runs", target),
-        resources,
-        name=submissions.job_name(target),
-        folder=target,
-        log=layout.task_log(target, "%a").name,
+    return submissions.send(
+        ledger,
+        sweep_id,
+        {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)},
+        jobs.of_runs(cluster),
+        module="sweeps.slurm.job_of_runs",
+        script_name="array",
+        log=layout.task_log(Path(), "%a").name,
+        held=held,
+        run_ids=array.run_ids,
         count=array.num_jobs,
         max_parallel=array.max_parallel,
         after_ok=array.after_ok,
         after_any=array.after_any,
         requeues=cluster["requeues"],
     )
-    job = submissions.submit(target, layout.script(target, "array"), text, resources, held)
-    submissions.record_job(target, job)
-    return job
 
 
 # --- cancel

@@ -9,7 +9,7 @@ from typing import Any
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client
-from slurm.submit import QueueFull, script
+from slurm.submit import QueueFull
 from sweeps.slurm import jobs, submissions
 
 REPORT_GB = 4.0
@@ -53,10 +53,18 @@ def report_at_end(
 def _send(
     ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], after: Sequence[str], *, ship: bool, held: int
 ) -> str:
-    target = ledger.sweep_dir(sweep_id)
-    command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
-    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
-    submission = submissions.record(ledger, sweep_id, [], {"report": sweep_id})
-    name, log = submissions.job_name(submission), layout.job_log(target, "report").name
-    text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=after)
-    return submissions.submit(submission, layout.script(target, "report"), text, resources, held)
+    folder = ledger.sweep_dir(sweep_id)
+    return submissions.send(
+        ledger,
+        sweep_id,
+        {"report": sweep_id},
+        jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1),
+        module="sweeps.slurm.job_of_report",
+        script_name="report",
+        log=layout.job_log(folder, "report").name,
+        held=held,
+        folder=folder,
+        arguments=["--ship"] if ship else [],
+        count=None,
+        after_any=after,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
@@ -17,7 +18,6 @@ from rlvr.ledger import layout
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import QueuedTask
-from slurm.submit import script
 from sweeps.slurm import jobs, submissions
 
 
@@ -62,9 +62,7 @@ class StageJobs:
         return self._known[key]
 
     def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], ranks: int, after: Sequence[str]) -> str:
-        """Submit the job of a stage: recorded before sbatch and its number after it, as for an array. It has a GPU for
-        each rank, if the run has GPUs.
-        """
+        """Submit the job of a stage. It has a GPU for each rank, if the run has GPUs."""
         stage_cluster = {**cluster, "ranks": ranks, "nodes": 1, "sampling_nodes": 0}
         resources = jobs.resources(
             cluster,
@@ -76,19 +74,18 @@ class StageJobs:
         keys = ("ranks", "threads", "retries", "requeues", "time_min", "container")
         about = {key: stage_cluster[key] for key in keys}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
-        target = submissions.record(self.ledger, self.sweep_id, [], about)
-        text = script(
-            jobs.command("sweeps.slurm.job_of_stage", target),
+        return submissions.send(
+            self.ledger,
+            self.sweep_id,
+            about,
             resources,
-            name=submissions.job_name(target),
-            folder=target,
-            log=layout.job_log(target, submissions.STAGE).name,
+            module="sweeps.slurm.job_of_stage",
+            script_name=submissions.STAGE,
+            log=layout.job_log(Path(), submissions.STAGE).name,
+            held=self.held,
             count=None,
             after_ok=after,
         )
-        job = submissions.submit(target, layout.script(target, submissions.STAGE), text, resources, self.held)
-        submissions.record_job(target, job)
-        return job
 
 
 def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:

@@ -33,8 +33,8 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import QueuedTask
-from slurm.submit import QueueFull, Resources, submit_script
-from sweeps.slurm import waves
+from slurm.submit import QueueFull, Resources, script, submit_script
+from sweeps.slurm import jobs, waves
 from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
@@ -75,17 +75,42 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
     return target
 
 
-def submit(submission: Path, path: Path, text: str, resources: Resources, held: int) -> str:
-    """Write the script of a recorded submission to `path` and submit it. Returns the job's number. held: the lock.
+def send(
+    ledger: Ledger,
+    sweep_id: str,
+    about: Mapping[str, Any],
+    resources: Resources,
+    *,
+    module: str,
+    script_name: str,
+    log: str,
+    held: int,
+    run_ids: Sequence[str] = (),
+    folder: Path | None = None,
+    arguments: Sequence[str] = (),
+    **placement: Any,
+) -> str:
+    """Submit a job: write its record, write its script, call sbatch, record the job's number. In this order, so that a
+    submitter which is killed in between neither loses a job nor submits one twice. Returns the number.
+
+    about: content of the record beside the runs. module: of its command, which gets `folder` and `arguments`. folder:
+    of script and log; None: that of the record. held: the submitter's lock. placement: `count`, ... of `script`.
 
     If the queue has no room (QueueFull), no job belongs to the record, and it is removed.
     """
+    target = record(ledger, sweep_id, run_ids, about)
+    folder = folder or target
+    command = [*jobs.command(module, folder), *arguments]
+    text = script(command, resources, name=job_name(target), folder=folder, log=log, **placement)
+    path = layout.script(folder, script_name)
     write_text(path, text, private=True)
     try:
-        return submit_script(path, resources, keep_open=[held])
+        job = submit_script(path, resources, keep_open=[held])
     except QueueFull:
-        remove(submission)
+        remove(target)
         raise
+    record_job(target, job)
+    return job
 
 
 @functools.cache

@@ -114,7 +114,7 @@ def process_of(run_dir: Path) -> psutil.Process:
 
 
 def froze(run_dir: Path) -> bool:
-    """Has the run done some steps? Then its process is stopped: it cannot end before it is struck."""
+    """Has the run done some steps? Then its process is stopped: it cannot end before it is interrupted."""
     if steps_done(run_dir) < 5:
         return False
     process_of(run_dir).suspend()

@@ -70,14 +70,14 @@ def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def struck(
+def interrupted(
     cluster: Settings, undisturbed: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Place, dict[int, dict[str, Any]]]:
     """The home, and how each run was shown when SLURM had nothing left to do. Then the same command, once more.
 
     Seed 0 loses its supervisor, 1 the slurmd of its node, 2 comes near its time limit, 3 gets too little memory.
     """
-    place = Place(tmp_path_factory.mktemp("struck"), cluster)
+    place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
     place.launch(*RUN, *ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
     place.launch(*RUN, *ALONE, "seed=0,1,2")
     runs = by_seed(place)
@@ -116,15 +116,15 @@ def struck(
         pytest.param(MEMORY, "failed", "host_oom", ["ok"], id="out of memory before it began"),
     ],
 )
-def test_a_struck_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(
-    struck: tuple[Place, dict[int, dict[str, Any]]],
+def test_an_interrupted_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(
+    interrupted: tuple[Place, dict[int, dict[str, Any]]],
     undisturbed: Callable[[], Path],
     seed: int,
     state: str,
     cause: str,
     ends: list[str],
 ) -> None:
-    place, shown = struck
+    place, shown = interrupted
     assert (shown[seed]["state"], shown[seed]["cause"]) == (state, cause)
     run_dir = by_seed(place)[seed]
     assert causes(run_dir) == ends

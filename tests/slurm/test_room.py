@@ -96,7 +96,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 # --- sbatch fails, and SLURM has the job
 
 
-@pytest.mark.parametrize("words", [[*BANDIT, *ON_SLURM, "cluster.report=false"], STAGED], ids=["runs", "stage"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([*BANDIT, *ON_SLURM, "cluster.report=false"], id="runs"),
+        pytest.param(STAGED, id="stage", marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_that_slurm_has_although_sbatch_failed_keeps_its_sweep_and_is_not_doubled(
     words: list[str], slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,13 +45,13 @@ def held_partition(cluster: Settings) -> Iterator[None]:
 def test_a_submitter_killed_anywhere_loses_and_doubles_nothing(
     cluster: Settings, tmp_path: Path, kind: str, at_least: int
 ) -> None:
-    code, out = Place(tmp_path, cluster).python("-m", "tests.slurm.dying", str(tmp_path), kind, *TWO_RUNS)
+    code, out = Place(tmp_path, cluster).python("-m", "tests.slurm.killed_launches", str(tmp_path), kind, *TWO_RUNS)
     assert code == 0, out
-    deaths = [tuple(map(int, line.split())) for line in out.splitlines() if re.fullmatch(r"\d+ -?\d+ \d+", line)]
-    assert len(deaths) > at_least
-    assert [died for _, died, _ in deaths] == [-9] * (len(deaths) - 1) + [0]
+    launches = [tuple(map(int, line.split())) for line in out.splitlines() if re.fullmatch(r"\d+ -?\d+ \d+", line)]
+    assert len(launches) > at_least
+    assert [ended for _, ended, _ in launches] == [-9] * (len(launches) - 1) + [0]
     queue = local.client(cluster, "squeue", "-h", "-r", "-o", "%K|%j").splitlines()
-    for number, _, repeated in deaths:
+    for number, _, repeated in launches:
         home = tmp_path / f"{kind}-{number}"
         assert repeated == 0, (number, Path(f"{home}.log").read_text())
         assert jobs(Ledger(home), queue) == {**dict.fromkeys(Ledger(home).runs(), 1), "stage": 1, "report": 1}, number

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 GRID = ["divergence=js,hd,tv", "eta=0.5,1", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node; the seed says what strikes it.
-STRUCK = [
+INTERRUPTED = [
     "steps=300",
     "evaluation.every=300",
     "checkpoint.every=50",
@@ -76,7 +76,7 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
     scripts = [*tmp_path.glob("runs/submissions/*/*.sbatch"), *tmp_path.glob("runs/sweeps/*/*.sbatch")]
     assert sorted(path.name for path in scripts) == ["array.sbatch", "report.sbatch"]
     assert {oct(path.stat().st_mode & 0o777) for path in scripts} == {"0o600"}  # they hold cluster.setup
-    assert len(list(tmp_path.glob("runs/submissions/*/job.json"))) >= 1  # the array's, healed by its first task
+    assert len(list(tmp_path.glob("runs/submissions/*/job.json"))) >= 1  # the array's, written by its first task
     with sqlite3.connect(tmp_path / "mlflow.db") as store:
         shipped = store.execute("select count(distinct value) from tags where key = 'rlvr.run_id'").fetchone()
     assert shipped == (6,)
@@ -90,15 +90,15 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place(tmp_path_factory.mktemp("undisturbed"), cluster)
-    place.launch(*STRUCK, "cluster=local")
+    place.launch(*INTERRUPTED, "cluster=local")
     return place
 
 
 @pytest.fixture(scope="module")
-def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Five runs, a node each: preempted, killed, cancelled, warned of the time limit; the last loses its node."""
-    place = Place(tmp_path_factory.mktemp("struck"), cluster)
-    place.launch(*STRUCK, *ON_SLURM)
+    place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
+    place.launch(*INTERRUPTED, *ON_SLURM)
     runs = list(place.runs().values())
     job = place.client("squeue", "-h", "-o", "%F").split()[0]
     freeze(runs)
@@ -113,7 +113,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
     process_of(runs[3]).resume()
     wait_for(lambda: f"{job}_2" not in place.queue())
     before = place.status()
-    assert "1 runs submitted to SLURM" in place.launch(*STRUCK, *ON_SLURM)  # the cancelled one, and it alone
+    assert "1 runs submitted to SLURM" in place.launch(*INTERRUPTED, *ON_SLURM)  # the cancelled one, and it alone
     wait_for(lambda: not place.queue())
     local.start_node(cluster, lost)
     (place.home / "cancelled.json").write_text(
@@ -133,21 +133,21 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
         pytest.param(4, ["node", "ok"], id="kill -9 of everything on its node"),
     ],
 )
-def test_a_struck_run_goes_on_and_ends_bit_for_bit_the_same(
-    struck: Place, undisturbed: Place, seed: int, ends: list[str]
+def test_an_interrupted_run_goes_on_and_ends_bit_for_bit_the_same(
+    interrupted: Place, undisturbed: Place, seed: int, ends: list[str]
 ) -> None:
-    name, run_dir = list(struck.runs().items())[seed]
+    name, run_dir = list(interrupted.runs().items())[seed]
     assert name.endswith(f"-s{seed}")
     assert causes(run_dir) == ends
     assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
 
 
-def test_a_cancelled_run_is_shown_as_resumable(struck: Place) -> None:
-    assert json.loads((struck.home / "cancelled.json").read_text())["state"] == "preempted"
+def test_a_cancelled_run_is_shown_as_resumable(interrupted: Place) -> None:
+    assert json.loads((interrupted.home / "cancelled.json").read_text())["state"] == "preempted"
 
 
-def test_a_killed_process_is_named_on_the_ledger(struck: Place) -> None:
-    run_dir = list(struck.runs().values())[1]
+def test_a_killed_process_is_named_on_the_ledger(interrupted: Place) -> None:
+    run_dir = list(interrupted.runs().values())[1]
     assert "signal 9 (SIGKILL" in json.loads((run_dir / "attempts/1/exit.json").read_text())["message"]
 
 
@@ -155,7 +155,7 @@ def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
     cluster: Settings, undisturbed: Place, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, cluster)
-    two = [o for o in STRUCK if not o.startswith("seed=")] + ["seed=0,1"]
+    two = [o for o in INTERRUPTED if not o.startswith("seed=")] + ["seed=0,1"]
     place.launch(*two)
     runs = place.runs()
     freeze(list(runs.values()))

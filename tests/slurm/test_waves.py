@@ -223,7 +223,7 @@ def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_i
 def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of two sweeps wait for room; while those of one are handed in, what waits is struck out."""
+    """Runs of two sweeps wait for room; while those of one are handed in, what waits is removed."""
     sbatch = 'echo x >> "$CALLS"; rm -f "$RLVR_HOME"/runs/sweeps/*/waves.json; echo 1'
     stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
     for name, value in {"CALLS": str(tmp_path / "calls"), "RLVR_HOME": str(tmp_path)}.items():

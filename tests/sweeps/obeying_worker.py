@@ -5,7 +5,7 @@
 
 Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there,
 and lists all it took in RUN_DIR/steps.txt. `act` then:
-"" fine; any cause: an end by it; "die": SIGKILL at step 1 of the first `deaths` attempts; "child": leaves a process
+"" fine; any cause: an end by it; "kill": SIGKILL at step 1 of the first `kills` attempts; "child": leaves a process
 in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt;
 "hang": does nothing for ever, before there is an attempt, until one has been made;
 "vanish": finds that somebody deletes its directory.
@@ -57,7 +57,7 @@ def work(run_dir: Path, told: dict[str, Any], attempt: Attempt, stop: StopFlag) 
     saved = run_dir / "step.txt"
     first = int(saved.read_text()) + 1 if saved.exists() else 1
     for step in range(first, told["steps"] + 1):
-        if told["act"] == "die" and attempt.number <= told["deaths"]:
+        if told["act"] == "kill" and attempt.number <= told["kills"]:
             os.kill(os.getpid(), signal.SIGKILL)
         if stop:
             return stop.cause, f"stopped before step {step}"

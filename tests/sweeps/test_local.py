@@ -1,4 +1,4 @@
-"""The launcher with real processes: real signals, real deaths, the real ledger. Only the training is left out."""
+"""The launcher with real processes: real signals, real kills, the real ledger. Only the training is left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(home: Path, **acts: str | dict[str, Any]) -> Ledger:
     ledger = Ledger(home)
     for run_id, act in acts.items():
         behaviour = {"act": act} if isinstance(act, str) else act
-        config = {"act": "", "steps": 1, "pause": 0.0, "deaths": 1, **behaviour}
+        config = {"act": "", "steps": 1, "pause": 0.0, "kills": 1, **behaviour}
         ledger.create_run(run_id, json.dumps(config), {"run_id": run_id, "name": f"name-{run_id}"})
     runs = [{"run_id": run_id, "name": run_id, "overrides": [], "index": i} for i, run_id in enumerate(acts)]
     ledger.record_sweep("s", {"study": "test"}, runs)
@@ -149,8 +149,8 @@ def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
 FATES: dict[str, tuple[str, str, list[str]]] = {
     "": ("finished", "", ["ok"]),
     "noise": ("finished", "", ["ok"]),
-    "die": ("finished", "", ["error", "ok"]),
-    "always_die": ("failed", "killed by signal 9 (SIGKILL", ["error"] * 3),
+    "kill": ("finished", "", ["error", "ok"]),
+    "always_killed": ("failed", "killed by signal 9 (SIGKILL", ["error"] * 3),
     "error": ("failed", "as told", ["error"]),
     "user_error": ("failed", "as told", ["user_error"]),
     "diverged": ("diverged", "as told", ["diverged"]),
@@ -166,7 +166,7 @@ FATES: dict[str, tuple[str, str, list[str]]] = {
 @pytest.mark.slow
 def test_every_end_of_a_run_is_named_and_stops_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     acts: dict[str, Any] = {fate or "fine": fate if fate not in ("old", "gone") else "" for fate in FATES}
-    ledger = plan(tmp_path, **acts | {"always_die": {"act": "die", "deaths": 9}})
+    ledger = plan(tmp_path, **acts | {"always_killed": {"act": "kill", "kills": 9}})
     (ledger.run_dir("old") / "run.json").write_text('{"name": "name-old"}')
     shutil.rmtree(ledger.run_dir("gone"))
     outcome = launch(ledger, retries=2)
@@ -179,7 +179,7 @@ def test_every_end_of_a_run_is_named_and_stops_no_other_run(tmp_path: Path, caps
         assert message in outcome.messages.get(run_id, ""), fate
         there = attempts(ledger, run_id) if (ledger.run_dir(run_id) / "attempts").exists() else []
         assert [attempt["cause"] for attempt in there] == causes, fate
-        assert len({attempt["pid"] for attempt in there}) == (len(there) if "die" in fate else bool(there)), fate
+        assert len({attempt["pid"] for attempt in there}) == (len(there) if "kill" in fate else bool(there)), fate
         if state in ("failed", "diverged") and causes:
             assert f"{state.upper()} name-{run_id} ({run_id}): {causes[-1]}: " in out, fate
     assert outcome.exit_code == 1
@@ -189,14 +189,14 @@ def test_every_end_of_a_run_is_named_and_stops_no_other_run(tmp_path: Path, caps
 
 
 def test_runs_of_several_ranks_fail_and_are_repeated_alike(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, a="die", bad="error", c="")
+    ledger = plan(tmp_path, a="kill", bad="error", c="")
     outcome = launch(ledger, ranks=2)
     assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
     causes = {run_id: [attempt["cause"] for attempt in attempts(ledger, run_id)] for run_id in ("a", "bad", "c")}
     assert causes == {"a": ["error", "ok"], "bad": ["error"], "c": ["ok"]}
 
 
-def test_workers_that_cannot_start_are_given_up_with_their_last_words(tmp_path: Path) -> None:
+def test_workers_that_cannot_start_are_given_up_with_the_last_line_of_their_log(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a="", b="")
     outcome = launch(ledger, command=[sys.executable, "-c", "raise SystemExit('no torch here')"])
     assert (sorted(outcome.failed), outcome.exit_code) == (["a", "b"], 1)
@@ -458,7 +458,7 @@ def test_a_run_that_another_process_holds_is_waited_for_and_said_so(
 
 
 def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp_path: Path) -> None:
-    # The worker dies before its attempt while another process takes the run: that attempt must stay open.
+    # The worker is killed before its attempt while another process takes the run: that attempt must stay open.
     from sweeps import verdict
 
     ledger = plan(tmp_path, a="")
@@ -524,7 +524,7 @@ def test_the_shipper_makes_its_last_pass_when_the_runs_have_ended(tmp_path: Path
     assert (tmp_path / "shipped").read_text() == "last pass"
 
 
-def test_a_dead_shipper_stops_nothing_and_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shipper_that_fails_stops_nothing_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = plan(tmp_path, a="", b="")
     outcome = launch(ledger, shipper=[sys.executable, "-c", "raise SystemExit(7)"])
     assert (sorted(outcome.finished), outcome.exit_code) == (["a", "b"], 0)
@@ -554,7 +554,7 @@ def test_a_signal_while_metrics_are_shipped_is_told_of_a_sweep_whose_runs_have_a
     assert parent.returncode == 0
 
 
-def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
+def test_what_a_worker_started_is_killed_after_its_end(tmp_path: Path) -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
     tag, log = workers.new_tag(), tmp_path / "log"
     worker = workers.RunWorker([sys.executable, "-c", code], threads=1, tag=tag, log=log, warm=False)

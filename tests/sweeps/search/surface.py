@@ -1,7 +1,7 @@
 """A search over a known surface: the study, the ledger, attempts and metrics are real; a run takes no time.
 
 A run at x takes STEPS steps; at each it measures up = 1 - (x - 0.3)^2, scaled by the share of its steps, and down = x.
-It stops when it is asked to, and its first `deaths` attempts end as if its node had gone.
+It stops when it is asked to, and its first `lost` attempts end as if its node had gone.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Here:
 
     stopping = busy = False
 
-    def __init__(self, ledger: Ledger, deaths: int = 0) -> None:
-        self.ledger, self.deaths = ledger, deaths
+    def __init__(self, ledger: Ledger, lost: int = 0) -> None:
+        self.ledger, self.lost = ledger, lost
         self.at_work: dict[str, tuple[PlannedRun, Attempt, JournalWriter]] = {}
         self.step: dict[str, int] = {}
         self.said: list[str] = []
@@ -67,10 +67,10 @@ class Here:
             if not pruned:
                 spool.record(step, measured(run.config["x"], step))
                 attempt.heartbeat(step, STEPS, "train")
-            died = attempt.number <= self.deaths
-            if pruned or died or step == STEPS:
+            is_lost = attempt.number <= self.lost
+            if pruned or is_lost or step == STEPS:
                 spool.close()
-                cause = Cause.PRUNED if pruned else Cause.NODE if died else Cause.OK
+                cause = Cause.PRUNED if pruned else Cause.NODE if is_lost else Cause.OK
                 attempt.close(cause, pruned)
                 attempt.__exit__(None, None, None)
                 del self.at_work[run_id]

@@ -23,15 +23,20 @@ MEDIAN = {"n_startup_trials": 2, "n_warmup_steps": 0, "n_min_trials": 1}
 PARETO = {"up": "maximize", "down": "minimize"}
 
 
-def complete(home: Path, *, at_once: int = 1, deaths: int = 0, **options: Any) -> list[tuple[Any, ...]]:
+def complete(home: Path, *, at_once: int = 1, lost: int = 0, **options: Any) -> list[tuple[Any, ...]]:
     searching = search(home, **options)
-    searching.run(Here(searching.ledger, deaths), at_once)
+    searching.run(Here(searching.ledger, lost), at_once)
     return rows(searching)
 
 
 @pytest.mark.parametrize(
     ("sampler", "writes", "metrics"),
-    [("tpe", 17, None), ("random", 29, None), ("cmaes", 23, None), ("nsgaii", 31, PARETO)],
+    [
+        ("tpe", 17, None),
+        ("random", 29, None),
+        pytest.param("cmaes", 23, None, marks=pytest.mark.slow),
+        pytest.param("nsgaii", 31, PARETO, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_again_and_again_it_proposes_and_tells_the_same(
     sampler: str, writes: int, metrics: dict[str, str] | None, tmp_path: Path
@@ -55,6 +60,7 @@ def test_killed_again_and_again_it_proposes_and_tells_the_same(
         assert [r.step for r in records] == list(range(1, len(records) + 1))
 
 
+@pytest.mark.slow
 def test_killed_at_each_write_of_a_trial_that_is_pruned_it_prunes_it(tmp_path: Path) -> None:
     options = {"sampler": "random", "pruner": MedianPruner(**MEDIAN)}
     undisturbed = complete(tmp_path / "undisturbed", **options)
@@ -73,6 +79,7 @@ def test_killed_at_each_write_of_a_trial_that_is_pruned_it_prunes_it(tmp_path: P
     assert lives > 20
 
 
+@pytest.mark.slow
 def test_killed_with_several_trials_at_work_it_loses_and_doubles_none(tmp_path: Path) -> None:
     lives = 1
     while not in_a_child(lambda: complete(tmp_path, at_once=3), 37 + lives):
@@ -169,7 +176,7 @@ def test_a_pareto_front_is_that_of_brute_force(tmp_path: Path) -> None:
 
 
 def test_a_trial_whose_node_is_gone_fails_and_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
-    trials_told = complete(tmp_path, deaths=2, retries=2, n_trials=3)
+    trials_told = complete(tmp_path, lost=2, retries=2, n_trials=3)
     assert Counter(row[1] for row in trials_told) == {"FAIL": 6, "COMPLETE": 3}
     searching = search(tmp_path)
     of = {t.number: t.user_attrs.get("retry_of") for t in searching.trials()}
@@ -179,7 +186,7 @@ def test_a_trial_whose_node_is_gone_fails_and_is_tried_again_as_often_as_asked(t
         assert trial.params == searching.trials()[first].params
         assert searching.ledger.state(trial.user_attrs["run_id"]).attempt == 3
     assert {t.user_attrs["cause"] for t in searching.trials(TrialState.FAIL)} == {"node"}
-    assert Counter(row[1] for row in complete(tmp_path / "b", deaths=2, n_trials=3)) == {"FAIL": 3}
+    assert Counter(row[1] for row in complete(tmp_path / "b", lost=2, n_trials=3)) == {"FAIL": 3}
 
 
 def test_the_same_point_again_is_not_run_again(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Launches that die: `python -m tests.slurm.dying HOMES KIND OVERRIDE...`, each death in a home of its own below HOMES.
+"""Launches that are killed: `python -m tests.slurm.killed_launches HOMES KIND OVERRIDE...`, each in a home below HOMES.
 
 A sweep is planned once. Then it is launched in forked children: child N is killed just before its N-th durable act
 (a file or directory made, renamed or removed, sbatch called), until one lives to the end; KIND `sbatch`: by its own
-N-th sbatch, which goes on without it. After each death the same launch is repeated, undisturbed.
+N-th sbatch, which goes on without it. After each kill the same launch is repeated, undisturbed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sweeps.session import Session
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def die_before(number: int, home: Path) -> None:
+def kill_before(number: int, home: Path) -> None:
     """Kill this process at its `number`-th durable act, counted from 1."""
     count = itertools.count(1)
 
@@ -44,7 +44,7 @@ def die_before(number: int, home: Path) -> None:
     sys.addaudithook(hook)
 
 
-def die_by_sbatch(number: int, home: Path) -> None:
+def kill_by_sbatch(number: int, home: Path) -> None:
     """Put an sbatch first on PATH that kills its caller the `number`-th time, and works on."""
     real, calls = shutil.which("sbatch"), home.parent / f"{home.name}.calls"
     wrapper = home.parent / f"{home.name}.bin" / "sbatch"
@@ -81,11 +81,11 @@ def launch(plan: Plan, home: Path, prepare: Callable[[], None]) -> int:
 
 def main(homes: Path, kind: str, *overrides: str) -> None:
     plan = planned(list(overrides))
-    die = {"write": die_before, "sbatch": die_by_sbatch}[kind]
+    kill = {"write": kill_before, "sbatch": kill_by_sbatch}[kind]
     for number in itertools.count(1):
         home = homes / f"{kind}-{number}"
         home.mkdir(parents=True)
-        status = launch(plan, home, lambda number=number, home=home: die(number, home))
+        status = launch(plan, home, lambda number=number, home=home: kill(number, home))
         again = launch(plan, home, lambda: None)
         print(number, status, again, flush=True)
         if status != -signal.SIGKILL:
