@@ -153,6 +153,7 @@ def _submit(
         cluster = (todo or runs or [_first_run(ledger, sweep_id)])[0][1]["cluster"]
         is_owed = waiting is not None and not waiting.runs
         if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
+            waves.write(ledger, sweep_id, waves.Waiting([], ship))  # if this process is killed now, jobs submit it
             outcome.report = report_at_end(
                 ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
             )

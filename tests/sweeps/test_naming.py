@@ -8,32 +8,29 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from rlvr.run import main
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import with_unique_names, write
 from tests.sweeps.test_plan import planned
+from tests.test_run import Command, command
+
+__all__ = ["command"]  # a fixture
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["name=my sweep"], "name=my sweep is not allowed. A name has 1 to 60 letters, digits"),
-        (["name=../x"], "name=../x is not allowed"),
-        (["name=a,b"], "name=a,b is not allowed"),
-        (["tags=pilot,"], "tags=pilot, is not allowed. Each tag has"),
-        (["name=main"], "name=main is the name of a study. Type another one."),
-        (["name=search"], "name=search is the name of a study. Type another one."),
-        (["name=evaluation"], "name=evaluation is the name of a study. Type another one."),
-        (["name=eta"], "name=eta is the name of a study. Type another one."),
-    ],
-)
-def test_a_bad_name_is_one_line_before_anything_is_launched(words, message, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    assert main(["-m", "loss=grpo", "seed=0,1", "cluster=local", *words]) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert len(errors.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+BAD = {
+    "name=my sweep": "name=my sweep is not allowed. A name has 1 to 60 letters, digits",
+    "name=../x": "name=../x is not allowed",
+    "name=a,b": "name=a,b is not allowed",
+    "tags=pilot,": "tags=pilot, is not allowed. Each tag has",
+    **{f"name={name}": f"name={name} is the name of a study. Type another one." for name in ("main", "search", "eta")},
+    "name=evaluation": "name=evaluation is the name of a study. Type another one.",
+}
+
+
+def test_a_bad_name_is_one_line_before_anything_is_launched(command: Command, tmp_path: Path) -> None:
+    for word, message in BAD.items():
+        code, _, (line,) = command("-m", "loss=grpo", "seed=0,1", "cluster=local", word, home=tmp_path)
+        assert (code, message in line) == (2, True), line
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_named_sweep_has_the_same_runs_and_a_group_of_its_own(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ from sweeps.plan import Plan, plan, write
 from sweeps.preview import _local_resources, _rounded, _size, differences, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
-from tests.test_run import rlvr
+from tests.test_run import Command, command
+
+__all__ = ["command"]  # a fixture
 
 
 def planned(*points: list[str]) -> Plan:
@@ -210,21 +212,22 @@ def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:
     assert "Nothing to do." in preview(one, ledger, slurm=False)
 
 
-@pytest.mark.parametrize("arguments", [["-m", "loss=lad,grpo", "seed=0,1"], ["eta=2"], ["study=eta"]])
-def test_a_dry_run_writes_and_starts_nothing(arguments: list[str], tmp_path: Path) -> None:
+def test_a_dry_run_writes_and_starts_nothing(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, cwd = tmp_path / "home", tmp_path / "cwd"
     home.mkdir()
     cwd.mkdir()
-    done = rlvr(*arguments, "cluster=local", "--dry-run", home=home, cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    assert "Dry run: nothing was written or started." in done.stdout
-    assert not [*home.iterdir(), *cwd.iterdir()]
+    monkeypatch.chdir(cwd)
+    for arguments in (["-m", "loss=lad,grpo", "seed=0,1"], ["eta=2"], ["study=eta"]):
+        code, out, errors = command(*arguments, "cluster=local", "--dry-run", home=home)
+        assert code == 0, errors
+        assert "Dry run: nothing was written or started." in out
+        assert not [*home.iterdir(), *cwd.iterdir()]
 
 
-def test_a_dry_run_of_a_mistake_says_the_mistake(tmp_path: Path) -> None:
-    done = rlvr("-m", "loss=grpo", "eta=1,2", "--dry-run", home=tmp_path)
-    assert done.returncode == 2
-    assert "eta=1.0 has no effect with loss=grpo" in done.stderr
+def test_a_dry_run_of_a_mistake_says_the_mistake(command: Command, tmp_path: Path) -> None:
+    code, _, errors = command("-m", "loss=grpo", "eta=1,2", "--dry-run", home=tmp_path)
+    assert code == 2
+    assert "eta=1.0 has no effect with loss=grpo" in errors[0]
     assert not list(tmp_path.iterdir())
 
 
@@ -248,9 +251,9 @@ def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read(words: st
     assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
 
 
-def test_a_dry_run_names_the_knobs_that_have_no_effect(tmp_path: Path) -> None:
-    done = rlvr("cluster=local", "cluster.time_min=10", "--dry-run", home=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "No effect with cluster=local: cluster.time_min=10.\n")
+def test_a_dry_run_names_the_knobs_that_have_no_effect(command: Command, tmp_path: Path) -> None:
+    code, _, errors = command("cluster=local", "cluster.time_min=10", "--dry-run", home=tmp_path)
+    assert (code, errors) == (0, ["No effect with cluster=local: cluster.time_min=10."])
 
 
 def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_path: Path) -> None:
@@ -319,8 +322,8 @@ def test_a_number_typed_in_two_forms_is_one_run(key: str) -> None:
         planned([f"{key}=1"], [f"{key}=1.0"])
 
 
-def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(tmp_path: Path) -> None:
-    text = rlvr("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path).stdout
+def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(command: Command, tmp_path: Path) -> None:
+    _, text, _ = command("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path)
     assert re.search(r"about 9\d\d hours of runs, 7,\d{3} GPU-hours", text), text
     assert (
         "\nDisk: about 1,709 GB, " in text

@@ -22,7 +22,9 @@ from sweeps.growing.record import GrowingRecord, first_wave
 from tests.end_to_end.test_sweep import python
 from tests.support.composed import composed
 from tests.sweeps.test_plan import planned
-from tests.test_run import rlvr
+from tests.test_run import Command, command
+
+__all__ = ["command"]  # a fixture
 
 TINY = [
     *("task.size=5", "task.test_problems=8", "model.steps=150", "model.batch=32", "steps=2", "rollout.prompts=4"),
@@ -39,68 +41,54 @@ def info(home: Path) -> dict[str, object]:
     return dict(Ledger(home).sweep(path.parent.name).info)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["-m", "loss=grpo,rloo", "until=decided"], "until=decided needs a budget: pass the most runs in all"),
-        (["-m", "loss=grpo,rloo", "budget=9"], "budget=9 has no effect without until=decided"),
-        (["-m", "loss=grpo,rloo", "until=decided", "budget=3h"], "no finished run of the ledger is like these"),
-        (
-            ["-m", "loss=grpo,rloo", "until=decided:pass@64", "budget=9", "--dry-run"],
-            "until=decided:pass@64: no run measured it. Did you mean pass@8",
-        ),
-        (["-m", "loss=grpo,rloo", "until=decided:foo", "budget=9"], "until=decided:foo: no run measured it."),
-        (
-            ["-m", "loss=grpo,rloo", "until=decided:hours", "budget=9"],
-            "hours would never be decided: without GPUs that",
-        ),
-        (["-m", "loss=grpo,rloo", "until=decided:time/step_s", "budget=9"], "step_s would never be decided: without"),
-        (
-            ["-m", "loss=grpo,rloo", "seed=0,1,2", "exclude=loss=grpo seed=1", "until=decided", "budget=12"],
-            "exclude='loss=grpo seed=1': until and tune give every arm every seed. Drop seed from exclude.",
-        ),
-        (
-            ["-m", "loss=grpo,rloo", "seed=0,1,2", "also=loss=pacs seed=5", "until=decided", "budget=12"],
-            "also='loss=pacs seed=5': until and tune give every arm every seed. Drop seed from also.",
-        ),
-        (
-            ["-m", "loss=grpo,rloo", "controls=still", "tune=lr:1e-4,1e-3"],
-            "controls=still has lr=0, which tune=lr would replace.",
-        ),
-        (
-            ["-m", *BANDIT, "loss=grpo,rloo", "tune=lr:1e-4,1e-3"],
-            "task=bandit has no validation problems. Drop it, or the tune= that asks for it.",
-        ),
-        (["loss=grpo", "until=decided", "budget=9"], "until has no effect on a single run"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(words, told, tmp_path: Path) -> None:
-    done = rlvr(*words, home=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr
+REFUSED = [
+    (["until=decided"], "until=decided needs a budget: pass the most runs in all"),
+    (["budget=9"], "budget=9 has no effect without until=decided"),
+    (["until=decided", "budget=3h"], "no finished run of the ledger is like these"),
+    (
+        ["until=decided:pass@64", "budget=9", "--dry-run"],
+        "until=decided:pass@64: no run measured it. Did you mean pass@8",
+    ),
+    (["until=decided:foo", "budget=9"], "until=decided:foo: no run measured it."),
+    (["until=decided:hours", "budget=9"], "hours would never be decided: without GPUs that"),
+    (["until=decided:time/step_s", "budget=9"], "step_s would never be decided: without"),
+    (
+        ["seed=0,1,2", "exclude=loss=grpo seed=1", "until=decided", "budget=12"],
+        "exclude='loss=grpo seed=1': until and tune give every arm every seed. Drop seed from exclude.",
+    ),
+    (
+        ["seed=0,1,2", "also=loss=pacs seed=5", "until=decided", "budget=12"],
+        "also='loss=pacs seed=5': until and tune give every arm every seed. Drop seed from also.",
+    ),
+    (["controls=still", "tune=lr:1e-4,1e-3"], "controls=still has lr=0, which tune=lr would replace."),
+    ([*BANDIT, "tune=lr:1e-4,1e-3"], "task=bandit has no validation problems. Drop it, or the tune= that asks for it."),
+    ([*TINY, "until=decided", "budget=12", "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
+]
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(command: Command, tmp_path: Path) -> None:
+    for words, told in REFUSED:
+        code, _, errors = command("-m", "loss=grpo,rloo", *words, home=tmp_path)
+        assert (code, told in "\n".join(errors)) == (2, True), errors
+        assert not (tmp_path / "runs").exists(), words
+    code, _, errors = command("loss=grpo", "until=decided", "budget=9", home=tmp_path)
+    assert (code, "until has no effect on a single run" in "\n".join(errors)) == (2, True)
+
+
+def test_a_dry_run_says_looks_and_the_most_it_can_cost(command: Command, tmp_path: Path) -> None:
+    words = ["seed=4,5", *TINY, "until=decided", "budget=25", "--dry-run"]
+    code, out, errors = command("-m", "loss=grpo,rloo", *words, home=tmp_path)
+    assert code == 0, errors
+    assert "looks at 3 (" in out
+    assert "At most 24 runs in all" in out  # 12 seeds of two arms: the 25th run has no partner
+    assert len(re.findall(r"  new\b", out)) == 6
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_says_looks_and_the_most_it_can_cost(tmp_path: Path) -> None:
-    done = rlvr("-m", "loss=grpo,rloo", "seed=4,5", *TINY, "until=decided", "budget=25", "--dry-run", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "looks at 3 (" in done.stdout
-    assert "At most 24 runs in all" in done.stdout  # 12 seeds of two arms: the 25th run has no partner
-    assert len(re.findall(r"  new\b", done.stdout)) == 6
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_dry_run_of_tuning_says_what_each_arm_gets(tmp_path: Path) -> None:
-    done = rlvr("-m", "loss=grpo,rloo", *TINY, "tune=lr:1e-5,3e-5,1e-4", "--dry-run", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "3 values (lr=1e-5, lr=3e-5, lr=1e-4), seeds 1000, for each of 2 arms: 6 runs; then 2 runs" in done.stdout
-
-
-def test_a_machine_that_cannot_run_it_is_told_before_anything_is_written(tmp_path: Path) -> None:
-    words = ["-m", "loss=grpo,rloo", *TINY, "until=decided", "budget=12", "cluster.gpus=99"]
-    done = rlvr(*words, home=tmp_path)
-    assert (done.returncode, "cluster.gpus=99, and this machine has" in done.stderr) == (2, True), done.stderr
-    assert not (tmp_path / "runs").exists()
+def test_a_dry_run_of_tuning_says_what_each_arm_gets(command: Command, tmp_path: Path) -> None:
+    code, out, errors = command("-m", "loss=grpo,rloo", *TINY, "tune=lr:1e-5,3e-5,1e-4", "--dry-run", home=tmp_path)
+    assert code == 0, errors
+    assert "3 values (lr=1e-5, lr=3e-5, lr=1e-4), seeds 1000, for each of 2 arms: 6 runs; then 2 runs" in out
 
 
 def recorded(ledger: Ledger, *words: str) -> GrowingRecord:

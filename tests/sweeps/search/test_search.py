@@ -19,7 +19,7 @@ import pytest
 from sweeps import commands
 from tests.end_to_end.test_sweep import attempts, deterministic
 from tests.support.words import newest
-from tests.test_run import Command, command, rlvr
+from tests.test_run import Command, command
 
 __all__ = ["command"]  # a fixture
 
@@ -96,21 +96,24 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, comman
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_search_on_fewer_gpus_than_a_trial_has_is_refused_or_shown_on_paper(tmp_path: Path) -> None:
+def test_a_search_on_fewer_gpus_than_a_trial_has_is_refused_or_shown_on_paper(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     usual = [word for word in SHORT if word != "rollout.prompts=1"]
     words = [*usual, *GOAL, "rollout.prompts=2", "hydra.sweeper.n_jobs=2", "cluster.ranks=2", "tracker=none"]
-    done = rlvr(*words, home=tmp_path, CUDA_VISIBLE_DEVICES="0")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "a run of this launch has 2 processes with a GPU each" in done.stderr
+    code, _, errors = command(*words, home=tmp_path)
+    assert (code, len(errors)) == (2, 1), errors
+    assert "a run of this launch has 2 processes with a GPU each" in errors[0]
     assert list(tmp_path.iterdir()) == []
-    shown = rlvr(*words, "--dry-run", home=tmp_path, CUDA_VISIBLE_DEVICES="0").stdout
+    _, shown, _ = command(*words, "--dry-run", home=tmp_path)
     assert "2 at a time. The first ones:" in shown
     assert "not here: a run of this launch has 2 processes" in shown
 
 
-def test_a_search_is_no_single_run(tmp_path: Path) -> None:
-    done = rlvr("hydra/sweeper=optuna", *BANDIT[2:], "eta=2", home=tmp_path)
-    assert "hydra/sweeper=optuna has no effect on a single run. Search with -m" in done.stderr
+def test_a_search_is_no_single_run(command: Command, tmp_path: Path) -> None:
+    _, _, errors = command("hydra/sweeper=optuna", *BANDIT[2:], "eta=2", home=tmp_path)
+    assert "hydra/sweeper=optuna has no effect on a single run. Search with -m" in errors[0]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,11 +122,11 @@ def test_what_does_not_search_does_not_wait_for_optuna() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-def test_a_dry_run_shows_the_first_trials_and_writes_nothing(tmp_path: Path) -> None:
-    done = rlvr(*SHORT, *GOAL, "hydra.sweeper.n_jobs=2", "--dry-run", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "20 trials of lr=tag(log,interval(1e-4,1e-1))  eta=range(0.5,2.5,0.5), 2 at a time" in done.stdout
-    assert "2 runs, 0 finished, 2 to do" in done.stdout
+def test_a_dry_run_shows_the_first_trials_and_writes_nothing(command: Command, tmp_path: Path) -> None:
+    code, out, errors = command(*SHORT, *GOAL, "hydra.sweeper.n_jobs=2", "--dry-run", home=tmp_path)
+    assert code == 0, errors
+    assert "20 trials of lr=tag(log,interval(1e-4,1e-1))  eta=range(0.5,2.5,0.5), 2 at a time" in out
+    assert "2 runs, 0 finished, 2 to do" in out
     assert list(tmp_path.iterdir()) == []
 
 
