@@ -26,6 +26,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 def test_a_bad_name_is_one_line_before_anything_is_launched(command: Command, tmp_path: Path) -> None:
     for word, message in BAD.items():
         code, _, (line,) = command("-m", "loss=grpo", "seed=0,1", "cluster=local", word, home=tmp_path)

@@ -212,6 +212,7 @@ def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:
     assert "Nothing to do." in preview(one, ledger, slurm=False)
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_and_starts_nothing(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, cwd = tmp_path / "home", tmp_path / "cwd"
     home.mkdir()

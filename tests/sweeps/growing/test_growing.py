@@ -66,6 +66,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(command: Command, tmp_path: Path) -> None:
     for words, told in REFUSED:
         code, _, errors = command("-m", "loss=grpo,rloo", *words, home=tmp_path)
@@ -130,6 +131,7 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     assert (len(sweep.info["until"]["looks"]), sweep.info["tracker"]["enabled"]) == (1, False)
 
 
+@pytest.mark.slow
 def test_a_repeated_command_goes_on_from_what_a_killed_one_has_written(tmp_path: Path) -> None:
     first = recorded(ledger := Ledger(tmp_path))
     first.write()
