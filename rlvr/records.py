@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -44,9 +44,6 @@ class Reward:
 def binary(outcome: Outcome) -> Reward:
     """Reward 1 for a correct answer, 0 for any other."""
     return Reward(float(outcome == "correct"), outcome)
-
-
-Judge = Callable[[Sequence[tuple[Problem, str]]], list[Reward]]  # (problem, response text) pairs to rewards, in order
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ class NotAvailable(ValueError):
 
 
 class EngineLost(RuntimeError):
-    """Raised if the engine's process did not start, or died repeatedly; the message has its last output.
+    """Raised if an engine's process did not start or ended repeatedly, or its node is lost. The message says why.
 
     Its cause is never one of the trainer: out of GPU memory in the engine is not out of GPU memory in the trainer.
     """
@@ -291,20 +288,6 @@ class StoppingEngine(Engine, Protocol):
         """Draw the same samples as `generate`, and pass them to `progress` as soon as a request is complete.
 
         Requests are completed nearly in their order. Sampling ends soon after `progress.enough` is true.
-        """
-        ...
-
-
-@runtime_checkable
-class SpreadEngine(Engine, Protocol):
-    """An engine that can also judge on the processors of nodes of the job that have no ranks."""
-
-    training_nodes: int  # number of nodes with ranks
-
-    def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """One judge on each node without ranks. task: config to create it from.
-
-        A judge raises ProcessLost (rlvr/rollout/child.py) if its node fails.
         """
         ...
 

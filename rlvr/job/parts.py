@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
@@ -22,11 +21,9 @@ from rlvr.job.policy import evaluated
 from rlvr.ledger import digests, rollouts
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
-from rlvr.records import Engine, Judge, Rollout, SpreadEngine, Task, TaughtTask
+from rlvr.records import Engine, Rollout, Task, TaughtTask
 from rlvr.rollout.presample import Samples, samples_of_run
-from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.sampler import Sampler
-from rlvr.rollout.spread_judge import SpreadJudge
 from rlvr.trainer import distributed
 from rlvr.trainer.collate import decode, encode
 from rlvr.trainer.fsdp import Trainer
@@ -131,18 +128,7 @@ class Parts:
             new_board=distributed.new_board,
             ranks_per_engine=ranks_per_engine(config.rollout.engine, world) if world > 1 else 1,
             on_answer=on_answer,
-            judge_all=self._spread_judge(),
         )
-
-    def _spread_judge(self) -> Judge | None:
-        """A judge that uses further nodes too, if the engine has some; None: this node judges all answers."""
-        if not isinstance(self.engine, SpreadEngine):
-            return None
-        judges = self.engine.judges(as_dict(self.config.task, resolve=True))
-        if not judges:
-            return None
-        log.info("answers are judged on %d nodes", self.engine.training_nodes + len(judges))
-        return SpreadJudge(functools.partial(rewards_of, self.task), judges, nodes=self.engine.training_nodes)
 
     def _shared_base(self, config: DictConfig, store: Path, rank: int) -> Path:
         """The directory of the base policy, the same on all ranks.

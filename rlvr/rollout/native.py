@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -106,27 +106,33 @@ class NativeEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
         self._check_requests(requests, sampling)
-        sampled = [dict[int, Completion]() for _ in requests]
-        for batch in self._batches(requests, range(len(requests)), sampling.max_tokens):
-            for finished in self._sample(requests, batch, sampling):
-                for request, number, completion in finished:
-                    sampled[request][number] = completion
-        return [_in_order(samples) for samples in sampled]
+        whole = [range(len(requests))]
+        sampled = dict(pair for answered in self._answered(requests, whole, sampling) for pair in answered)
+        return [sampled[row] for row in range(len(requests))]
 
     @torch.inference_mode()
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine. Finished rows are reported when they leave their batch."""
         self._check_requests(requests, sampling)
+        for answered in self._answered(requests, self._waves(requests), sampling):
+            for row, samples in answered:
+                progress.take(row, samples)
+            if progress.enough:
+                return
+
+    def _answered(
+        self, requests: Sequence[Request], waves: Iterable[range], sampling: Sampling
+    ) -> Iterator[list[tuple[int, tuple[Completion, ...]]]]:
+        """The requests that have become complete, with all their samples, each time it is checked which have."""
         sampled = [dict[int, Completion]() for _ in requests]
-        for wave in self._waves(requests):
+        for wave in waves:
             for batch in self._batches(requests, wave, sampling.max_tokens):
                 for finished in self._sample(requests, batch, sampling):
-                    for request, number, completion in finished:
-                        sampled[request][number] = completion
-                        if len(sampled[request]) == requests[request].num_samples:
-                            progress.take(request, _in_order(sampled[request]))
-                    if progress.enough:
-                        return
+                    for row, number, completion in finished:
+                        sampled[row][number] = completion
+                    rows = dict.fromkeys(row for row, *_ in finished)
+                    complete = [row for row in rows if len(sampled[row]) == requests[row].num_samples]
+                    yield [(row, tuple(sampled[row][number] for number in sorted(sampled[row]))) for row in complete]
 
     def sleep(self) -> None:
         """Nothing to free: keys and values live only while a batch is sampled."""
@@ -252,10 +258,6 @@ class NativeEngine:
             ids, logp, logp_sampling = (array[i, : int(length[i])].copy() for array in arrays)
             completions.append((row, Completion(ids, logp, logp_sampling, bool(finished[i]))))
         return completions
-
-
-def _in_order(samples: Mapping[int, Completion]) -> tuple[Completion, ...]:
-    return tuple(samples[number] for number in sorted(samples))
 
 
 def cache_bytes_per_token(model: PreTrainedModel) -> int:

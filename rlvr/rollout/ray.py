@@ -1,10 +1,10 @@
 """The Ray engine: vLLMs on GPUs of their own, on any node of the job; each runs in an actor of Ray.
 
 All ranks use one Ray (started by rlvr/rollout/ray_node.py) and have a part of its workers each. A worker is a
-VllmEngine whose process is reached through an actor. A vLLM, actor or node that is lost is replaced, and its
-requests are sent again with the same seeds; while a worker has no place, the others answer its requests. Weights are
-broadcast to workers on GPUs or on other nodes (rlvr/rollout/ray_broadcast.py). Other workers on a rank's own node
-read them from memory that the ranks have written; where a broadcast is not possible, another node is sent one copy.
+VllmEngine whose process is reached through an actor. A vLLM or actor that is lost is replaced, and its requests are
+sent again with the same seeds; the loss of a worker's node ends the attempt with EngineLost. Weights are broadcast to
+workers on GPUs or on other nodes (rlvr/rollout/ray_broadcast.py). Other workers on a rank's own node read them from
+memory that the ranks have written; where a broadcast is not possible, another node is sent one copy.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -26,24 +24,21 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.model.load import parse_dtype
-from rlvr.records import Completion, EngineLost, Judge, Progress, Request, Sampling, Supply
+from rlvr.records import Completion, Progress, Request, Sampling, Supply
 from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import Process, ProcessLost, environment_with
 from rlvr.rollout.connection import Connection
 from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
-from rlvr.rollout.ray_node import ADDRESS, NODE_TIMEOUT_S, WorkerHasNoNode, ray_environment
+from rlvr.rollout.ray_node import ADDRESS, ray_environment
 from rlvr.rollout.sampler import CollectedSamples
 from rlvr.rollout.vllm import SERVER, VllmEngine, tolerance
-from rlvr.rollout.vllm_requests import Unanswered
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-POLL_S = 1.0
 
 
 class RayEngine:
@@ -77,13 +72,11 @@ class RayEngine:
             raise ValueError(f"rollout.engine.workers={workers}: not a multiple or a divisor of the {ranks} ranks")
         self._cluster = cluster = open_cluster(workers, tensor_parallel, rank, device)
         nodes, ranks_of_node = cluster.nodes(), rank_on_node()[1]
-        self.training_nodes = ranks // ranks_of_node
         self._remote_places = remote_places(nodes, ranks, ranks_of_node)
         for index in own_places(nodes, rank, ranks, ranks_of_node):
             worker = RemoteVllm(
                 cluster,
                 index,
-                self._workers,
                 model,
                 device=device,
                 eos_token_ids=eos_token_ids,
@@ -142,33 +135,14 @@ class RayEngine:
         return [collected.samples[row] for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """See StoppingEngine; each worker stops by itself.
-
-        Requests of a worker that has lost its place are shared among the others: a sample's noise does not depend on
-        the worker.
-        """
-        unanswered = set(range(len(requests)))
+        """See StoppingEngine; each worker answers an equal part of the requests, and stops by itself."""
+        parts = [range(index, len(requests), self.workers) for index in range(self.workers)]
 
         def work(worker: RemoteVllm, rows: Sequence[int]) -> None:
-            worker.answer_until([requests[row] for row in rows], sampling, WorkerProgress(progress, rows, unanswered))
+            if rows:
+                worker.generate_until([requests[row] for row in rows], sampling, ProgressOfPart(progress, rows))
 
-        while unanswered and not progress.enough:
-            rows, workers = sorted(unanswered), self._placed()
-            self._on_workers(work, workers, [rows[index :: len(workers)] for index in range(len(workers))])
-
-    def _placed(self) -> list[RemoteVllm]:
-        """The workers that have a place now; waits until there is one. Raises RuntimeError if there is none for
-        NODE_TIMEOUT_S.
-        """
-        assert self._cluster is not None
-        deadline = time.monotonic() + NODE_TIMEOUT_S
-        while True:
-            placed = [worker for worker in self._workers if worker.has_place()]
-            if placed:
-                return placed
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the nodes of all {self.workers} workers of this rank are lost")
-            time.sleep(POLL_S)
+        self._on_workers(work, self._workers, parts)
 
     def generate_stream(self, supply: Supply) -> None:
         """See StreamingEngine; each worker requests more when it has room."""
@@ -178,12 +152,7 @@ class RayEngine:
 
         def work(worker: RemoteVllm) -> None:
             try:
-                while not shared.enough:
-                    shared.workers = len(self._placed())  # raises if no worker has a place
-                    if worker.has_place():
-                        worker.stream(shared)
-                    else:
-                        time.sleep(POLL_S)
+                worker.generate_stream(shared)
             except BaseException:
                 shared.failed = True
                 raise
@@ -192,15 +161,6 @@ class RayEngine:
             pending = [threads.submit(work, worker) for worker in self._workers]
         for future in pending:
             future.result()
-
-    def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """See SpreadEngine. A node without ranks has as many verifying processes as all ranks of a node with ranks
-        together.
-        """
-        assert self._cluster is not None
-        if "workers" in task:
-            task = {**task, "workers": task["workers"] * rank_on_node()[1]}
-        return self._cluster.judges(task, first=self.training_nodes)
 
     def sleep(self) -> None:
         """Nothing to do: the trainer does not need the workers' GPUs."""
@@ -234,19 +194,14 @@ class RayEngine:
 
 
 @dataclass(frozen=True)
-class WorkerProgress:
-    """The `Progress` of a worker that samples some of all requests.
-
-    rows: of its requests among all. unanswered: rows that no worker has answered yet.
-    """
+class ProgressOfPart:
+    """The `Progress` of a worker that samples some of all requests. rows: of its requests among all."""
 
     all: Progress
     rows: Sequence[int]
-    unanswered: set[int]
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
         self.all.take(self.rows[row], samples)
-        self.unanswered.discard(self.rows[row])
 
     @property
     def enough(self) -> bool:
@@ -254,32 +209,19 @@ class WorkerProgress:
 
 
 class SharedSupply:
-    """A `Supply` that several workers share. Requests that one worker could not answer go to those with room."""
+    """A `Supply` that several workers share."""
 
     def __init__(self, supply: Supply, workers: int) -> None:
-        """workers: number of workers that have a place; it may be changed."""
         self.failed = False  # whether a worker has failed, which ends the others
-        self.workers = workers
-        self._supply, self._lock = supply, threading.Lock()
-        self._returned: list[tuple[int, Request, Sampling]] = []
+        self._supply, self._workers = supply, workers
 
     @property
     def most_running(self) -> int:
         """An equal part for each worker: the first to ask would otherwise get all that may begin."""
-        return -(-self._supply.most_running // self.workers)
+        return -(-self._supply.most_running // self._workers)
 
     def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
-        with self._lock:
-            if not self._returned:
-                return self._supply.begin(most, version)
-            taken = list[tuple[int, Request, Sampling]]()
-            while self._returned and sum(request.num_samples for _, request, _ in taken) < most:
-                taken.append(self._returned.pop(0))
-            return taken
-
-    def give_back(self, unanswered: Iterable[tuple[int, Request, Sampling]]) -> None:
-        with self._lock:
-            self._returned += unanswered
+        return self._supply.begin(most, version)
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
         self._supply.deliver(row, samples, version)
@@ -297,33 +239,10 @@ class RemoteVllm(VllmEngine):
 
     on_gpus_of_ranks = False
 
-    def __init__(self, cluster: Cluster, index: int, workers: Sequence[RemoteVllm], model: Path, **knobs: Any) -> None:
-        """index: number of the worker's place in the cluster. workers: of the same rank, this one among them."""
-        self._cluster, self.index, self._workers_of_rank = cluster, index, workers
-        self._has_started = self.is_given_up = False
+    def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
+        """index: number of the worker's place in the cluster."""
+        self._cluster, self.index = cluster, index
         super().__init__(model, **knobs)
-
-    def has_place(self) -> bool:
-        return not self.is_given_up and self._cluster.has(self.index)
-
-    def answer_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As `generate_until`; returns early if the worker loses its place."""
-        if requests:
-            self._in_place(lambda: self.generate_until(requests, sampling, progress))
-
-    def take_weights(self) -> None:
-        """As VllmEngine.take_weights. A worker without a place is given the weights when it has one."""
-        if not self.is_given_up:
-            self._in_place(super().take_weights)
-        self.synced = True
-
-    def stream(self, shared: SharedSupply) -> None:
-        """Sample requests of the shared supply, until there is enough or the place is lost."""
-        unanswered: Unanswered = {}
-        try:
-            self._in_place(lambda: self._stream(shared, unanswered))
-        finally:
-            shared.give_back((row, *request) for row, request in unanswered.items())
 
     # --- weights that are broadcast; the caller of these methods holds `start_lock`, or acts for a thread that does ---
 
@@ -371,34 +290,11 @@ class RemoteVllm(VllmEngine):
         if self._child is not None:
             self._end_process()
 
-    def _in_place(self, work: Callable[[], T]) -> T | None:
-        """The result of `work`, or None if the worker has no place to do it, or is given up. It is if its vLLM, which
-        did work, cannot be replaced, for instance because its GPU has failed, and if another worker of this rank is
-        left. Raises EngineLost if none is.
-        """
-        try:
-            return work()
-        except WorkerHasNoNode as lost:
-            log.warning("%s: the other workers answer in its stead", lost)
-            with self.start_lock:
-                self._child = self._connection = None
-            return None
-        except EngineLost as lost:
-            self.is_given_up = self._has_started
-            if not self.is_given_up or all(worker.is_given_up for worker in self._workers_of_rank):
-                raise
-            log.error("worker %d is given up, the other workers answer in its stead: %s", self.index, lost)
-            return None
-
-    def _await_start(self, child: Process) -> None:
-        super()._await_start(child)
-        self._has_started = True
-
-    def _process(self) -> Process:
+    def start_process(self) -> Process:
         self.remote = self._cluster.start(self.index, self._python, SERVER, self._options, self._environment)
         return self.remote
 
-    def _location_of_weights(self) -> dict[str, Any]:
+    def location_of_weights(self) -> dict[str, Any]:
         return self._cluster.weights_for(self.index, self._weights, self.version)
 
 

@@ -1,24 +1,21 @@
 """The actors of Ray: one starts a vLLM where it was placed and relays messages; on a node without ranks one stores the
-weights and one judges answers. Imports no torch and no Ray.
+weights. Imports no torch and no Ray.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Problem, Reward, Task
 from rlvr.rollout.broadcast import LOOPBACK, nccl_towards
 from rlvr.rollout.child import Child
 from rlvr.rollout.memory_file import MemoryFile
 from rlvr.rollout.ray_node import ADDRESS, is_loopback
-from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.vllm_server import Arrays
 
 
@@ -63,22 +60,3 @@ class WeightsActor:
     def held(self) -> tuple[int, str]:
         """The complete version, 0 if there is none, and the file that contains it."""
         return self._version, self._memory.path
-
-
-class JudgeActor:
-    """A task of its own, whose verifying processes run on this node."""
-
-    def __init__(self, config: Mapping[str, Any], paths: Sequence[str]) -> None:
-        """config: of the task. paths: the import path of a rank, for components of users."""
-        self._config, self._paths, self._task = config, paths, None
-
-    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """Rewards of the answers. The task is created on first use, so that an error of its creation reaches the caller
-        as an error of its verifier does.
-        """
-        if self._task is None:
-            sys.path += [path for path in self._paths if path not in sys.path]
-            from hydra.utils import instantiate
-
-            self._task = cast(Task, instantiate(self._config, _convert_="all"))
-        return rewards_of(self._task, answers)

@@ -7,12 +7,10 @@ Import this module only where `rlvr.rollout.ray` does: Ray reads parts of its en
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -29,18 +27,17 @@ from ray.util import get_placement_group
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rlvr.records import Judge, Problem, Reward
+from rlvr.records import EngineLost
 from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import BLOCKED_SIGNALS, ProcessLost, environment_with
 from rlvr.rollout.node import visible_gpus, worker_gpus
-from rlvr.rollout.ray_actor import ChildActor, JudgeActor, WeightsActor
+from rlvr.rollout.ray_actor import ChildActor, WeightsActor
 from rlvr.rollout.ray_node import (
     ADDRESS,
     NODE_LABEL,
     NODE_TIMEOUT_S,
     STORE_BYTES,
     TOKEN,
-    WorkerHasNoNode,
     directory_of_sockets,
     new_token,
     ray_environment,
@@ -51,7 +48,6 @@ log = logging.getLogger("rlvr.ray")
 
 ACTOR_TIMEOUT_S = 120.0  # for an actor to start, and in addition to the timeouts of its own calls
 POLL_S = 1.0
-JUDGE_TIMEOUT_S = 24 * 3600.0  # for a part of a batch: the task limits the time of each answer
 GRACE_S = 5.0  # for an actor to end
 PLACES = "rlvr-workers"  # name of the placement group of a run
 PIECE_BYTES = 2**25  # size of one piece of weights sent to another node
@@ -73,7 +69,6 @@ class Cluster:
         self._directory = ""
         self._file_locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._holders: dict[str, Any] = {}  # actors that store weights, by node
-        self._judges: dict[str, Any] = {}  # by node
         if address := os.environ.get(ADDRESS):
             _connect(address)
         else:
@@ -112,32 +107,30 @@ class Cluster:
         labels = _alive()
         return [labels.get(node, -1) for node in self._places()]
 
-    def has(self, index: int) -> bool:
-        """Whether place number `index` is on a node that is alive."""
-        return self._places()[index] in _alive()
-
     def _places(self) -> list[str]:
         """By place, Ray's id of its node; "" if it has none."""
         table = placement_group_table(self._group)["bundles_to_node_id"]
         return [table[index] for index in range(len(table))]
 
     def _node_of(self, index: int) -> str:
-        """Ray's id of the node of place number `index`. Raises WorkerHasNoNode while Ray has none."""
+        """Ray's id of the node of place number `index`. Raises EngineLost if that node is lost."""
         node = self._places()[index]
         if node not in _alive():
-            raise WorkerHasNoNode(f"worker {index} has no place")
+            raise EngineLost(
+                f"the node of worker {index} is lost: a new attempt of the run continues from its checkpoint"
+            )
         return node
 
     def start(
         self, index: int, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]
     ) -> RemoteProcess:
-        """Start a Child by an actor in place number `index`. Raises WorkerHasNoNode if there is none now."""
+        """Start a Child by an actor in place number `index`. Raises EngineLost if its node is lost."""
         is_local = self._node_of(index) == self._this_node
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         settings = {"max_concurrency": 4, **self._resources}  # messages are sent while a call waits for an answer
         actor = ray.remote(ChildActor).options(scheduling_strategy=strategy, max_restarts=0, **settings)
         handle = actor.remote(python, script, options, environment)
-        return RemoteProcess(handle, lambda: self.has(index), is_local=is_local)
+        return RemoteProcess(handle, lambda: self._node_of(index), is_local=is_local)
 
     # --- weights ---
 
@@ -153,7 +146,7 @@ class Cluster:
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
         """The message to a vLLM in place number `index` about the weights that lie in a file of this node. Raises
-        ProcessLost or WorkerHasNoNode.
+        ProcessLost or EngineLost.
         """
         node = self._node_of(index)
         if node == self._this_node:
@@ -164,37 +157,14 @@ class Cluster:
         """The file on another node that contains the weights, sent there if necessary."""
         with self._file_locks[node]:
             if node not in self._holders:
-                self._holders[node] = _actor_on(node, WeightsActor, "weights")
+                self._holders[node] = _weights_actor(node)
             try:
                 return _file_with_version(self._holders[node], weights["file"], version)
             except ProcessLost:
                 del self._holders[node]
                 raise
 
-    # --- judging ---
-
-    def judges(self, task: Mapping[str, Any], *, first: int) -> list[Judge]:
-        """One judge on each node with a number of at least `first`."""
-        numbers = sorted(number for number in _alive().values() if number >= first)
-        return [functools.partial(self._judge_on, number, task) for number in numbers]
-
-    def _judge_on(self, number: int, task: Mapping[str, Any], answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """Rewards of the answers, judged on node `number`. Raises ProcessLost. A node that has restarted has a new
-        id, and gets a new actor.
-        """
-        for node in [node for node, node_number in _alive().items() if node_number == number]:
-            if node not in self._judges:
-                self._judges[node] = _actor_on(node, JudgeActor, "judge", task, sys.path)
-            try:
-                return answer_of(self._judges[node].reward.remote(answers), JUDGE_TIMEOUT_S)
-            except ProcessLost:
-                del self._judges[node]  # the next call starts another one
-                raise
-        raise ProcessLost(f"node {number} is not alive")
-
     def close(self) -> None:
-        for judge in list(self._judges.values()) if ray.is_initialized() else []:
-            ray.kill(judge)  # threads may wait for the judge
         ray.shutdown()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -205,12 +175,11 @@ def _alive() -> dict[str, int]:
     return {node["NodeID"]: int(node["Labels"][NODE_LABEL]) for node in ray.nodes() if node["Alive"]}
 
 
-def _actor_on(node: str, actor_class: type, role: str, *settings: Any) -> Any:
-    """The actor of a node in a role, shared by all ranks; it lives as long as one of them keeps the handle."""
+def _weights_actor(node: str) -> Any:
+    """The actor that stores weights on a node, shared by all ranks; it lives as long as one of them has the handle."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    name = f"rlvr-{role}-{node}"
-    actor = ray.remote(actor_class).options(scheduling_strategy=strategy, name=name, get_if_exists=True, num_cpus=0)
-    return actor.remote(*settings)
+    options = {"name": f"rlvr-weights-{node}", "get_if_exists": True, "num_cpus": 0}
+    return ray.remote(WeightsActor).options(scheduling_strategy=strategy, **options).remote()
 
 
 def _file_with_version(holder: Any, weights: str, version: int) -> str:
@@ -242,9 +211,9 @@ def _send(actor: Any, file: Path) -> int:
 class RemoteProcess:
     """A Child in an actor, with the interface of a local one."""
 
-    def __init__(self, actor: Any, has_place: Callable[[], bool], *, is_local: bool) -> None:
-        """is_local: whether the actor is on this node."""
-        self._actor, self._has_place, self._is_local = actor, has_place, is_local
+    def __init__(self, actor: Any, check_place: Callable[[], object], *, is_local: bool) -> None:
+        """check_place: raises EngineLost if the actor's node is lost. is_local: whether the actor is on this node."""
+        self._actor, self._check_place, self._is_local = actor, check_place, is_local
         self._is_running = False
         self._process: psutil.Process | None = None  # of the actor, if it is on this node
 
@@ -258,12 +227,14 @@ class RemoteProcess:
         return answer_of(self._actor.receive.remote(timeout_s), timeout_s + ACTOR_TIMEOUT_S)
 
     def _await_actor(self) -> None:
-        """Wait until the actor runs. Raises WorkerHasNoNode as soon as its place is known to be lost."""
+        """Wait until the actor runs. Raises EngineLost as soon as its node is known to be lost."""
         answer, deadline = self._actor.pids.remote(), time.monotonic() + ACTOR_TIMEOUT_S
         while not ray.wait([answer], timeout=POLL_S)[0]:
-            if not self._has_place():
-                ray.kill(self._actor)
-                raise WorkerHasNoNode("the node of a worker is lost")
+            try:
+                self._check_place()
+            except EngineLost:
+                ray.kill(self._actor)  # calls of an actor that never starts would wait
+                raise
             if time.monotonic() > deadline:
                 break
         pid, _ = answer_of(answer, POLL_S)

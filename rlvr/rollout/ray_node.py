@@ -33,7 +33,7 @@ TOKEN = "RAY_AUTH_TOKEN"
 NODE_LABEL = "rlvr-node"  # label of a node of Ray: its number in the job
 STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of weights pass through it
 POLL_S = 1.0
-NODE_TIMEOUT_S = 600.0  # for a node to start, or to return
+NODE_TIMEOUT_S = 600.0  # for a node to start
 # Characters of a directory for RayNode's: a socket's path has 107 at most, and "/rlvr-ray-xxxxxxxx" and Ray's
 # "/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store" follow.
 LONGEST_PARENT = 107 - 18 - 64
@@ -41,12 +41,7 @@ REFUSED_S = 5.0  # the first node is done if it refuses connections for so long,
 SILENT_S = 60.0  # and lost if it does not answer at all: a network may fail for a moment
 GRACE_S = 20.0
 LAST_LINES = 20
-RESTARTS = 20  # of Ray on a node without ranks
 PR_SET_PDEATHSIG = 1
-
-
-class WorkerHasNoNode(RuntimeError):
-    """Raised when the node of a worker is lost and no other node has room for the worker."""
 
 
 def ray_environment(address: str) -> dict[str, str]:
@@ -121,24 +116,26 @@ class RayNode:
         return Path(self._directory) / "ray.log"
 
     def serve(self, is_stopping: Callable[[], bool]) -> int:
-        """Keep Ray running on a node without ranks, until the first node's Ray is gone. If Ray ends here meanwhile, it
-        is started again.
+        """Keep Ray running on a node without ranks, until the first node's Ray is gone.
 
         A signal to stop is sent to all nodes of a job; ranks that finish their step need this node until they are
-        done. Returns an exit code: 1 if the first node never answered, or Ray ends here again and again.
+        done. Returns an exit code: 1 if the first node never answered, or if Ray ends here before: the
+        workers are then lost, and with them the attempt.
         """
         reached_at: float | None = None
-        began, restarts = time.monotonic(), 0
+        began = time.monotonic()
         while reached_at is not None or not is_stopping():
             answer = knock(self.address)
             if answer == "accepted":
                 reached_at = time.monotonic()
-                restarts += self._restart_if_ended()
+                if self._process is None or self._process.poll() is not None:
+                    print(f"Ray of this node has ended: {self.last_log_lines}", file=sys.stderr, flush=True)
+                    return 1
             elif reached_at is not None and is_gone(answer, time.monotonic() - reached_at):
                 if answer == "silent":
                     print(f"no answer from {self.address} for {SILENT_S:.0f} s", file=sys.stderr, flush=True)
                 return 0
-            if restarts > RESTARTS or (reached_at is None and time.monotonic() - began > NODE_TIMEOUT_S):
+            if reached_at is None and time.monotonic() - began > NODE_TIMEOUT_S:
                 return 1
             time.sleep(POLL_S)
         return 0
@@ -148,15 +145,6 @@ class RayNode:
         """The last lines of Ray's log, without its dumps of state."""
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip() and "[state-dump]" not in line][-LAST_LINES:])
-
-    def _restart_if_ended(self) -> bool:
-        """Start Ray again if it has ended. Returns whether it had."""
-        if self._process is not None and self._process.poll() is None:
-            return False
-        print(f"Ray of this node has ended and is started again: {self.last_log_lines}", file=sys.stderr, flush=True)
-        self.close()
-        self._start()
-        return True
 
     def close(self) -> None:
         if self._process is not None:

@@ -13,7 +13,7 @@ from typing import TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Judge, Outcome, Problem, Request, Rollout, Sampling, StoppingEngine, Task
+from rlvr.records import Completion, Engine, Outcome, Problem, Request, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 from rlvr.rollout.rewards import rewards_of
 
@@ -132,7 +132,6 @@ class Sampler:
     judge_lock: threading.Lock = field(default_factory=threading.Lock)
     ranks_per_engine: int = 1  # the first of them operates the engine, on behalf of all
     on_answer: Callable[[], None] = lambda: None  # called, by any thread, whenever this rank's engine has answered
-    judge_all: Judge | None = None  # None: the task judges itself
 
     @property
     def engines(self) -> int:
@@ -183,7 +182,7 @@ class Sampler:
     ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
         with self.judge_lock:
-            rewards = iter(self.judge_all(answers) if self.judge_all else rewards_of(self.task, answers))
+            rewards = iter(rewards_of(self.task, answers))
         rewards_by_group = [tuple(next(rewards) for _ in group) for group in texts]
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, rewards_by_group, strict=True)]
 

@@ -66,8 +66,8 @@ class StepGroups:
     def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
         """The groups of a checkpoint. Of problems only id and source are restored: their answers have been judged."""
         fields = dict(rest)
-        num_groups: int | None = fields.pop("num_groups", None)  # older checkpoints lack it: they have groups
-        return cls(groups=[] if num_groups == 0 else read_rollouts(directory / FILE), **fields)
+        num_groups: int = fields.pop("num_groups")
+        return cls(groups=read_rollouts(directory / FILE) if num_groups else [], **fields)
 
 
 class StepSampler:

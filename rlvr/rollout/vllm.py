@@ -173,10 +173,7 @@ class VllmEngine:
 
     def generate_stream(self, supply: Supply) -> None:
         """See StreamingEngine."""
-        self._stream(supply, {})
-
-    def _stream(self, supply: Supply, unanswered: Unanswered) -> None:
-        """unanswered: the requests that run, kept up to date."""
+        unanswered: Unanswered = {}  # the requests that run, kept up to date
         while not supply.enough:
             self._with_process(lambda connection: self._sample_on(connection, supply, unanswered))
 
@@ -221,10 +218,16 @@ class VllmEngine:
 
     def _launch(self) -> Process:
         self._ready, self._sent_version = False, 0  # whether the process has started, and the version of its weights
-        return self._process()
+        return self.start_process()
 
-    def _process(self) -> Process:
+    # Where the process runs, and where it finds the weights: a child on this node, unless a subclass decides otherwise.
+
+    def start_process(self) -> Process:
         return Child(self._python, SERVER, self._options, self._environment)
+
+    def location_of_weights(self) -> dict[str, Any]:
+        """The location of the newest weights for the process: the memory of this node, which it shares."""
+        return self._weights
 
     def _with_process(self, work: Callable[[Connection], T]) -> T:
         """The result of `work`. A process that ends or hangs is replaced by one with the same weights, and `work` is
@@ -286,13 +289,9 @@ class VllmEngine:
             raise wrong_weights(answer["version"], connection.version)
 
     def _send_weights(self, connection: Connection) -> None:
-        weights = self._location_of_weights()
+        weights = self.location_of_weights()
         connection.version = self._sent_version = self.version
         self._exchange_checked(connection, {"do": "sync", "to_version": self.version, **weights})
-
-    def _location_of_weights(self) -> dict[str, Any]:
-        """The location of the weights for the process: the memory of this node, which it shares."""
-        return self._weights
 
     # --- samples ---
 

@@ -108,6 +108,7 @@ def test_measures_of_sets_larger_than_the_evaluation_are_left_out_with_a_message
     assert not {measure for _, measure in measured(home)} & {"distinct-3 of 6", "rule of 6"}
 
 
+@pytest.mark.slow
 def test_embeddings_by_any_model_measures_stay_and_the_table_and_figure_show_them(home: Path, tmp_path: Path) -> None:
     assert main(["evaluation", "--set", "4"]) == 0
     embedder = make_embedder(tmp_path / "embedder")

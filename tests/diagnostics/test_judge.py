@@ -28,30 +28,18 @@ from rlvr.metrics import approach_score
 CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
 
-@pytest.mark.parametrize(
-    ("verdict", "expected"),
-    [
-        ("4", 4),
-        ("Score: 3", 3),
-        ("**2**", 2),
-        ("4/5", 4),
-        ("5.0", 5),
-        ("1.", 1),
-        ("4 4 4", 4),
-        ("They differ:\n4\n", 4),
-        ("Answer: 2", 2),
-        ("Diversity: 4", 4),
-    ],
-)
-def test_a_verdict_is_a_number_from_one_to_five(verdict: str, expected: int) -> None:
-    assert score(verdict) == expected
+VERDICTS = {
+    **{"4": 4, "Score: 3": 3, "**2**": 2, "4/5": 4, "5.0": 5, "1.": 1, "4 4 4": 4, "They differ:\n4\n": 4},
+    **{"Answer: 2": 2, "Diversity: 4": 4},
+}
+NO_VERDICTS = ("", "none", "6", "0", "3.5", "12", "45", "On a scale from 1 to 5, I would rate this 4.")
 
 
-@pytest.mark.parametrize(
-    "verdict", ["", "none", "6", "0", "3.5", "12", "45", "On a scale from 1 to 5, I would rate this 4."]
-)
-def test_anything_else_is_no_verdict(verdict: str) -> None:
-    assert math.isnan(score(verdict))
+def test_a_verdict_is_a_number_from_one_to_five_and_anything_else_is_none() -> None:
+    for verdict, expected in VERDICTS.items():
+        assert score(verdict) == expected, verdict
+    for verdict in NO_VERDICTS:
+        assert math.isnan(score(verdict)), verdict
 
 
 def test_the_question_is_that_of_the_paper() -> None:
@@ -62,19 +50,22 @@ def test_the_question_is_that_of_the_paper() -> None:
     assert user["content"].endswith("Return ONLY a number from 1 to 5.")
 
 
-@pytest.mark.parametrize("count", range(2, 257))
-def test_its_scale_is_the_rules_at_any_number_of_responses(count: int) -> None:
+def test_its_scale_is_the_rules_at_any_number_of_responses() -> None:
     """Each number of responses with one approach lies in the range of one score, the one that the rule gives."""
-    content = messages("p", ["r"] * count)[1]["content"]
-    ranges = re.findall(r"Score (\d) - .*\n(?:• No.*\(≤|• )([\d-]+)(\+?) responses", content)
-    assert len(ranges) == 5 or count < 4
-    for most in range(1, count + 1):
-        fits = []
-        for score_, range_, above in ranges:
-            low, _, high = range_.partition("-")
-            bounds = (1, int(low)) if score_ == "5" else (int(low), count if above else int(high or low))
-            fits += [int(score_)] if bounds[0] <= most <= bounds[1] else []
-        assert fits == [approach_score(["x"] * most + list(range(count - most)))]
+    for count in range(2, 257):
+        content = messages("p", ["r"] * count)[1]["content"]
+        ranges = re.findall(r"Score (\d) - .*\n(?:• No.*\(≤|• )([\d-]+)(\+?) responses", content)
+        assert len(ranges) == 5 or count < 4
+        for most in range(1, count + 1):
+            fits = [int(score) for score, *limits in ranges if lies_in(most, score, *limits, count)]
+            assert fits == [approach_score(["x"] * most + list(range(count - most)))], (count, most)
+
+
+def lies_in(most: int, score: str, limits: str, above: str, count: int) -> bool:
+    """Whether `most` of `count` responses lie in a printed range: `4-6`, `14+`, or for score 5 from 1 on."""
+    low, _, high = limits.partition("-")
+    first, last = (1, int(low)) if score == "5" else (int(low), count if above else int(high or low))
+    return first <= most <= last
 
 
 def test_a_range_that_is_also_one_of_the_papers_stays() -> None:

@@ -128,6 +128,7 @@ def test_the_landscape_is_lowest_at_the_target() -> None:
         assert np.abs(lowest.numpy() - TARGET).max() < 1.5 / 40, name
 
 
+@pytest.mark.slow
 def test_the_command_draws_what_it_writes(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     monkeypatch.setattr(bandit_landscape, "STEPS", 12)

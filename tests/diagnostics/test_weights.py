@@ -20,6 +20,7 @@ from rlvr.loss.lad import lad
 from rlvr.loss.reinforce import reinforce
 from rlvr.objective import advantage, divergence
 from rlvr.objective.batch import Batch, Policy, Terms, needs
+from tests.support.composed import REGISTRY
 
 GRPO = partial(advantage.grpo, population=False)
 MAXRL = partial(advantage.maxrl, order=None)
@@ -152,23 +153,24 @@ def test_kl_weighs_as_grpo_over_eta() -> None:
     assert weight == pytest.approx(4 * weights.measure(reinforce, GRPO, 8, rates)[0], rel=1e-9)
 
 
-def test_the_command_measures_lad_with_its_divergence_and_eta(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    weights.main(["loss=lad", "divergence=js,tv", "eta=0.5,2", "rollout.samples=4"])
-    rows = list(csv.DictReader((tmp_path / "reports" / "weights" / "weights.csv").open()))
-    assert {(r["divergence"], r["eta"]) for r in rows} == {(d, e) for d in ("js", "tv") for e in ("0.5", "2.0")}
-    assert len(rows) == 4 * len(weights.RATES)
-    assert (tmp_path / "reports" / "weights" / "weights.png").read_bytes().startswith(b"\x89PNG")
+def rows_of(*words: str) -> list[weights.Weight]:
+    """What the command measures at two pass rates."""
+    return [row for point in points(words) for row in weights.measured(point, weights.RATES[[0, 40]], REGISTRY)]
 
 
-def test_other_forms_of_maxrl_are_of_order_g(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    weights.main(["loss=maxrl", "advantage=maxrl,maxrl_conditional,maxrl_control_variate", "rollout.samples=8"])
-    rows = list(csv.DictReader((tmp_path / "reports" / "weights" / "weights.csv").open()))
-    orders = {r["advantage"]: r["order"] for r in rows}
-    assert orders == {"maxrl": "7", "maxrl_conditional": "8", "maxrl_control_variate": "8"}
+def test_lad_is_measured_with_its_divergence_and_eta() -> None:
+    rows = rows_of("loss=lad", "divergence=js,tv", "eta=0.5,2", "rollout.samples=4")
+    assert [(row.divergence, row.eta) for row in rows[::2]] == [("js", 0.5), ("js", 2), ("tv", 0.5), ("tv", 2)]
+    assert len(rows) == 4 * 2
 
 
+def test_other_forms_of_maxrl_are_of_order_g() -> None:
+    forms = ("maxrl", "maxrl_conditional", "maxrl_control_variate")
+    rows = rows_of("loss=maxrl", f"advantage={','.join(forms)}", "rollout.samples=8")
+    assert {row.advantage: row.order for row in rows} == dict(zip(forms, (7, 8, 8), strict=True))
+
+
+@pytest.mark.slow
 def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     weights.main(["loss=rloo,maxrl,pkpo", "rollout.samples=4,8"])

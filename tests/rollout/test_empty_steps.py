@@ -127,11 +127,6 @@ def test_a_step_comes_back_from_disk_with_its_groups_or_none(groups: int, tmp_pa
     assert (restored.step, len(restored.groups), restored.right) == (7, groups, bool(groups))
     assert restored.metrics == written.metrics
     assert (tmp_path / FILE).exists() == bool(groups)
-    before = {
-        name: written.json_fields[name] for name in ("step", "updates", "metrics", "share")
-    }  # as checkpoints had it
-    if groups:
-        assert StepGroups.read(tmp_path, before).right
 
 
 # --- whole runs ---

@@ -16,7 +16,6 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.samples import write_samples
 from rlvr.records import Problem, Reward
-from rlvr.rollout.ray_actor import JudgeActor
 from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.sampler import RolloutCost
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
@@ -107,9 +106,3 @@ def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:
 def test_rewards_may_be_a_generator() -> None:
     task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))
     assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3
-
-
-def test_a_node_without_ranks_checks_its_rewards() -> None:
-    config = {"_target_": "tests.rollout.test_rewards.Undeclared"}
-    with pytest.raises(ValueError, match="graded = True"):
-        JudgeActor(config, []).reward([(Problem("p", ""), "0")])

@@ -9,7 +9,6 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,16 +60,6 @@ def start(directory: Path, **knobs: object) -> VllmEngine:
         **knobs,
     }
     return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **settings)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    """Started from other weights (seed 0) than any test samples from: weights that a sync misses are noticed."""
-    directory = tmp_path_factory.mktemp("model")
-    tied(0).save_pretrained(directory)
-    started = start(directory)
-    yield started
-    started.close()
 
 
 def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
