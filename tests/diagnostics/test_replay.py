@@ -77,6 +77,7 @@ def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
     assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
 
 
+@pytest.mark.slow
 def test_what_the_loss_of_the_run_brought_stays_with_that_loss() -> None:
     """An advantage and an overlong penalty are part of an objective, unless somebody typed another one."""
     (run,) = arms(["loss=maxrl", "rollout.temperature=0.7"], None)
@@ -165,6 +166,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.slow
 def test_stored_rollouts_give_the_report_of_fresh_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +190,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "one" / "rollouts" / "step-00000001.parquet"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_measured(
     tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +212,7 @@ def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_m
         assert out == ""
 
 
+@pytest.mark.slow
 def test_rollouts_of_another_vocabulary_are_refused(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A token that the policy reads as another word, and one that it does not have."""
     groups = read_rollouts(stored)
@@ -220,6 +224,7 @@ def test_rollouts_of_another_vocabulary_are_refused(stored: Path, capsys: pytest
         assert "grpo: its policy has another vocabulary" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_directory_is_the_policy_if_it_has_the_words_of_the_rollouts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def send_until_broken(group: Group) -> None:
         group.broadcast(SENT[0].clone())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_all_members_receive_the_same_bits_and_fail_when_one_is_lost(tmp_path: Path, in_a_file: bool) -> None:
     where = str(tmp_path / "store")

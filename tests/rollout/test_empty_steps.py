@@ -147,6 +147,7 @@ def fail_at(run: Run, step: int) -> None:
     run.step_sampler.take = failing  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("dynamic", ["drop", "refill"])
 def test_a_run_that_has_learned_its_task_goes_on_and_resumes_the_same(dynamic: str, ahead: int, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_numbers_of_the_first_rank_of_a_node_and_of_all_ranks_are_exchanged(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import os, sys
 import torch, torch.distributed as dist
@@ -27,6 +29,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_each_rank_of_a_node_writes_a_part_of_the_weights(tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-c", SCRIPT]
     started = [subprocess.Popen([*command, str(r), str(tmp_path)], stdout=subprocess.PIPE, text=True) for r in (0, 1)]

@@ -273,7 +273,9 @@ def test_an_interpreter_without_vllm_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_on_several_gpus_has_them_from_ray_until_its_node_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of three GPUs the rank uses the first; its worker, a stand-in that never sleeps, needs the other two. Neither a
     long TMPDIR nor a variable that keeps Ray from assigning GPUs, which other trainers set, matters.
     """
@@ -290,5 +292,13 @@ def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch:
         [(_, vllm)] = engine.pids
         assert set(psutil.Process(vllm).environ()["CUDA_VISIBLE_DEVICES"].split(",")) == {"5", "6"}
         assert json.loads(psutil.Process(vllm).cmdline()[-1])["sleeps"] is False
+        os.kill(vllm, signal.SIGKILL)  # it is replaced
+        assert tokens_of(engine.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))) == tokens_of([group])
+        from rlvr.rollout import ray_cluster  # not before the engine has imported Ray
+
+        monkeypatch.setattr(ray_cluster, "_alive", dict)  # no node is
+        os.kill(engine.pids[0][1], signal.SIGKILL)
+        with pytest.raises(EngineLost, match="the node of worker 0 is lost"):
+            engine.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))
     finally:
         engine.close()
