@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     options = parser.parse_args(arguments)
-    from rlvr.job.policy import export  # imports torch, which --help does not need
-
     try:
         checkpoint = checkpoint_of(options.source, best=options.best)
+        from rlvr.job.policy import export  # imports torch, which an error of the typed words does not need
+
         export(checkpoint, options.directory, dtype=options.dtype)
     except (ValueError, OSError) as error:
         print(f"rlvr.export: {terminal.one_line(error)}", file=sys.stderr)

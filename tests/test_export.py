@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,9 @@ def test_a_source_without_a_checkpoint_is_refused(
         make_checkpoint(tmp_path, 2)
     assert main([str(tmp_path), str(tmp_path / "out"), *(["--best"] if best else [])]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_exist_is_refused_without_importing_torch(tmp_path: Path) -> None:
+    code = "import sys; from rlvr.export import main; sys.exit(main(['nothing', 'out']) != 2 or 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"RLVR_HOME": str(tmp_path)}, check=False)
+    assert done.returncode == 0

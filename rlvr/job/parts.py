@@ -102,7 +102,7 @@ class Parts:
         ends = end_tokens(skeleton(self.base), tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
-        shard_over = config.cluster.get("shard_over", "job")  # configs of older versions lack this key
+        shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes
         max_tokens = config.rollout.max_tokens or self.task.max_tokens
         self.place = Place(device, rank, world, pad, max_tokens, shard_over)
         # The task's own end word is part of the answer; a model's end-of-turn token is not.

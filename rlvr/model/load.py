@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
+
+from rlvr.model import table_policy
+from rlvr.model.hugging_face import (
     AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    disable_progress_bar,
 )
-from transformers.utils.logging import disable_progress_bar
-
-from rlvr.model import table_policy
 from rlvr.model.tokenizer import load_tokenizer
 
 FEW_LAYERS, FEW_WORDS = 2, 512  # of a small copy

@@ -14,9 +14,9 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlvr.ledger.stages import pretrain_identity, stage
+from rlvr.model.hugging_face import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.records import TaughtTask
 

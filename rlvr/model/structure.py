@@ -6,7 +6,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+
+from rlvr.model.hugging_face import PreTrainedModel
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

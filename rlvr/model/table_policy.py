@@ -7,8 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from rlvr.model.hugging_face import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 # A next word that can never follow: exp(-1e4) is 0 in every float format, so its probability and the gradient of its
 # logit are exactly 0 and training leaves it where it is. A finite number keeps 0 · logit = 0 in entropies.

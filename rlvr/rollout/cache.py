@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import Cache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlvr.model.grouped_queries import for_kernels
+from rlvr.model.hugging_face import ALL_ATTENTION_FUNCTIONS, Cache
 
 SHARED_PROMPT = "rlvr_shared_prompt"
 FIRST_CAPACITY = 32  # response tokens; doubles when full

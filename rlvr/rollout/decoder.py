@@ -6,9 +6,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from rlvr.model.head import WideHead
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.rollout.cache import SHARED_PROMPT, SharedPromptCache
 
 PREFILL_TOKENS = 8192  # prompt tokens of one forward pass, padding included: bounds the memory of activations

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
 from rlvr.records import Completion, Progress, Request, Sampling, Tolerance

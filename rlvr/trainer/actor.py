@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.structure import hidden_size, num_embeddings
 from rlvr.objective.batch import Batch, Policy
 from rlvr.trainer.heads import HEADS, prompt_mean

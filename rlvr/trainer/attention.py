@@ -15,11 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward, use_gqa_in_sdpa
-from transformers.masking_utils import sdpa_mask
 
 from rlvr.model.grouped_queries import AMPERE, for_kernels, takes_groups
+from rlvr.model.hugging_face import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedModel,
+    sdpa_attention_forward,
+    sdpa_mask,
+    use_gqa_in_sdpa,
+)
 from rlvr.trainer.layout import Packed, Segment, Varlen
 from rlvr.trainer.rows import rows
 

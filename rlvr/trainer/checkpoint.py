@@ -14,13 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from transformers import GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME
 
 from rlvr.ledger import digests
 from rlvr.ledger.files import publish, sync, temporary_path, write_json
 from rlvr.ledger.layout import trainer_state
+from rlvr.model.hugging_face import GENERATION_CONFIG_NAME, GenerationConfig
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora, tensor_files
@@ -57,15 +55,13 @@ class Writer:
             write_json(trainer_state(directory), state)
 
         self.wait()
+        parts = tensor_files.own_parts(tensors, rank=self.rank, copy=background)
         if not background:
-            self._write(path, tensors, write_other_files, when_visible)
+            self._write(path, parts, write_other_files, when_visible)
             return
         self._group = self._group or distributed.another_group()
-        stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
-        staged = stager.stage(tensors)
-        stager.close()
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = thread, thread.submit(self._write, path, staged, write_other_files, when_visible)
+        self._pending = thread, thread.submit(self._write, path, parts, write_other_files, when_visible)
 
     def wait(self, *, block: bool = True) -> None:
         """Wait until the save in the background is visible; `block=False`: only look whether it has ended.
@@ -79,10 +75,14 @@ class Writer:
         future.result()
 
     def _write(
-        self, path: Path, tensors: Any, write_other_files: Callable[[Path], None], when_visible: Callable[[], None]
+        self,
+        path: Path,
+        parts: tensor_files.OwnParts,
+        write_other_files: Callable[[Path], None],
+        when_visible: Callable[[], None],
     ) -> None:
         def write(directory: Path) -> None:
-            tensor_files.save(tensors, directory, rank=self.rank)
+            tensor_files.save(parts, directory, rank=self.rank)
             if self.rank == 0:
                 write_other_files(directory)
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import small_copy
 from rlvr.model.structure import is_empty
 from rlvr.objective import reduce
@@ -326,10 +326,9 @@ class Trainer:
         checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
         self.num_averaged = state["averaged"]
-        of_empty_steps = state.get("empty", 0) * self.knobs.updates * self.knobs.epochs
-        self.num_omitted = state.get("omitted", of_empty_steps)  # older checkpoints have "empty", or neither
+        self.num_omitted = state["omitted"]
         set_steps(self.optimiser, self.num_averaged)
-        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and may lack "loss_scale"
+        self.loss_scale.restore(state["loss_scale"])
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:

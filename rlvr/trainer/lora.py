@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.structure import decoder_layers
 
 NAMES = ("lora_a", "lora_b")

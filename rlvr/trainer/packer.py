@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import small_copy
 from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import Batch

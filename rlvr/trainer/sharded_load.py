@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
+from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import load_model, skeleton
 from rlvr.trainer import tensor_files
 from rlvr.trainer.lora import is_adapter

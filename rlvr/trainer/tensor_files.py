@@ -11,13 +11,10 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load as load_planned
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -26,12 +23,20 @@ from rlvr.ledger.files import sync
 FIRST = "shard-0.safetensors"  # rank 0's file, which every directory has
 
 
-def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
-    """Write this rank's part of tensors with nested names. Tensors that are not sharded are written by rank 0, and of
+class OwnParts(NamedTuple):
+    """What one rank writes: its parts of the tensors, in main memory, and where each begins in its tensor."""
+
+    tensors: dict[str, Tensor]
+    offsets: dict[str, list[int]]
+
+
+def own_parts(tensors: Mapping[str, Any], *, rank: int = 0, copy: bool = False) -> OwnParts:
+    """This rank's parts of tensors with nested names. Tensors that are not sharded are written by rank 0, and of
     sharded ones with a copy on each node the copy of the first node.
+
+    copy: the parts share no memory with the tensors, which may change before they are written.
     """
-    parts: dict[str, Tensor] = {}
-    places: dict[str, dict[str, list[int]]] = {}
+    parts = OwnParts({}, {})
     for name, tensor in _flat(tensors):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is not a tensor: a checkpoint keeps all else in trainer.json")
@@ -45,11 +50,16 @@ def save(tensors: Mapping[str, Any], directory: Path, *, rank: int = 0) -> None:
                 continue
         elif rank:
             continue
-        parts[name] = tensor.detach().cpu().contiguous()
-        places[name] = {"saved_offsets": offsets}
+        parts.tensors[name] = tensor.detach().to("cpu", copy=copy).contiguous()
+        parts.offsets[name] = offsets
+    return parts
+
+
+def save(parts: OwnParts, directory: Path, *, rank: int = 0) -> None:
+    places = {name: {"saved_offsets": offsets} for name, offsets in parts.offsets.items()}
     metadata = {"DCP_SHARDING_INFO": json.dumps(places), "DCP_VERSION": "1.0", "format": "pt"}
     file = directory / f"shard-{rank}.safetensors"
-    save_file(parts, file, metadata)
+    save_file(parts.tensors, file, metadata)
     sync(file)  # must be called on the host that wrote it
 
 
@@ -65,6 +75,10 @@ def load(tensors: dict[str, Any], directory: Path) -> None:
 
     Raises SafetensorError for a damaged file, and RuntimeError for tensors that the files lack.
     """
+    from torch.distributed.checkpoint.api import CheckpointException  # slow to import: not for a run's first attempt
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load as load_planned
+
     reader = HuggingFaceStorageReader(str(directory))
     reader.read_metadata()  # called for its error, which the planner would hide
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rlvr.trainer.tensor_files import FIRST, load, save
+from rlvr.trainer.tensor_files import FIRST, load, own_parts, save
 
 TENSORS = {
     "weights": {"a": torch.tensor([[1.5, -2.0], [3.25, float("inf")]]), "half": torch.tensor([1.0, 2.0]).bfloat16()},
@@ -26,7 +26,7 @@ TENSORS = {
 
 def written(directory: Path) -> Path:
     directory.mkdir()
-    save(TENSORS, directory)
+    save(own_parts(TENSORS), directory)
     return directory
 
 
