@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 from torch import Tensor
 
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.objective.batch import EXPLORE, Batch, Loss, Policy, Terms, whole_groups
 from rlvr.trainer import distributed
 from rlvr.trainer.diverged import Diverged
@@ -59,12 +59,12 @@ def cosines(effects: Sequence[Effect]) -> NDArray[np.float64]:
     return np.divide(products, scale, out=np.full(products.shape, np.nan), where=scale > 0)
 
 
-def start(config: DictConfig, policy: Path | None, store: Path) -> Run:
+def start(config: DictConfig, policy: Path | None, store: Path) -> TrainingRun:
     """The objects of a run with the weights of `policy`, a checkpoint of the trainer; None: the base policy.
 
     store: takes the place of the run directory; its parent contains the cached base policies (`stages`).
     """
-    run = Run(config, store, None, None)
+    run = TrainingRun(config, store, None, None)
     if policy is not None:
         if fault := run.trainer.fault_of(policy):
             raise ValueError(f"policy={policy} is damaged: {fault}. Pass another checkpoint of the run.")

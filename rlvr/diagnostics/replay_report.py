@@ -17,7 +17,7 @@ from rich.table import Table
 
 from rlvr.diagnostics.gradient import Effect, cosines, effect, norms, start
 from rlvr.diagnostics.measurement import Arm, write
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
@@ -108,7 +108,7 @@ def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Pa
         raise ValueError(f"{arm.name}: {error}") from None
 
 
-def _check_vocabulary(run: Run, groups: Sequence[Rollout]) -> None:
+def _check_vocabulary(run: TrainingRun, groups: Sequence[Rollout]) -> None:
     """Raises ValueError if the stored tokens are other words to the policy than to the one that sampled them."""
     known = num_embeddings(run.trainer.actor.model)
     for group in groups:

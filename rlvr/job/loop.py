@@ -47,7 +47,7 @@ log = logging.getLogger("rlvr")
 EVALUATION_GRACE_S = 5.0  # to finish an evaluation after a signal to stop; if it is abandoned, it is repeated
 
 
-class Run:
+class TrainingRun:
     """The objects of one run, and its training loop."""
 
     def __init__(

@@ -24,7 +24,7 @@ from rlvr.config.checks import component_error
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, num_gpu_ooms, prune_reason, write_rank_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
@@ -74,12 +74,12 @@ def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: S
             if config.trainer is not None:  # only the first rank has read how attempts ended, for its token budget
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
-            work = (Evaluation if config.policy else Run)(config, run_dir, attempt, journal)
+            work = (Evaluation if config.policy else TrainingRun)(config, run_dir, attempt, journal)
         if attempt is not None:
             for file in own_code.record(run_dir, plain, paths):
                 log.warning("%s: not the version that this run began with; it goes on with this one", file)
         stack.enter_context(contextlib.closing(work))
-        return work.train(stop) if isinstance(work, Run) else work.run(stop)
+        return work.train(stop) if isinstance(work, TrainingRun) else work.run(stop)
 
 
 def _with_cause(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:

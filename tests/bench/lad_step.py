@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from rlvr.config import cost, memory
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
@@ -46,7 +46,7 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
         run_dir = directory / "runs" / "x"
         with contextlib.ExitStack() as stack:
             journal = stack.enter_context(contextlib.closing(JournalWriter(run_dir, 1)))
-            run = stack.enter_context(contextlib.closing(Run(config, run_dir, None, journal)))
+            run = stack.enter_context(contextlib.closing(TrainingRun(config, run_dir, None, journal)))
             if run.train(StopFlag()) is not Cause.OK:
                 raise RuntimeError("the run failed: the log above has the reason")
         (last,) = (r.metrics for r in read(layout.journal(run_dir)).records if r.step == STEPS)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
@@ -53,12 +53,12 @@ OVERRIDES = (
 OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdraw=1.1", "rollout.samples=8", "lr=0.1")
 
 
-def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> Run:
+def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> TrainingRun:
     """A run in `tmp_path`, new or resumed from its checkpoints. journal: whether it records its metrics."""
     with composing():
         config = OmegaConf.create(frozen_config(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
-    return Run(config, run_dir, None, JournalWriter(run_dir, 1) if journal else None)
+    return TrainingRun(config, run_dir, None, JournalWriter(run_dir, 1) if journal else None)
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     with composing():
         config = OmegaConf.create(frozen_config(compose("run", overrides), {}))
     run_dir = tmp_path / "runs" / "x"
-    run = Run(config, run_dir, None, JournalWriter(run_dir, 1))
+    run = TrainingRun(config, run_dir, None, JournalWriter(run_dir, 1))
     assert len(run.validation) == 3
     assert not {p.id for p in run.validation} & {p.id for p in run.problems}
     try:

@@ -48,7 +48,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
 
     from rlvr.config.compose import composing
     from rlvr.config.freeze import frozen_config
-    from rlvr.job.loop import Run
+    from rlvr.job.loop import TrainingRun
     from rlvr.ledger import layout
     from rlvr.ledger.attempt import StopFlag
     from rlvr.ledger.cause import Cause
@@ -57,7 +57,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
     with composing():
         config = OmegaConf.create(frozen_config(compose("run", [*STEP, *overrides]), {}))
     folder = folder / "runs" / re.sub(r"\W", "", "".join(overrides))
-    run = Run(config, folder, None, JournalWriter(folder, 1))
+    run = TrainingRun(config, folder, None, JournalWriter(folder, 1))
     try:
         assert run.train(StopFlag()) is Cause.OK
     finally:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlvr.job.cause import cause_of
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
@@ -136,7 +136,7 @@ def is_empty(metrics: Mapping[str, float]) -> bool:
     return metrics.get("tokens/used") == 0
 
 
-def fail_at(run: Run, step: int) -> None:
+def fail_at(run: TrainingRun, step: int) -> None:
     take = run.step_sampler.take
 
     def failing(wanted: int) -> Any:

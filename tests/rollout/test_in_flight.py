@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts
 from rlvr.records import Completion, Rollout, Supply
@@ -310,7 +310,7 @@ STREAMING = (
 )
 
 
-def learned_by(run: Run) -> list[str]:
+def learned_by(run: TrainingRun) -> list[str]:
     """The problems of all steps, in order. Checks that no step learns from samples older than the bound allows."""
     metrics, learned = recorded(run), list[str]()
     assert list(metrics) == [0, 1, 2, 3, 4]

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rlvr.job import loop
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
@@ -30,7 +30,7 @@ from tests.job.test_loop import make_run
 Metrics = dict[int, dict[str, float]]
 
 
-def trained(run: Run) -> Metrics:
+def trained(run: TrainingRun) -> Metrics:
     """Train until the end, or the first failure. The metrics on record, of this and of earlier runs in its directory,
     but for those of time."""
     with contextlib.suppress(NothingToLearn), StopFlag() as stop:
@@ -38,13 +38,13 @@ def trained(run: Run) -> Metrics:
     return recorded(run)
 
 
-def train(run: Run, stop: StopFlag) -> Cause:
+def train(run: TrainingRun, stop: StopFlag) -> Cause:
     assert run.journal is not None
     with contextlib.closing(run.journal), contextlib.closing(run):
         return run.train(stop)
 
 
-def fail_after(run: Run, *, updates: int) -> None:
+def fail_after(run: TrainingRun, *, updates: int) -> None:
     """Have it fail as it is to learn on, with so many updates behind it."""
     learn = run.trainer.learn
 
@@ -56,13 +56,13 @@ def fail_after(run: Run, *, updates: int) -> None:
     run.trainer.learn = failing
 
 
-def recorded(run: Run) -> Metrics:
+def recorded(run: TrainingRun) -> Metrics:
     records = read(run.dir / "metrics.jsonl").records
     timed = ("time/", "throughput/")
     return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
+def weights(run: TrainingRun) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in run.trainer.weights()}
 
 
@@ -212,12 +212,12 @@ def test_a_run_that_was_stopped_in_an_evaluation_continues_with_it(
     assert scores(whole)["step-00000002"] is not None
 
 
-def scores(run: Run) -> dict[str, float | None]:
+def scores(run: TrainingRun) -> dict[str, float | None]:
     states = {path.name: layout.trainer_state(path).read_text() for path in checkpoints(run.checkpoints.directory)}
     return {name: json.loads(state)["extra"]["score"] for name, state in states.items()}
 
 
-def signal_in_evaluation(run: Run, number: int) -> None:
+def signal_in_evaluation(run: TrainingRun, number: int) -> None:
     """Have the process signalled in this evaluation of the run, the first being number 0."""
     generate, evaluations = run.parts.engine.generate_until, list[Sampling]()
 

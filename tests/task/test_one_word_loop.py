@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
-from rlvr.job.loop import Run
+from rlvr.job.loop import TrainingRun
 from rlvr.model.tokenizer import encode
 
 OVERRIDES = (
@@ -36,7 +36,7 @@ OVERRIDES = (
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:
     with composing():
         config = OmegaConf.create(frozen_config(compose("run", list(OVERRIDES)), {}))
-    run = Run(config, tmp_path / "runs" / "x", None, None)
+    run = TrainingRun(config, tmp_path / "runs" / "x", None, None)
     try:
         run._step(1)
         table = dict(run.trainer.weights())["model.table.weight"].double()
