@@ -12,6 +12,11 @@ ROOT = Path(__file__).parents[1]
 MEANT = {
     # A fork may come at any time after the import, and a lock that two processes believe theirs is lost data.
     "rlvr/ledger/lock.py": ["os.register_at_fork(after_in_child=_drop_inherited_locks)"],
+    # transformers asks which optional packages it may import as soon as its first model is imported.
+    "rlvr/model/hugging_face.py": [
+        "import_utils._is_package_available = _is_available",
+        "for _package in NOT_USED:\n    getattr(import_utils, f'is_{_package}_available').cache_clear()",
+    ],
     # Imported under this name it is a process of vLLM's own, which must end with the one that started it.
     "rlvr/rollout/vllm_server.py": ["if __name__ == '__mp_main__':\n    end_with_parent()"],
     # `rlvr.run` is the module of `python -m rlvr.run` and the function of docs/python.md.
