@@ -170,30 +170,12 @@ def _is_file(word: str) -> bool:
 
 
 def _run_verb(verb: str, arguments: list[str]) -> int:
-    """Write findings, a paper's table, or a bundle. A bundle holds the data that a report has read, so the report is
-    built first and discarded."""
     from analysis import exchange, findings
-    from analysis.frames.bundle import write
     from analysis.paper import command as paper
-    from analysis.report import report
-    from analysis.scores import measured, verdict
 
-    if verb in ("findings", "paper"):
-        (findings.main if verb == "findings" else paper.main)(arguments)
-        return DONE
-    frames, file = exchange.bundle(arguments) if verb == "bundle" else exchange.import_dump(arguments)
-    report.page(frames, report.build(frames), {})
-    if verb == "bundle":
-        verdict.measure(frames)
-    else:
-        measured.measure_texts(frames)
-    write(frames, file)
-    print(f"{file} ({_size(file.stat().st_size)}). For anyone who has it: python -m analysis {file}")
+    verbs = {"bundle": exchange.bundle, "import": exchange.import_dump, "findings": findings.main, "paper": paper.main}
+    verbs[verb](arguments)
     return DONE
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:.1f} kB"
 
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.frames.bundle import SUFFIX
 from analysis.report.names import folder_name, joined
-from rlvr.ledger import terminal
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
+    from analysis.frames.samples import Response
 
 BUNDLE_EXAMPLES = """\
 examples:
@@ -31,8 +31,8 @@ examples:
 """
 
 
-def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
-    """(frames to bundle, the file to write). Raises LookupError if there is no such study, sweep or run."""
+def bundle(arguments: Sequence[str]) -> None:
+    """Run `python -m analysis bundle`. Raises LookupError if there is no such study, sweep or run."""
     parser = terminal.Parser(
         "python -m analysis bundle",
         description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
@@ -49,11 +49,11 @@ def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
     except ValueError as error:
         raise LookupError(str(error)) from None
     frames, name = _chosen(home, options.what)
-    return frames, _file(options.out or Path(folder_name(name)))
+    _write(frames, _file(options.out or Path(folder_name(name))))
 
 
-def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
-    """(frames of one run of another trainer, the file to write). Raises LookupError for a dump that cannot be read."""
+def import_dump(arguments: Sequence[str]) -> None:
+    """Run `python -m analysis import`. Raises LookupError for a dump that cannot be read."""
     from analysis.frames import dumps
 
     parser = terminal.Parser(
@@ -88,7 +88,7 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     file = _file(options.out or Path(folder_name(frames.rows[0].name)))
     if file.exists():
         raise LookupError(f"{file} exists already. Pass another name with --out, or remove it.")
-    return frames, file
+    _write(frames, file)
 
 
 def _as_typed(arm: str) -> str:
@@ -129,7 +129,31 @@ def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:
     return chosen, chosen.title
 
 
+def _write(frames: Frames, file: Path) -> None:
+    from analysis.frames.bundle import write
+
+    write(frames, file, _shown(frames))
+    size = file.stat().st_size
+    printed = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+    print(f"{file} ({printed}). For anyone who has it: python -m analysis {file}")
+
+
+def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
+    """By run and step, the samples that the page and the figure of mazes show."""
+    from analysis.figures.maze import pairs
+    from analysis.scores.excerpt import excerpts
+
+    shown: dict[tuple[str, int], list[Response]] = {}
+    for excerpt in excerpts(frames):
+        for of_run in excerpt.shown:
+            for responses in of_run.responses.values():
+                shown.setdefault((of_run.run_id, of_run.step), []).extend(responses)
+    for pair in pairs(frames):
+        shown.setdefault((pair.run_id, pair.step), []).extend(pair.answers)
+    return shown
+
+
 def _file(out: Path) -> Path:
     """The path with the suffix of bundles."""
     out = out.expanduser()
-    return out if out.suffix == SUFFIX else out.with_name(out.name + SUFFIX)
+    return out if out.suffix == layout.BUNDLE else out.with_name(out.name + layout.BUNDLE)

@@ -57,10 +57,10 @@ def _look(name: str) -> dict[str, Any]:
 def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
     """Draw held-out accuracy at every evaluation, a line per objective and G."""
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
-    logged = frames.history([name])
     for learner in contest.learners:
-        drawn = [run.run_id for run in learner.arm.drawn]
-        part = logged[logged["run_id"].isin(drawn)].groupby("step")["value"].mean()
+        evaluated = [(run.run_id, step) for run in learner.arm.drawn for step in frames.digest.steps(run.run_id)]
+        values = pd.DataFrame([(step, frames.digest.logged(run_id, name, step)) for run_id, step in evaluated])
+        part = values.groupby(0)[1].mean() if evaluated else pd.Series(dtype=float)
         sizes = sorted({other.samples for other in contest.learners if other.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
         look = _look(learner.objective)
@@ -123,8 +123,7 @@ def _gradients(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> Non
 def _pairs(frames: Frames, learner: Learner) -> list[pd.DataFrame]:
     """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; without steps where either is 0."""
     wanted = {"reward/accuracy": "pass_rate", "optim/grad_norm": "norm"}
-    logged = frames.history(wanted)
-    logged = logged[logged["step"] > 0]
+    logged = frames.thinned_history(list(wanted)).astype({"name": str})
     by_seed = []
     for run_id in learner.arm.run_ids:
         wide = (

@@ -44,22 +44,37 @@ class Walk:
 
 def figure(frames: Frames) -> Figure | None:
     """None unless a policy was evaluated on mazes and its samples are available."""
-    policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
-    pairs = ((arm, _pair(frames, arm)) for arm in policies[:MOST_ARMS])
-    shown = [(arm, pair) for arm, pair in pairs if pair]
+    shown = pairs(frames)
     return style.with_style(lambda: _draw(shown)) if shown else None
 
 
-def _pair(frames: Frames, arm: Arm) -> list[Response]:
-    """A right and a wrong answer, or only one of them: of the last evaluation of an arm's first run with samples."""
+@dataclass(frozen=True)
+class Pair:
+    """A right and a wrong answer, or only one of them, of one evaluation of an arm."""
+
+    arm: Arm
+    run_id: str
+    step: int
+    answers: tuple[Response, ...]
+
+
+def pairs(frames: Frames) -> list[Pair]:
+    """Of the last evaluation of the first run with samples, for each arm of the figure."""
+    policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
+    of_arms = (_pair(frames, arm) for arm in policies[:MOST_ARMS])
+    return [pair for pair in of_arms if pair is not None]
+
+
+def _pair(frames: Frames, arm: Arm) -> Pair | None:
     sources, _ = benchmarks(frames, arm.run_ids)
     for run_id, point in last_points(frames, arm).items():
         problems = _problems(frames, run_id, point.after, sources)
         answers = [r for r in frames.responses(run_id, point.after, problems) if "GRID_START" in r.prompt]
         chosen = [[r for r in answers if r.outcome == outcome] for outcome in ("correct", "wrong")]
         if any(chosen):
-            return [max(same_outcome, key=_interest) for same_outcome in chosen if same_outcome]
-    return []
+            shown = tuple(max(same_outcome, key=_interest) for same_outcome in chosen if same_outcome)
+            return Pair(arm, run_id, point.after, shown)
+    return None
 
 
 def _interest(answer: Response) -> tuple[bool, int]:
@@ -103,14 +118,14 @@ def walk_of(response: str, grid: MazeGrid) -> Walk:
     return Walk(tuple(squares), None)
 
 
-def _draw(shown: Sequence[tuple[Arm, Sequence[Response]]]) -> Figure:
+def _draw(shown: Sequence[Pair]) -> Figure:
     drawing = Figure(figsize=(0.75 * style.WIDTH, 2.5 * len(shown)), layout="constrained")
-    for row, (arm, answers) in zip(drawing.subplots(len(shown), 2, squeeze=False), shown, strict=True):
-        for axes in row[len(answers) :]:
+    for row, pair in zip(drawing.subplots(len(shown), 2, squeeze=False), shown, strict=True):
+        for axes in row[len(pair.answers) :]:
             axes.set_visible(False)
-        for axes, answer in zip(row, answers, strict=False):
+        for axes, answer in zip(row, pair.answers, strict=False):
             _maze(axes, answer)
-            title = f"{textwrap.fill(arm.label, 38)}\n{answer.problem_id}: {answer.outcome}"
+            title = f"{textwrap.fill(pair.arm.label, 38)}\n{answer.problem_id}: {answer.outcome}"
             axes.set_title(title, loc="left", fontsize=8)
     return drawing
 

@@ -1,22 +1,16 @@
 """A study in one file, a bundle: all the data that its tables, figures and page are made from, without the runs.
 
 A bundle is a zip archive that is never unpacked to disk: `about.json` (the study, its sweeps and claims), `runs.json`
-(the frame `runs`: where each run comes from, its config, its state) and Parquet tables:
+(the frame `runs`: where each run comes from, its config, its state) and, as Parquet, the tables of frames/tables.py:
 
-| member | a row | columns |
-|---|---|---|
-| counts | a problem in an evaluation | run_id, step, source, problem_id, n, correct, errors |
-| digest | a number that tables read | run_id, what, name, step, value (frames/digest.py) |
-| drawn | a point of a curve | run_id, name, step, value (frames/thin.py) |
-| history | the same without thinning, for the few metrics that need it | run_id, name, step, value |
-| texts | the value of a metric of texts for a problem's responses | summary, run_id, step, source, key, value |
-| responses | a sample that the page shows | run_id, step, and the fields of Response (frames/samples.py) |
-| policy | an arm of a bandit's last policy | run_id, step, arm, reward, probability, probability_old, advantage |
+- of every run: the counts of all its evaluations, its digest, the curves of all metrics of training, its last policy;
+- of every evaluation of a run, the numbers on its responses that frames/texts.py names (`stored`);
+- of the responses themselves, those that the page shows.
 
-There are no weights, and only the texts that the page shows. The same runs give the same bytes. A bundle may come from
-an untrusted source: members are read by their names into memory, within limits; nothing is unpickled or executed, no
-path in it is written to, and control characters in its texts are replaced (those of prompts and responses, which only
-the page shows, are kept).
+The same runs give the same bytes, whatever was read before. There are no weights. A bundle may come from an untrusted
+source: members are read by their names into memory, within limits; nothing is unpickled or executed, no path in it is
+written to, and control characters in its texts are replaced (those of prompts and responses, which only the page shows,
+are kept).
 """
 
 from __future__ import annotations
@@ -25,9 +19,10 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -36,13 +31,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.frames.cache import decoded
-from analysis.frames.counts import Counts
-from analysis.frames.digest import DIGEST
-from analysis.frames.frames import DRAWN, HISTORY, OF_TEXTS, RESPONSES, Frames
+from analysis.frames import samples
+from analysis.frames.digest import What
+from analysis.frames.frames import Frames
 from analysis.frames.run import check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
-from analysis.frames.samples import POLICY, Response, Texts
+from analysis.frames.samples import Response
+from analysis.frames.tables import METRICS, SCHEMAS, TEXT, USUAL, Tables, decoded, schema
+from analysis.frames.texts import of_texts, stored
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
@@ -52,34 +48,23 @@ from rlvr.ledger.terminal import printable
 FORMAT = 1
 SUFFIX = layout.BUNDLE
 MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked, and of a table's texts; of a table
+MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics alone are stored: `drawn` has MOST_ROWS
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
-_TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
-SCHEMAS = {
-    "counts": {
-        **{"run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "problem_id": _TEXT},
-        **{"n": pa.int32(), "correct": pa.int32(), "errors": pa.int32()},
-    },
-    "digest": {"run_id": _TEXT, "what": _TEXT, "name": _TEXT, "step": _WHOLE, "value": _NUMBER},
-    "drawn": {"run_id": _TEXT, "name": _TEXT, "step": _WHOLE, "value": pa.float32()},
-    "history": {"run_id": _TEXT, "name": _TEXT, "step": _WHOLE, "value": _NUMBER},
-    "texts": {**{"summary": _TEXT, "run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "key": _TEXT, "value": _NUMBER}},
-    "responses": {
-        **{"run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "problem_id": _TEXT, "prompt": _TEXT, "sample": _WHOLE},
-        **{"response": _TEXT, "outcome": _TEXT, "num_tokens": _WHOLE},
-    },
-    "policy": {"run_id": _TEXT, "step": _WHOLE, "arm": _WHOLE, **dict.fromkeys(POLICY[1:], _NUMBER)},
-}
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
 _SHOWN_ON_THE_PAGE = ("prompt", "response")  # and nowhere else
+Shown = Mapping[tuple[str, int], Collection[Response]]  # by run and step, samples that are shown
 
 
 # --- writing
 
 
-def write(frames: Frames, file: Path) -> None:
-    """Write these frames to a bundle. Build a report from them first: only the data that it has read is written."""
-    tables = _tables(frames)
+def write(frames: Frames, file: Path, shown: Shown = MappingProxyType({})) -> None:
+    """Write these frames to a bundle. shown: the responses that its page is to show."""
+    names = {name for run in frames.rows for name in frames.digest.names(run.run_id)}
+    tables = {name: frames.tables[name] for name in ("counts", "digest", "policy")}
+    tables["drawn"] = frames.tables["drawn" if len(frames.rows) * len(names) <= MOST_CURVES else USUAL]
+    tables |= {"texts": _texts(frames), "responses": _responses(frames, shown)}
     about = {
         "format": FORMAT,
         **{name: getattr(frames, name) for name in ("study", "question", "title", "origin")},
@@ -91,12 +76,44 @@ def write(frames: Frames, file: Path) -> None:
     with write_atomically(file, durable=False) as aside, zipfile.ZipFile(aside, "w") as archive:
         _put(archive, "about.json", _json(about))
         _put(archive, "runs.json", _json(_runs_to_json(frames.runs)))
-        for name, schema in SCHEMAS.items():
-            if name in tables and tables[name].num_rows:
-                out = io.BytesIO()
-                table = tables[name].select(list(schema)).cast(pa.schema(list(schema.items())))
-                pq.write_table(table.replace_schema_metadata(None), out, compression="zstd", compression_level=9)
-                _put(archive, f"{name}.parquet", out.getvalue())
+        for name in SCHEMAS:
+            if tables[name].num_rows:
+                _put(archive, f"{name}.parquet", _parquet(name, tables[name]))
+
+
+def _texts(frames: Frames) -> pa.Table:
+    """The table `texts`: of every evaluation, the numbers that are stored for its task."""
+    rows: list[dict[str, Any]] = []
+    for run in frames.rows:
+        for step in frames.stored.steps(run.run_id):
+            for source, texts in frames.stored.texts(run.run_id, step).items():
+                for summary in stored(run.task):
+                    place = {"summary": summary, "run_id": run.run_id, "step": step, "source": source}
+                    numbers = of_texts(summary, texts)
+                    rows += [{**place, "key": key, "value": float(value)} for key, value in numbers.items()]
+    return pa.Table.from_pylist(rows, schema("texts"))
+
+
+def _responses(frames: Frames, shown: Shown) -> pa.Table:
+    """The table `responses`, of an evaluation in the order of its file."""
+    rows: list[dict[str, Any]] = []
+    for (run_id, step), of_evaluation in shown.items():
+        problems = {(response.source, response.problem_id) for response in of_evaluation}
+        chosen = set(of_evaluation)
+        in_order = [response for response in frames.responses(run_id, step, problems) if response in chosen]
+        rows += [{"run_id": run_id, "step": step, **response.__dict__} for response in in_order]
+    return pa.Table.from_pylist(rows, schema("responses"))
+
+
+def _parquet(name: str, table: pa.Table) -> bytes:
+    """A table by run id; of a run the order of rows stays. The cache has runs in the order in which it read them."""
+    codes, names = decoded(table, "run_id")
+    rank = np.argsort(np.argsort(names))
+    by_run = table.take(pa.array(np.argsort(rank[codes], kind="stable")))
+    out = io.BytesIO()
+    plain = by_run.select(list(SCHEMAS[name])).cast(schema(name)).replace_schema_metadata(None)
+    pq.write_table(plain, out, compression="zstd", compression_level=9)
+    return out.getvalue()
 
 
 def _sweep_to_json(sweep: Sweep) -> dict[str, Any]:
@@ -117,69 +134,6 @@ def _json(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _tables(frames: Frames) -> dict[str, pa.Table]:
-    cached: dict[str, dict[tuple[Any, ...], Any]] = {name: {} for name in (HISTORY, DRAWN, OF_TEXTS, RESPONSES)}
-    for key, value in frames.cache.items():
-        if isinstance(key, tuple) and key[0] in cached:
-            cached[key[0]][key[1:]] = value
-    return {
-        "counts": _by_run(frames.judgements.table),
-        "digest": _by_run(_arrow(frames.curves.digest(), SCHEMAS["digest"])),
-        "drawn": _curves(cached[DRAWN].values(), SCHEMAS["drawn"]),
-        "history": _curves(cached[HISTORY].values(), SCHEMAS["history"]),
-        "texts": _rows(
-            "texts",
-            (
-                {
-                    "summary": summary,
-                    "run_id": run_id,
-                    "step": step,
-                    "source": source,
-                    "key": key,
-                    "value": float(value),
-                }
-                for (summary, run_id, step, source), values in sorted(cached[OF_TEXTS].items())
-                for key, value in values.items()
-            ),
-        ),
-        "responses": _rows(
-            "responses",
-            (
-                {"run_id": run_id, "step": step, **response.__dict__}
-                for (run_id, step, _), responses in sorted(cached[RESPONSES].items())
-                for response in responses
-            ),
-        ),
-        "policy": _arrow(frames.policy, SCHEMAS["policy"]),
-    }
-
-
-def _rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), pa.schema(list(SCHEMAS[name].items())))
-
-
-def _curves(frames: Iterable[pd.DataFrame], schema: Mapping[str, pa.DataType]) -> pa.Table:
-    """The points of cached curves, each point distinct, by run, metric and step."""
-    parts = [frame.astype({"run_id": str, "name": str}) for frame in frames if len(frame)]
-    all_points = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(schema))
-    distinct = all_points.drop_duplicates(["run_id", "name", "step"])
-    return _arrow(distinct.sort_values(["run_id", "name", "step"], ignore_index=True), schema)
-
-
-def _arrow(frame: pd.DataFrame, schema: Mapping[str, pa.DataType]) -> pa.Table:
-    columns = {name: pa.array(frame[name].to_numpy(), from_pandas=False).cast(kind) for name, kind in schema.items()}
-    return pa.table(columns) if len(frame) else pa.schema(list(schema.items())).empty_table()
-
-
-def _by_run(table: pa.Table) -> pa.Table:
-    """The rows by run id; within a run their order stays. The cache has runs in the order in which it read them."""
-    if not table.num_rows:
-        return table
-    codes, names = decoded(table, "run_id")
-    rank = np.argsort(np.argsort(names))
-    return table.take(pa.array(np.argsort(rank[codes], kind="stable")))
-
-
 def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
     """By column its dtype and values; an unknown value (NaN) is null."""
     columns: dict[str, Any] = {}
@@ -196,63 +150,7 @@ def _unknown(value: Any) -> bool:
 # --- reading
 
 
-@dataclass(frozen=True)
-class Packed:
-    """The tables of a bundle, with columns as in SCHEMAS: its `Curves` and `Stored`, in place of the files of runs."""
-
-    tables: Mapping[str, pa.Table]
-    faults: tuple[str, ...] = ()
-
-    @property
-    def states(self) -> Mapping[str, str]:
-        """Empty: a bundle has no run directories."""
-        return {}
-
-    def digest(self) -> pd.DataFrame:
-        """See Curves, also for `long`, `thin` and `notes`."""
-        return self._frame("digest", ["run_id", *DIGEST])
-
-    def long(self, names: Collection[str] | None = None) -> pd.DataFrame:
-        history = self._frame("history", ["run_id", "step", "name", "value"])
-        if names is None:
-            thin = self._frame("drawn", ["run_id", "step", "name", "value"])
-            history = pd.concat([history, thin]).drop_duplicates(["run_id", "name", "step"])
-        else:
-            history = history[history["name"].isin(list(names))]
-        return history.sort_values(["run_id", "name", "step"], ignore_index=True)
-
-    def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
-        frame = self._frame("drawn", ["run_id", "step", "name", "value"])
-        frame = frame if names is None else frame[frame["name"].isin(list(names))]
-        return frame.astype({"run_id": "category", "name": "category"}).reset_index(drop=True)
-
-    def notes(self) -> list[str]:
-        return list(self.faults)
-
-    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """See Stored, also for `policy`, `texts`, `responses`. A bundle holds only the samples that its page shows."""
-        wanted, frame = set(run_ids), self.tables["responses"].to_pandas()
-        return frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
-
-    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        frame = self._frame("policy", ["run_id", "step", *POLICY])
-        return frame[frame["run_id"].isin(list(run_ids))].reset_index(drop=True)
-
-    def texts(self, run_id: str, step: int) -> Texts:
-        return {}
-
-    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        chosen = set(problems)
-        rows = [row for row in self.tables["responses"].to_pylist() if (row["run_id"], row["step"]) == (run_id, step)]
-        return [
-            Response(*(row[field.name] for field in fields(Response)))
-            for row in rows
-            if (row["source"], row["problem_id"]) in chosen
-        ]
-
-    def _frame(self, name: str, columns: list[str]) -> pd.DataFrame:
-        frame = self.tables[name].select(columns).to_pandas()
-        return frame.astype({"value": float}) if "value" in columns else frame
+# --- reading
 
 
 def read(file: Path) -> Frames:
@@ -296,26 +194,25 @@ def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
 
 
 def _table(name: str, data: bytes | None) -> pa.Table:
-    schema = pa.schema(list(SCHEMAS[name].items()))
     if data is None:
-        return schema.empty_table()
+        return schema(name).empty_table()
     limits: dict[str, Any] = {"thrift_string_size_limit": 1 << 24, "thrift_container_size_limit": 1 << 20}
     file = pq.ParquetFile(io.BytesIO(data), **limits)
     size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
     too_much = ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
     if file.metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
         raise too_much
-    if not file.schema_arrow.equals(schema):
-        raise ValueError(f"its table {name} has other columns than {', '.join(schema.names)}")
+    if not file.schema_arrow.equals(schema(name)):
+        raise ValueError(f"its table {name} has other columns than {', '.join(SCHEMAS[name])}")
     # A few bytes may say that one long text stands in every row: as a dictionary it is in memory once.
-    texts = [column for column, kind in SCHEMAS[name].items() if kind == _TEXT]
+    texts = [column for column, kind in SCHEMAS[name].items() if kind == TEXT]
     table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(use_threads=False)
     if sum(map(_text_bytes, table.select(texts).columns)) > MOST_BYTES:
         raise too_much
     for column in texts:
         if column not in _SHOWN_ON_THE_PAGE:
             table = table.set_column(table.schema.get_field_index(column), column, _printable(table[column]))
-    return table.cast(schema)
+    return table.cast(schema(name))
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
@@ -328,7 +225,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of dictionaries with control characters replaced, because these texts are printed in terminals."""
     chunks = [
-        pa.DictionaryArray.from_arrays(chunk.indices, pa.array(_cleaned(chunk.dictionary.to_pylist()), _TEXT))
+        pa.DictionaryArray.from_arrays(chunk.indices, pa.array(_cleaned(chunk.dictionary.to_pylist()), TEXT))
         for chunk in column.chunks
     ]
     return pa.chunked_array(chunks, column.type)
@@ -379,16 +276,13 @@ def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame({"own_gpus": False, **by_name})
 
 
-def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.Table]) -> Frames:
-    packed = Packed(tables)
+def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: Mapping[str, pa.Table]) -> Frames:
     sweeps = [
         Sweep(str(s["sweep_id"]), dict(s["info"]), tuple(dict(run) for run in s["runs"])) for s in about["sweeps"]
     ]
-    frames = Frames(
+    return Frames(
         runs=runs,
-        curves=packed,
-        judgements=Counts.from_table(tables["counts"]),
-        stored=packed,
+        **_stored(tables),
         study=str(about["study"]),
         question=str(about["question"]),
         title=str(about["title"]),
@@ -397,10 +291,20 @@ def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.T
         notes=tuple(map(str, about["notes"])),
         sweeps=tuple(sweeps),
     )
-    for row in tables["texts"].to_pylist():
-        key = (OF_TEXTS, row["summary"], row["run_id"], row["step"], row["source"])
-        frames.cache.setdefault(key, {})[row["key"]] = row["value"]
-    return frames
+
+
+def _stored(tables: Mapping[str, pa.Table]) -> dict[str, Any]:
+    """The fields `tables` and `stored` of frames, from the tables of a bundle."""
+    readers = {name: (lambda table=table: table) for name, table in tables.items()}
+    drawn = {USUAL: readers["drawn"], METRICS: lambda: _metrics(tables)}
+    return {"tables": Tables({**readers, **drawn}), "stored": samples.of_table(tables["responses"], complete=False)}
+
+
+def _metrics(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """What evaluations logged, and the curves of training."""
+    logged = tables["digest"].filter(pc.field("what") == What.LOGGED.value)
+    parts = [table.select(["run_id", "step", "name", "value"]) for table in (logged, tables["drawn"])]
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 # --- merging
@@ -418,24 +322,19 @@ def merged(parts: Sequence[Frames]) -> Frames:
     for part in parts:
         new_ids.append({str(i) for i in part.runs["run_id"]} - set().union(*new_ids))
     pairs = list(zip(parts, new_ids, strict=True))
-    packed = Packed({name: pa.concat_tables(_rows_of(part, name, ids) for part, ids in pairs) for name in SCHEMAS})
     runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in pairs]
-    cache = {
-        k: v for part in reversed(parts) for k, v in part.cache.items() if isinstance(k, tuple) and k[0] == OF_TEXTS
-    }
+    tables = {name: pa.concat_tables(_rows_of(part, name, ids) for part, ids in pairs) for name in SCHEMAS}
     together = replace(
         parts[0],
         runs=pd.concat(runs, ignore_index=True),
-        curves=packed,
-        judgements=Counts.from_table(packed.tables["counts"]),
-        stored=packed,
+        **_stored(tables),
         study=" and ".join(dict.fromkeys(part.study for part in parts)),
         title=" and ".join(dict.fromkeys(part.title for part in parts)),
         commands=tuple(dict.fromkeys(c for part in parts for c in part.commands)),
         notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)),
         sweeps=_sweeps(parts),
         studies=_studies(parts),
-        cache=cache,
+        cache={},
     )
     check_seeds(together.rows)
     return together
@@ -458,5 +357,4 @@ def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:
 
 
 def _rows_of(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:
-    table = cast(Packed, part.curves).tables[name]
-    return table.filter(pa.array([run_id in run_ids for run_id in table["run_id"].to_pylist()], pa.bool_()))
+    return part.tables[name].filter(pc.field("run_id").isin(pa.array(sorted(run_ids), TEXT)))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from analysis.frames import cache
-from analysis.frames.cache import decoded
-from analysis.frames.samples import left_out, read_table
-from rlvr.ledger import layout
+from analysis.frames.tables import decoded
 
-COLUMNS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,42 +22,18 @@ class ProblemCounts:
     """
 
     problems: tuple[tuple[str, str], ...]
-    n: NDArray[np.int64]
-    c: NDArray[np.int64]
+    n: Whole
+    c: Whole
     errors: int
 
 
 class Counts:
-    """The counts of the runs of a home, by run, step, benchmark and problem."""
+    """A table `counts` (frames/tables.py), by run, step, benchmark and problem. Rows of one evaluation and benchmark
+    are adjacent."""
 
-    def __init__(self, home: Path, run_ids: list[str]) -> None:
-        self._home, self._files = home, {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
-        files = self._files
-        states = {i: cache.state_of(of_run) for i, of_run in files.items()}
-        table = cache.rows(home, "counts", states, lambda ids: cache.in_threads(_count, [files[i] for i in ids]))
-        self._table = table if table.num_rows else _NONE
-        self.states: Mapping[str, str] = states  # of the files of each run
-
-    @classmethod
-    def from_table(cls, table: pa.Table) -> Counts:
-        """The counts in a table with the columns COLUMNS. Rows of one evaluation and benchmark must be adjacent."""
-        counts = cls.__new__(cls)
-        counts._table, counts.states = table if table.num_rows else _NONE, {}
-        return counts
-
-    @property
-    def table(self) -> pa.Table:
-        """The columns COLUMNS."""
-        return self._table
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """The columns COLUMNS."""
-        return self._table.to_pandas().astype({"run_id": str, "source": str, "problem_id": str})
-
-    @property
-    def empty(self) -> bool:
-        return self._table.num_rows == 0
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.empty = table.num_rows == 0
 
     @cached_property
     def most_samples(self) -> int:
@@ -75,52 +45,42 @@ class Counts:
         """Number of samples, in all evaluations, whose verifier failed."""
         return int(self._columns[2].sum())
 
-    def notes(self) -> list[str]:
-        """Notes of a report on samples and files that are left out."""
-        read = {(run_id, step) for run_id, step, _ in self._slices} if not self.empty else set[tuple[str, int]]()
-        damaged = [
-            file
-            for run_id, files in self._files.items()
-            for file in files
-            if (run_id, layout.step_of(file)) not in read
-        ]
-        notes = [left_out(self._home, file) for file in damaged]
-        if not self.num_errors:
-            return notes
-        failed = "evaluation sample(s) whose verifier failed"
-        return [f"{self.num_errors} {failed} are left out of every average and counted.", *notes]
-
     @cached_property
-    def _slices(self) -> dict[tuple[str, int, str], slice]:
-        """By run, step and benchmark, the rows of the table."""
-        (run, runs), (source, sources) = (decoded(self._table, name) for name in ("run_id", "source"))
-        step = self._table["step"].to_numpy()
-        changes = (np.diff(run) != 0) | (np.diff(step) != 0) | (np.diff(source) != 0)
-        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
-        ends = [*starts[1:], len(step)]
-        return {
-            (runs[run[start]], int(step[start]), sources[source[start]]): slice(start, end)
-            for start, end in zip(starts, ends, strict=True)
-        }
-
-    @cached_property
-    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        n, c, e = (self._table[name].to_numpy().astype(np.int64) for name in ("n", "correct", "errors"))
-        return n, c, e
-
-    @cached_property
-    def _problems(self) -> tuple[NDArray[np.int64], list[str]]:
-        return decoded(self._table, "problem_id")
+    def evaluations(self) -> set[tuple[str, int]]:
+        """The run and step of every evaluation."""
+        return {(run_id, step) for run_id, step, _ in self._slices}
 
     def of(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """The counts of an evaluation on a benchmark; None if its samples are not available."""
-        rows = None if self.empty else self._slices.get((run_id, step, source))
+        rows = self._slices.get((run_id, step, source))
         if rows is None:
             return None
         n, c, errors = (column[rows] for column in self._columns)
         return ProblemCounts(self._named(source, self._problems[0][rows]), n, c, int(errors.sum()))
 
-    def _named(self, source: str, codes: NDArray[np.int64]) -> tuple[tuple[str, str], ...]:
+    @cached_property
+    def _slices(self) -> dict[tuple[str, int, str], slice]:
+        """By run, step and benchmark, the rows of the table."""
+        if self.empty:
+            return {}
+        (run, runs), (source, sources) = (decoded(self.table, name) for name in ("run_id", "source"))
+        step = self.table["step"].to_numpy()
+        starts = _starts(run, step, source).tolist()
+        return {
+            (runs[run[start]], int(step[start]), sources[source[start]]): slice(start, end)
+            for start, end in zip(starts, [*starts[1:], len(step)], strict=True)
+        }
+
+    @cached_property
+    def _columns(self) -> tuple[Whole, Whole, Whole]:
+        n, c, e = (self.table[name].to_numpy().astype(np.int64) for name in ("n", "correct", "errors"))
+        return n, c, e
+
+    @cached_property
+    def _problems(self) -> tuple[Whole, list[str]]:
+        return decoded(self.table, "problem_id")
+
+    def _named(self, source: str, codes: Whole) -> tuple[tuple[str, str], ...]:
         """The names (benchmark, id) of problems; the same object for the same problems, which runs of a study share."""
         key = (source, codes.tobytes())
         if key not in self._interned:
@@ -133,31 +93,23 @@ class Counts:
         return {}
 
 
-def _count(files: list[Path]) -> pa.Table:
-    read = {file: read_table(file, ("source", "problem_id", "outcome")) for file in files}
-    parts = [_of_evaluation(table, layout.step_of(file) or 0) for file, table in read.items() if table is not None]
-    table = pa.concat_tables(parts) if parts else _NONE.drop_columns(["run_id"])
-    return table.unify_dictionaries()
+def _starts(*columns: Whole) -> Whole:
+    """The first row of every group of adjacent rows that are equal in these columns."""
+    if not len(columns[0]):
+        return np.zeros(0, np.int64)
+    changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
-_OUTCOMES = ("correct", "error")
-
-
-def _rank(names: list[str]) -> NDArray[np.int64]:
-    """The rank of each name in sorted order."""
-    return np.argsort(np.argsort(names))
-
-
-def _of_evaluation(samples: pa.Table, step: int) -> pa.Table:
+def counted(samples: pa.Table, step: int) -> pa.Table:
+    """The table `counts`, without run_id, of the samples of one evaluation: by benchmark and problem. samples: source,
+    problem_id, outcome."""
     (source, sources), (problem, problems) = (decoded(samples, name) for name in ("source", "problem_id"))
     outcome, outcomes = decoded(samples, "outcome")
-    marks = [
-        outcome == outcomes.index(name) if name in outcomes else np.zeros(len(outcome), bool) for name in _OUTCOMES
-    ]
+    is_correct, is_error = (outcome == (outcomes.index(name) if name in outcomes else -1) for name in _OUTCOMES)
     order = np.lexsort((_rank(problems)[problem], _rank(sources)[source]))
-    changes = (np.diff(source[order]) != 0) | (np.diff(problem[order]) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]) if len(order) else np.zeros(0, np.int64)
-    correct, errors = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in marks)
+    starts = _starts(source[order], problem[order])
+    correct, errors = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in (is_correct, is_error))
     total, first = np.diff([*starts.tolist(), len(order)]), order[starts]
     return pa.table(
         {
@@ -171,11 +123,9 @@ def _of_evaluation(samples: pa.Table, step: int) -> pa.Table:
     )
 
 
-_NONE = pa.table(
-    {
-        **{name: pa.array([], pa.string()).dictionary_encode() for name in ("run_id",)},
-        "step": pa.array([], pa.int64()),
-        **{name: pa.array([], pa.string()).dictionary_encode() for name in ("source", "problem_id")},
-        **{name: pa.array([], pa.int32()) for name in ("n", "correct", "errors")},
-    }
-)
+_OUTCOMES = ("correct", "error")
+
+
+def _rank(names: list[str]) -> Whole:
+    """The rank of each name in sorted order."""
+    return np.argsort(np.argsort(names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -89,34 +89,29 @@ class Digest:
         self._values: dict[tuple[What, str], dict[tuple[str, int], float]] = {}
 
     @cached_property
-    def _names(self) -> dict[str, list[str]]:
-        pairs = self._frame[["run_id", "name"]].drop_duplicates()
-        names_of: dict[str, list[str]] = {}
-        for run_id, name in pairs.itertuples(index=False, name=None):
-            names_of.setdefault(str(run_id), []).append(str(name))
-        return names_of
+    def _names(self) -> Mapping[str, Sequence[str]]:
+        return self._frame.groupby("run_id", observed=True)["name"].unique().to_dict()
 
     @cached_property
-    def _steps(self) -> dict[str, list[int]]:
-        logged = self._frame[self._frame["what"] == What.LOGGED.value][["run_id", "step"]].drop_duplicates()
-        return _listed(logged.sort_values("step"))
+    def _steps(self) -> Mapping[str, Sequence[int]]:
+        logged = self._frame[self._frame["what"] == What.LOGGED.value].sort_values("step")
+        return logged.groupby("run_id", observed=True)["step"].unique().to_dict()
 
     @cached_property
-    def _last(self) -> dict[str, list[int]]:
-        ends = self._frame[["run_id", "step"]].groupby("run_id", observed=True)["step"].max().reset_index()
-        return _listed(ends)
+    def _last(self) -> Mapping[str, int]:
+        return self._frame.groupby("run_id", observed=True)["step"].max().to_dict()
 
     def names(self, run_id: str) -> list[str]:
         """The metrics that a run logged."""
-        return self._names.get(run_id, [])
+        return [str(name) for name in self._names.get(run_id, ())]
 
     def steps(self, run_id: str) -> list[int]:
         """The steps at which a run was evaluated, ascending."""
-        return self._steps.get(run_id, [])
+        return [int(step) for step in self._steps.get(run_id, ())]
 
     def last(self, run_id: str) -> int:
         """The last step that a run logged; 0 if it logged none."""
-        return self._last.get(run_id, [0])[0]
+        return int(self._last.get(run_id, 0))
 
     def logged(self, run_id: str, name: str, step: int) -> float:
         """The value of a metric that an evaluation logged at a step; NaN if there is none."""
@@ -140,10 +135,3 @@ class Digest:
             keys = zip(part["run_id"].astype(str), part["step"].tolist(), strict=True)
             self._values[what, name] = dict(zip(keys, part["value"].tolist(), strict=True))
         return self._values[what, name]
-
-
-def _listed(pairs: pd.DataFrame) -> dict[str, list[int]]:
-    steps_of: dict[str, list[int]] = {}
-    for run_id, step in pairs.itertuples(index=False, name=None):
-        steps_of.setdefault(str(run_id), []).append(int(step))
-    return steps_of

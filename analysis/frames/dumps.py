@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.frames.bundle import SCHEMAS, Packed
-from analysis.frames.counts import Counts
+from analysis.frames.counts import counted
 from analysis.frames.digest import What
 from analysis.frames.frames import CHOICES, Frames
 from analysis.frames.runs import IMPORTED, RunRecord, runs_frame
-from analysis.frames.samples import Texts
+from analysis.frames.samples import of_table
+from analysis.frames.tables import Tables, joined, of_run, schema
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Sweep
 from rlvr.metrics import pass_at_k
@@ -84,18 +85,6 @@ class Place(NamedTuple):
         return f"{self.file}, {self.unit} {self.number}"
 
 
-class _PackedDump(Packed):
-    """Tables of a dump. Unlike a bundle, they hold every response, so texts can be summarised."""
-
-    def texts(self, run_id: str, step: int) -> Texts:
-        texts: Texts = {}
-        for row in self.tables["responses"].to_pylist():
-            if (row["run_id"], row["step"]) == (run_id, step):
-                answers = texts.setdefault(row["source"], {}).setdefault(row["problem_id"], [])
-                answers.append((row["response"], row["outcome"]))
-        return texts
-
-
 def frames(dump: Dump) -> Frames:
     """The frames of one finished run. Raises LookupError, with the reason, for a dump that cannot be read."""
     reader = _READERS.get(dump.format)
@@ -124,12 +113,14 @@ def frames(dump: Dump) -> Frames:
     line = {"run_id": run_id, "name": name, "overrides": list(knobs), "seed": dump.seed}
     swept = {key: [value] for key, value in config.items()}
     sweep = Sweep(f"import-{run_id}", {"study": IMPORTED, "swept": swept}, (line,))
-    packed = _PackedDump({name: _table(name, run_id, samples) for name in SCHEMAS})
+    responses = _responses(run_id, samples)
+    counts = joined("counts", [of_run(run_id, table) for table in _counted(responses)])
+    digest = pa.Table.from_pylist([{"run_id": run_id, **row} for row in _logged(counts)], schema("digest"))
+    tables = {"counts": counts, "digest": digest, "responses": responses}
     return Frames(
         runs=runs_frame([record], {run_id: sweep.sweep_id}),
-        curves=packed,
-        judgements=Counts.from_table(packed.tables["counts"]),
-        stored=packed,
+        tables=Tables({name: (lambda table=table: table) for name, table in tables.items()}),
+        stored=of_table(responses, complete=True),
         study=IMPORTED,
         title=IMPORTED,
         notes=(f"{name}: {len(samples)} samples in the format of {dump.format}, read from {dump.path.name}.",),
@@ -144,50 +135,36 @@ def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:
         yield sample
 
 
-# --- tables, as in a bundle
+# --- tables
 
 
-def _table(name: str, run_id: str, samples: list[Sample]) -> pa.Table:
+def _responses(run_id: str, samples: list[Sample]) -> pa.Table:
+    """The table `responses` of all samples."""
+    num_before: dict[tuple[int, str, str], int] = {}  # samples of the same problem in earlier rows
     rows: list[dict[str, Any]] = []
-    if name == "counts":
-        rows = [
-            {"run_id": run_id, "step": step, "source": source, "problem_id": problem, **count}
-            for (step, source, problem), count in _counted(samples).items()
-        ]
-    elif name == "digest":
-        rows = [{"run_id": run_id, "what": What.LOGGED.value, **row} for row in _logged(_counted(samples))]
-    elif name == "responses":
-        num_before: dict[tuple[int, str, str], int] = {}  # samples of the same problem in earlier rows
-        for sample in samples:
-            key = (sample.step, sample.source, sample.problem_id)
-            rows.append({"run_id": run_id, "sample": num_before.get(key, 0), **sample.__dict__})
-            num_before[key] = num_before.get(key, 0) + 1
-    return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name].items())))
-
-
-def _counted(samples: Iterable[Sample]) -> dict[tuple[int, str, str], dict[str, int]]:
-    """By step, benchmark and problem: n judged samples, correct ones, errors."""
-    counts: dict[tuple[int, str, str], dict[str, int]] = {}
     for sample in samples:
         key = (sample.step, sample.source, sample.problem_id)
-        count = counts.setdefault(key, {"n": 0, "correct": 0, "errors": 0})
-        count["errors" if sample.outcome == "error" else "n"] += 1
-        count["correct"] += sample.outcome == "correct"
-    return dict(sorted(counts.items()))
+        rows.append({"run_id": run_id, "sample": num_before.get(key, 0), **sample.__dict__})
+        num_before[key] = num_before.get(key, 0) + 1
+    return pa.Table.from_pylist(rows, schema("responses"))
 
 
-def _logged(counts: Mapping[tuple[int, str, str], Mapping[str, int]]) -> Iterator[dict[str, Any]]:
+def _counted(responses: pa.Table) -> Iterator[pa.Table]:
+    """The counts of each evaluation, by step."""
+    for step in sorted(set(responses["step"].to_pylist())):
+        yield counted(responses.filter(pc.field("step") == step), step)
+
+
+def _logged(counts: pa.Table) -> Iterator[dict[str, Any]]:
     """avg@n and pass@n, as an evaluation of this project logs them; n: the fewest judged samples of a problem."""
-    evaluations: dict[tuple[int, str], list[Mapping[str, int]]] = {}
-    for (step, source, _), count in counts.items():
-        if count["n"]:
-            evaluations.setdefault((step, source), []).append(count)
-    n = min((count["n"] for parts in evaluations.values() for count in parts), default=0)
-    for (step, source), parts in evaluations.items():
-        average = math.fsum(count["correct"] / count["n"] for count in parts) / len(parts)
-        yield {"name": f"evaluation/{source}/avg_at_{n}", "step": step, "value": average}
-        passed = pass_at_k([count["n"] for count in parts], [count["correct"] for count in parts], n)
-        yield {"name": f"evaluation/{source}/pass_at_{n}", "step": step, "value": float(passed.mean())}
+    judged = counts.filter(pc.field("n") > 0).to_pandas()
+    n = int(judged["n"].min()) if len(judged) else 0
+    for (step, source), problems in judged.groupby(["step", "source"], observed=True):
+        row = {"what": What.LOGGED.value, "step": step}
+        average = math.fsum(problems["correct"] / problems["n"]) / len(problems)
+        yield {**row, "name": f"evaluation/{source}/avg_at_{n}", "value": average}
+        passed = pass_at_k(problems["n"].to_list(), problems["correct"].to_list(), n)
+        yield {**row, "name": f"evaluation/{source}/pass_at_{n}", "value": float(passed.mean())}
 
 
 # --- formats

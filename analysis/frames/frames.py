@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 
 from analysis.frames import run as typed_rows
+from analysis.frames.counts import Counts, ProblemCounts
 from analysis.frames.digest import Digest
-from analysis.frames.samples import Response, Stored
+from analysis.frames.samples import Response, Samples
+from analysis.frames.tables import METRICS, USUAL, Tables
+from analysis.frames.texts import of_texts
+from analysis.frames.thin import CACHED_METRICS
 
 if TYPE_CHECKING:
-    from analysis.frames.counts import Counts, ProblemCounts
-    from analysis.frames.journals import Curves
     from rlvr.ledger.sweeps import Sweep
 
 
-TextsOfProblems = dict[str, list[tuple[str, str]]]  # by problem, (response, outcome) of every sample
-# First elements of the keys of `Frames.cache` for data read from the files of runs. A bundle stores all of them but
-# TEXTS (frames/bundle.py).
-HISTORY, DRAWN, OF_TEXTS, RESPONSES = "history", "drawn", "of texts", "responses"
-TEXTS = "texts"
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
 # Config keys in which the runs of one table must agree: problems, starting policy, length, and evaluation.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
@@ -39,9 +37,8 @@ class Frames:
     """
 
     runs: pd.DataFrame
-    curves: Curves
-    judgements: Counts
-    stored: Stored
+    tables: Tables
+    stored: Samples
     study: str = ""
     question: str = ""  # the study's question, as in its file at the last launch
     title: str = ""
@@ -50,7 +47,6 @@ class Frames:
     home: Path | None = None  # None: read from a bundle
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
-    every_sample: bool = False
     studies: tuple[Frames, ...] = ()  # where bundles of several studies are shown together: the frames of each study
     tuned: Frames | None = None  # the tuning runs, by which knobs of these runs were chosen (`tune=`)
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share
@@ -72,31 +68,37 @@ class Frames:
     @cached_property
     def digest(self) -> Digest:
         """By run, name and step: what evaluations logged, and means and sums of training up to them."""
-        return Digest(self.curves.digest())
+        return Digest(self.tables["digest"].to_pandas())
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """run_id, step, name, value: everything that was logged."""
-        return self.curves.long()
-
-    def history(self, names: Collection[str]) -> pd.DataFrame:
-        """`metrics` of these names alone, which takes a fraction of the time."""
-        key = (HISTORY, tuple(sorted(names)))
-        if key not in self.cache:
-            self.cache[key] = self.curves.long(names)
-        return self.cache[key]
+        """run_id, step, name, value: everything that was logged. Of a bundle: evaluations, and curves of training."""
+        return _curves(self.tables[METRICS]).astype({"run_id": str, "name": str})
 
     def thinned_history(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training, of all metrics or of these, thinned for drawing (`thinned`)."""
-        key = (DRAWN, None if names is None else tuple(sorted(names)))
-        if key not in self.cache:
-            self.cache[key] = self.curves.thin(names)
-        return self.cache[key]
+        if names is None:
+            return self._drawn
+        frame = self._usual if set(names) <= set(CACHED_METRICS) else self._drawn
+        return frame[frame["name"].isin(list(names))].reset_index(drop=True)
+
+    @cached_property
+    def _drawn(self) -> pd.DataFrame:
+        return _curves(self.tables["drawn"])
+
+    @cached_property
+    def _usual(self) -> pd.DataFrame:
+        return _curves(self.tables[USUAL])
+
+    @cached_property
+    def judgements(self) -> Counts:
+        """The judged samples of every evaluation."""
+        return Counts(self.tables["counts"])
 
     @cached_property
     def counts(self) -> pd.DataFrame:
         """run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed)."""
-        return self.judgements.frame
+        return self.judgements.table.to_pandas().astype({"run_id": str, "source": str, "problem_id": str})
 
     def problem_counts(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """Counts of an evaluation on a benchmark, by problem; None if its samples are not available."""
@@ -105,37 +107,39 @@ class Frames:
     @cached_property
     def samples(self) -> pd.DataFrame:
         """run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished, for the first and the last
-        evaluation of each run (with `every_sample`: for all evaluations)."""
-        return self.stored.samples(self._ids, every=self.every_sample)
+        evaluation of each run."""
+        return self.stored.frame(self.runs["run_id"])
 
     @cached_property
     def policy(self) -> pd.DataFrame:
         """run_id, step, arm, reward, probability, probability_old, advantage: the last policy of bandit runs."""
-        return self.stored.policy(self._ids)
+        return self.tables["policy"].to_pandas().astype({"run_id": str})
 
-    def text_summary(
-        self, name: str, run_id: str, step: int, source: str, summary: Callable[[TextsOfProblems], dict[str, float]]
-    ) -> dict[str, float]:
-        """`summary` of all responses to a benchmark in an evaluation; {} if the responses are not available.
+    def text_summary(self, name: str, run_id: str, step: int, source: str) -> dict[str, float]:
+        """The numbers of this name (`of_texts`) on the responses to a benchmark in an evaluation; {} if they are not
+        available."""
+        if not self.stored.complete:
+            return self._text_summaries.get((name, run_id, step, source), {})
+        texts = self.stored.texts(run_id, step).get(source)
+        return of_texts(name, texts) if texts else {}
 
-        name: identifies the summary. The result is cached, so that a bundle stores it without the texts.
-        """
-        key = (OF_TEXTS, name, run_id, step, source)
-        if key not in self.cache:
-            of_evaluation = (TEXTS, run_id, step)
-            if of_evaluation not in self.cache:
-                self.cache[of_evaluation] = self.stored.texts(run_id, step)
-            texts = self.cache[of_evaluation].get(source, {})
-            self.cache[key] = summary(texts) if texts else {}
-        return self.cache[key]
+    @cached_property
+    def _text_summaries(self) -> dict[tuple[str, str, int, str], dict[str, float]]:
+        """By name, run, step and benchmark, the numbers in the table `texts`."""
+        numbers: dict[tuple[str, str, int, str], dict[str, float]] = {}
+        for row in self.tables["texts"].to_pylist():
+            numbers.setdefault((row["summary"], row["run_id"], row["step"], row["source"]), {})[row["key"]] = row[
+                "value"
+            ]
+        return numbers
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
         """Samples, with their texts, of these problems (benchmark, id) in one evaluation."""
-        key = (RESPONSES, run_id, step, tuple(sorted(problems)))
-        if key not in self.cache:
-            self.cache[key] = self.stored.responses(run_id, step, problems)
-        return self.cache[key]
+        return self.stored.responses(run_id, step, problems)
 
-    @cached_property
-    def _ids(self) -> list[str]:
-        return [str(run_id) for run_id in self.runs["run_id"]]
+
+def _curves(table: pa.Table) -> pd.DataFrame:
+    """run_id, step, name, value, by run, metric and step."""
+    frame = table.select(["run_id", "step", "name", "value"]).to_pandas()
+    frame = frame.astype({"run_id": "category", "name": "category", "value": float})
+    return frame.sort_values(["run_id", "name", "step"], kind="stable", ignore_index=True)

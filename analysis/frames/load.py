@@ -12,14 +12,13 @@ from typing import Any, Literal, get_args
 import pandas as pd
 
 from analysis.frames import own_code
-from analysis.frames.counts import Counts
-from analysis.frames.digest import Digest
 from analysis.frames.frame import records as records_of
 from analysis.frames.frames import CHOICES, SETTING, Frames
-from analysis.frames.journals import Curves, Journals, Logged
+from analysis.frames.home import RunFiles, tables_of_store
 from analysis.frames.run import REPETITION
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
-from analysis.frames.samples import SampleFiles, damaged_policies, left_out
+from analysis.frames.samples import of_home
+from analysis.frames.tables import Tables
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import TUNING, NoSweep, Sweep, find_sweep
@@ -38,7 +37,7 @@ class Catalogue:
     home: Path
     records: dict[str, RunRecord]
     sweeps: list[Sweep]
-    curves: Callable[[Sequence[str]], Curves]
+    tables: Callable[[RunFiles], Tables]
     origin: str  # "ledger", or the address of the store, without a password
     notes: tuple[str, ...] = ()  # what could not be read
 
@@ -66,14 +65,18 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
     notes = [problem for sweep in sweeps for problem in sweep.problems]
     if source == "ledger":
         records, unreadable = read_runs(home)
-        return Catalogue(home, records, sweeps, lambda ids: Journals(home, ids), source, (*notes, *unreadable))
+        return Catalogue(home, records, sweeps, RunFiles.tables, source, (*notes, *unreadable))
     from analysis.frames.mlflow_reader import MlflowReader
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.mlflow_database(home)}"
     reader = MlflowReader(_store(home, uri))
     records = reader.runs()
     notes += reader.notes
-    return Catalogue(home, records, sweeps, lambda ids: Logged(reader.metrics(ids)), redact(reader.uri), tuple(notes))
+
+    def tables(files: RunFiles) -> Tables:
+        return tables_of_store(files, reader.metrics(files.run_ids))
+
+    return Catalogue(home, records, sweeps, tables, redact(reader.uri), tuple(notes))
 
 
 def _store(home: Path, uri: str) -> str:
@@ -89,25 +92,19 @@ def load(
     uri: str | None = None,
     study: str | None = None,
     sweep: str | None = None,
-    every_sample: bool = False,
 ) -> Frames:
     """The frames of one study or sweep (default: the newest study). Raises LookupError if it does not exist.
 
     home: the directory of runs/; None: $RLVR_HOME, else the checkout.
     """
     home = layout.home() if home is None else Path(home).expanduser().resolve()
-    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
+    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep)
 
 
 def frames(
-    listing: Catalogue,
-    *,
-    study: str | None = None,
-    sweep: str | None = None,
-    runs: Sequence[str] = (),
-    every_sample: bool = False,
+    listing: Catalogue, *, study: str | None = None, sweep: str | None = None, runs: Sequence[str] = ()
 ) -> Frames:
-    """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run.
+    """As `load`, from a catalogue.
 
     runs: ids of runs, instead of a study or a sweep. Tuning runs are only in the frames `tuned`, unless there are no
     other runs yet.
@@ -128,7 +125,7 @@ def frames(
         others = [record for i, record in listing.records.items() if i not in {*records, *tuning}]
         table = _with_references(table, [record for record in others if record.config.get("choices.loss") == "grpo"])
     commands = [plan.command for plan in plans] or [record.command for record in records.values()]
-    selected = _frames_of(listing, plans, study, table, every_sample=every_sample)
+    selected = _frames_of(listing, plans, study, table)
     return replace(
         selected,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
@@ -163,51 +160,52 @@ def _tuned(listing: Catalogue, plans: Sequence[Sweep], study: str, tuning: Lines
     return _frames_of(listing, plans, study, runs_frame(records, sweep_of))
 
 
-def _frames_of(
-    listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame, *, every_sample: bool = False
-) -> Frames:
-    ids = [str(run_id) for run_id in table["run_id"]]
-    curves, judgements = listing.curves(ids), Counts(listing.home, ids)
-    table, cut_short = _without_cut_journals(listing, table, curves)
-    policies = [left_out(listing.home, file) for file in damaged_policies(listing.home, ids)]
-    unreadable = (*listing.notes, *cut_short, *curves.notes(), *judgements.notes(), *policies)
-    notes = [note.replace(f"{listing.home}/", "") for note in (*unreadable, *own_code.notes(listing.home, table))]
-    return Frames(
+def _frames_of(listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame) -> Frames:
+    files = RunFiles(listing.home, [str(run_id) for run_id in table["run_id"]])
+    frames = Frames(
         runs=table,
-        curves=curves,
-        judgements=judgements,
-        stored=SampleFiles(listing.home),
+        tables=listing.tables(files),
+        stored=of_home(listing.home),
         study=study,
         question=next((plan.question for plan in reversed(plans) if plan.question), ""),
-        notes=tuple(notes),
         home=listing.home,
         origin=listing.origin,
         sweeps=tuple(plans),
-        every_sample=every_sample,
+    )
+    is_ledger = listing.origin == "ledger"
+    cut_short = _cut_journals(frames, listing.home) if is_ledger else {}
+    is_cut = table["run_id"].isin(list(cut_short))
+    notes = [
+        *listing.notes,
+        *cut_short.values(),
+        *(files.notes_on_journals() if is_ledger else ()),
+        *files.notes_on_samples(frames.judgements),
+        *own_code.notes(listing.home, table),
+    ]
+    return replace(
+        frames,
+        runs=table.assign(state=table["state"].mask(is_cut, State.UNREADABLE.value)),
+        notes=tuple(note.replace(f"{listing.home}/", "") for note in notes),
     )
 
 
-def _without_cut_journals(listing: Catalogue, table: pd.DataFrame, curves: Curves) -> tuple[pd.DataFrame, list[str]]:
-    """(the frame `runs`, in which a finished run whose journal lacks its last step is unreadable, a note on each).
+def _cut_journals(frames: Frames, home: Path) -> dict[str, str]:
+    """By id of a finished run whose journal lacks its last step, a note on it: the run counts as unreadable.
 
     A finished run has recorded every step and evaluated the last one: such a journal was cut, or copied during the run.
     Its last evaluation is not the run's result. Nor do the samples of the last one suffice: its costs are missing.
     """
-    if listing.origin != "ledger" or table.empty:
-        return table, []
-    digest = Digest(curves.digest())
-    notes: dict[str, str] = {}  # by run
-    for row in records_of(table):
+    notes: dict[str, str] = {}
+    for row in records_of(frames.runs):
         run_id, steps = str(row["run_id"]), row["steps"]
-        last, file = digest.last(run_id), layout.journal(layout.run(listing.home, run_id))
+        last, file = frames.digest.last(run_id), layout.journal(layout.run(home, run_id))
         if row["state"] == State.FINISHED and last < steps:  # not for a run without a config: NaN
             fault = f"ends at step {last} of {steps:.0f}" if file.exists() else "is missing"
             notes[run_id] = (
                 f"{row['name']} is finished, but {file} {fault}: the run counts as unreadable, and has no score. Put "
                 f"back a whole copy of the file, or delete {file.parent} and repeat the launch."
             )
-    is_cut = table["run_id"].isin(list(notes))
-    return table.assign(state=table["state"].mask(is_cut, State.UNREADABLE.value)), list(notes.values())
+    return notes
 
 
 def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:

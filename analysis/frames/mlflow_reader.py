@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
 
-from analysis.frames.runs import RunRecord, tidy_metrics
+from analysis.frames.runs import RunRecord
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, lines_by_reason
 
@@ -63,7 +63,7 @@ class MlflowReader:
         return records
 
     def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        """run_id, step, name, value of these runs, which `runs` has returned."""
+        """run_id, step, name, value of these runs, which `runs` has returned. Of a repeated step the oldest value."""
         rows = []
         with self._faults_in_one_line():
             client = self._client()
@@ -73,10 +73,9 @@ class MlflowReader:
                         history = client.get_metric_history(run.info.run_id, name)
                         rows += [(run_id, m.step, name, m.value, m.timestamp) for m in history]
         frame = pd.DataFrame(rows, columns=["run_id", "step", "name", "value", "timestamp"])
-        # Of a repeated step the oldest value counts.
-        frame = frame.sort_values("timestamp", kind="stable").drop(columns="timestamp")
-        value = frame["value"].mask(frame["value"] >= LARGEST, math.inf).mask(frame["value"] <= -LARGEST, -math.inf)
-        return tidy_metrics([frame.assign(value=value)])
+        first = frame.sort_values("timestamp", kind="stable").drop_duplicates(["run_id", "step", "name"])
+        value = first["value"].mask(first["value"] >= LARGEST, math.inf).mask(first["value"] <= -LARGEST, -math.inf)
+        return first.drop(columns="timestamp").assign(value=value)
 
     def _client(self) -> Any:
         import mlflow

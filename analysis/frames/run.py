@@ -12,6 +12,11 @@ import pandas as pd
 from analysis.frames.frame import records
 
 CONFIG = "config."
+# The columns of the frame whose values are those of the typed row.
+_AS_THEY_ARE = (
+    *("run_id", "group_id", "name", "study", "sweep_id", "state", "loss", "divergence", "advantage", "task"),
+    *("command", "eta", "beta"),
+)
 REPETITION = ":again"  # suffix of the group id of runs that repeat an arm with other seeds, as its noise floor
 
 
@@ -33,11 +38,11 @@ class RunRow:
     divergence: str
     advantage: str
     task: str
+    command: str
     eta: float
     beta: float
     seed: int
     typed: tuple[str, ...]
-    command: str
     config: Mapping[str, Any]
     borrowed: bool
     own_gpus: bool
@@ -55,32 +60,17 @@ class RunRow:
 def rows(runs: pd.DataFrame) -> list[RunRow]:
     """The typed rows of a frame `runs`."""
     columns = [c for c in runs.columns if str(c).startswith(CONFIG)]
-    typed_rows: list[RunRow] = []
-    for row in records(runs):
-        config = {str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])}
-        typed_rows.append(
-            RunRow(
-                run_id=str(row["run_id"]),
-                group_id=str(row["group_id"]),
-                name=str(row["name"]),
-                study=str(row["study"]),
-                sweep_id=str(row["sweep_id"]),
-                state=str(row["state"]),
-                loss=str(row["loss"]),
-                divergence=str(row["divergence"]),
-                advantage=str(row["advantage"]),
-                task=str(row["task"]),
-                eta=float(row["eta"]),
-                beta=float(row["beta"]),
-                seed=0 if math.isnan(row["seed"]) else int(row["seed"]),
-                typed=tuple(row["typed"]),
-                command=str(row["command"]),
-                config=config,
-                borrowed=bool(row["reference"]),
-                own_gpus=bool(row["own_gpus"]),
-            )
+    return [
+        RunRow(
+            **{name: row[name] for name in _AS_THEY_ARE},
+            seed=0 if math.isnan(row["seed"]) else int(row["seed"]),
+            typed=tuple(row["typed"]),
+            config={str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])},
+            borrowed=bool(row["reference"]),
+            own_gpus=bool(row["own_gpus"]),
         )
-    return typed_rows
+        for row in records(runs)
+    ]
 
 
 def check_seeds(runs: Iterable[RunRow]) -> None:

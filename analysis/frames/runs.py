@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,7 @@ def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | U
     """Flat frozen configs, by run. They are cached, because parsing a YAML file takes milliseconds."""
     folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
     states = {i: cache.state_of([layout.config(folder), layout.info(folder)]) for i, folder in folders.items()}
-
-    if not any(states.values()):
-        return {}
-    rows = cache.rows(home, "configs", states, lambda ids: cache.in_threads(_parsed, [folders[i] for i in ids]))
+    rows = cache.rows(home, "configs", states, lambda run_id: _parsed(folders[run_id]))
     return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in rows.to_pylist()}
 
 
@@ -164,56 +161,37 @@ def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
     return replace(record, config={**agreed, **record.config})
 
 
-def runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFrame:
-    """The frame `runs` of these records. sweep_of: the sweep that planned a run, by its id."""
-    rows = [
-        {
-            "run_id": r.run_id,
-            "group_id": r.group_id,
-            "name": r.name,
-            "arm": r.arm,
-            "study": r.study,
-            "sweep_id": sweep_of.get(r.run_id, ""),
-            "state": r.state,
-            "cause": r.cause,
-            "message": r.message,
-            "loss": _choice(r, "loss"),
-            "divergence": _choice(r, "divergence"),
-            "advantage": _choice(r, "advantage"),
-            "task": _choice(r, "task"),
-            "model": _choice(r, "model"),
-            "eta": _number(r, "loss.eta", "eta"),
-            "beta": _number(r, "loss.beta", "beta"),
-            "seed": _number(r, "seed"),
-            "steps": _number(r, "steps"),
-            "created": r.created,
-            "git_sha": r.git_sha,
-            "git_dirty": r.git_dirty,
-            "host": r.host,
-            "own_gpus": r.own_gpus,
-            "command": tags.redact(r.command),
-            "log": r.log,
-            "dashboard": r.dashboard,
-            "overrides": " ".join(map(without_secret, r.overrides)),
-            "typed": tuple(map(without_secret, r.overrides)),
-            "reference": False,
-            **{f"config.{k}": v for k, v in r.config.items()},
-        }
-        for r in _completed(records)
-    ]
-    if not rows:
-        return pd.DataFrame()
-    frame = pd.DataFrame(rows)
-    order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
-    return frame.sort_values(order, ignore_index=True, na_position="first")
-
-
 # Columns of every frame `runs`, before its `config.` columns.
 COLUMNS = (
     *("run_id", "group_id", "name", "arm", "study", "sweep_id", "state", "cause", "message", "loss", "divergence"),
     *("advantage", "task", "model", "eta", "beta", "seed", "steps", "created", "git_sha", "git_dirty", "host"),
     *("own_gpus", "command", "log", "dashboard", "overrides", "typed", "reference"),
 )
+
+
+def runs_frame(records: list[RunRecord], sweep_of: Mapping[str, str]) -> pd.DataFrame:
+    """The frame `runs` of these records. sweep_of: the sweep that planned a run, by its id."""
+    frame = pd.DataFrame([_row(record, sweep_of.get(record.run_id, "")) for record in _completed(records)])
+    order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
+    return frame.sort_values(order, ignore_index=True, na_position="first") if len(frame) else frame
+
+
+def _row(record: RunRecord, sweep_id: str) -> dict[str, Any]:
+    typed = tuple(map(without_secret, record.overrides))
+    derived = {
+        "sweep_id": sweep_id,
+        **{group: _choice(record, group) for group in ("loss", "divergence", "advantage", "task", "model")},
+        "eta": _number(record, "loss.eta", "eta"),
+        "beta": _number(record, "loss.beta", "beta"),
+        "seed": _number(record, "seed"),
+        "steps": _number(record, "steps"),
+        "command": tags.redact(record.command),
+        "overrides": " ".join(typed),
+        "typed": typed,
+        "reference": False,
+    }
+    row = {name: derived[name] if name in derived else getattr(record, name) for name in COLUMNS}
+    return row | {f"config.{key}": value for key, value in record.config.items()}
 
 
 def without_secret(override: str) -> str:
@@ -230,13 +208,3 @@ def _choice(record: RunRecord, group: str) -> str:
 def _number(record: RunRecord, *keys: str) -> float:
     values = [record.config.get(k) for k in keys]
     return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
-
-
-def tidy_metrics(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """The parts as one sorted frame with one row per (run, step, name): the first of several."""
-    parts = [p for p in parts if len(p)]
-    if not parts:
-        empty = pd.DataFrame({"run_id": pd.Series(dtype=str), "step": pd.Series(dtype=int)})
-        return empty.assign(name=pd.Series(dtype=str), value=pd.Series(dtype=float))
-    frame = pd.concat(parts, ignore_index=True).drop_duplicates(["run_id", "step", "name"], keep="first")
-    return frame.sort_values(["run_id", "name", "step"], ignore_index=True)

@@ -1,22 +1,21 @@
-"""The files that evaluations stored, read on request: samples, their texts and, for bandits, the complete policy."""
+"""The samples of evaluations, read on request: from the files of a home, or from a table of responses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analysis.frames.texts import TextsOfProblems
 from rlvr.ledger import layout
 
 SAMPLE_COLUMNS = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
-POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
-Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
 
 @dataclass(frozen=True)
@@ -32,89 +31,73 @@ class Response:
     num_tokens: int
 
 
-class Stored(Protocol):
-    """The samples and policies that evaluations stored, whatever their source."""
-
-    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """run_id, step and SAMPLE_COLUMNS, of the first and the last evaluation of each run (`every`: of all)."""
-        ...
-
-    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        """run_id, step and POLICY: the last stored policy of each bandit run, one row per arm."""
-        ...
-
-    def texts(self, run_id: str, step: int) -> Texts:
-        """All responses of one evaluation; {} if they are not available."""
-        ...
-
-    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        """Samples of these problems (benchmark, id), in the order of the file; [] if they are not available."""
-        ...
-
-
 @dataclass(frozen=True)
-class SampleFiles:
-    """The files under `runs/` of a home."""
+class Samples:
+    """The samples that evaluations stored.
 
-    home: Path
+    steps: of a run, the steps of its evaluations, ascending. read: of (run, step), the table of its samples with those
+    of these columns that it has; None if it is not available. complete: whether it has every sample of an evaluation.
+    """
 
-    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """See Stored."""
+    steps: Callable[[str], list[int]]
+    read: Callable[[str, int, Sequence[str]], pa.Table | None]
+    complete: bool
+
+    def frame(self, run_ids: Iterable[str]) -> pd.DataFrame:
+        """run_id, step and SAMPLE_COLUMNS, of the first and the last evaluation of each run."""
         parts: list[pd.DataFrame] = []
         for run_id in run_ids:
-            files = layout.evaluations(layout.run(self.home, run_id))
-            for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
-                table = read_table(file, SAMPLE_COLUMNS)
-                if table is None:
-                    continue
-                part = table.to_pandas()
-                part.insert(0, "step", layout.step_of(file))
-                part.insert(0, "run_id", run_id)
-                parts.append(part)
-        return (
-            pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *SAMPLE_COLUMNS])
-        )
+            steps = self.steps(run_id)
+            for step in dict.fromkeys([*steps[:1], *steps[-1:]]):
+                table = self.read(run_id, step, SAMPLE_COLUMNS)
+                parts += [] if table is None else [table.to_pandas().assign(run_id=run_id, step=step)]
+        columns = ["run_id", "step", *SAMPLE_COLUMNS]
+        return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
 
-    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        """See Stored."""
-        parts: list[pd.DataFrame] = []
-        for run_id in run_ids:
-            files = layout.policies(layout.run(self.home, run_id))
-            table = read_table(files[-1], POLICY) if files else None
-            if table is not None:  # an older file is no substitute: it is not the last policy
-                part = table.to_pandas()
-                part.insert(0, "step", layout.step_of(files[-1]))
-                part.insert(0, "run_id", run_id)
-                parts.append(part.sort_values("arm"))
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *POLICY])
-
-    def texts(self, run_id: str, step: int) -> Texts:
-        """See Stored."""
-        file = layout.evaluation(layout.run(self.home, run_id), step)
-        texts: Texts = {}
-        table = read_table(file, ("source", "problem_id", "response", "outcome"))
+    def texts(self, run_id: str, step: int) -> dict[str, TextsOfProblems]:
+        """By benchmark, the responses of one evaluation; {} if they are not available."""
+        texts: dict[str, dict[str, list[tuple[str, str]]]] = {}
+        table = self.read(run_id, step, ("source", "problem_id", "response", "outcome"))
         if table is not None:
             for source, problem, response, outcome in zip(*table.to_pydict().values(), strict=True):
                 texts.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
-        return texts
+        return dict(texts)
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        """See Stored."""
-        file = layout.evaluation(layout.run(self.home, run_id), step)
-        columns = ("source", "problem_id", "sample", "response", "outcome", "num_tokens")
-        table = read_table(file, columns, optional=("prompt",))
+        """The samples of these problems (benchmark, id), in the order of the file; [] if they are not available."""
+        table = self.read(run_id, step, [field.name for field in fields(Response)])
         if table is None:
             return []
         ids = pc.field("problem_id").isin(sorted({problem for _, problem in problems}))
-        rows = table.filter(ids).to_pylist()
+        rows: list[dict[str, Any]] = table.filter(ids).to_pylist()
         chosen = set(problems)
         return [Response(**{"prompt": "", **row}) for row in rows if (row["source"], row["problem_id"]) in chosen]
 
 
-def damaged_policies(home: Path, run_ids: Sequence[str]) -> list[Path]:
-    """The policy files that `SampleFiles.policy` leaves out because they cannot be read."""
-    newest = [files[-1] for run_id in run_ids if (files := layout.policies(layout.run(home, run_id)))]
-    return [file for file in newest if read_table(file, POLICY) is None]
+def of_home(home: Path) -> Samples:
+    """The files under `runs/` of a home."""
+
+    def steps(run_id: str) -> list[int]:
+        return [layout.step_of(file) or 0 for file in layout.evaluations(layout.run(home, run_id))]
+
+    def read(run_id: str, step: int, columns: Sequence[str]) -> pa.Table | None:
+        required = [column for column in columns if column != "prompt"]
+        return read_table(layout.evaluation(layout.run(home, run_id), step), required, optional=columns)
+
+    return Samples(steps, read, complete=True)
+
+
+def of_table(table: pa.Table, *, complete: bool) -> Samples:
+    """The samples in a table `responses` (frames/tables.py)."""
+
+    def steps(run_id: str) -> list[int]:
+        return sorted(set(table.filter(pc.field("run_id") == run_id)["step"].to_pylist()))
+
+    def read(run_id: str, step: int, columns: Sequence[str]) -> pa.Table | None:
+        of_evaluation = table.filter((pc.field("run_id") == run_id) & (pc.field("step") == step))
+        return of_evaluation.select([column for column in columns if column in table.column_names])
+
+    return Samples(steps, read, complete=complete)
 
 
 def read_table(file: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table | None:
@@ -126,17 +109,9 @@ def read_table(file: Path, columns: Sequence[str], *, optional: Sequence[str] = 
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             schema = parquet.schema_arrow
-            present = [c for c in (*columns, *optional) if c in schema.names]
+            present = [c for c in dict.fromkeys([*columns, *optional]) if c in schema.names]
             if not set(columns) <= set(present) or any(pa.types.is_binary(schema.field(c).type) for c in present):
                 return None
             return parquet.read(present, use_threads=False)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return None
-
-
-def left_out(home: Path, file: Path) -> str:
-    """The note of a report on a damaged file."""
-    return (
-        f"{file.relative_to(home)} is damaged and left out. The metrics of that step in metrics.jsonl are used; put "
-        "the file back if there is a copy, else delete it."
-    )

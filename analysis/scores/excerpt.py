@@ -22,6 +22,7 @@ class Shown:
     """One run of an arm. right: by problem, the numbers of (correct, judged) samples; responses: a few of them."""
 
     arm: Arm
+    run_id: str
     name: str
     step: int
     right: dict[Problem, tuple[int, int]]
@@ -60,7 +61,7 @@ def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
             responses.setdefault((response.source, response.problem_id), []).append(response)
         varied = {problem: _varied(of_problem) for problem, of_problem in responses.items()}
         name = next(run.name for run in arm.runs if run.run_id == run_id)
-        shown.append(Shown(arm, name, step, {p: right[p] for p in problems if p in right}, varied))
+        shown.append(Shown(arm, run_id, name, step, {p: right[p] for p in problems if p in right}, varied))
     return Excerpt(setting.name, tuple(problems), tuple(shown)) if any(s.responses for s in shown) else None
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.frames.frames import Frames, TextsOfProblems
+from analysis.frames.frames import Frames
 from analysis.frames.run import check_seeds
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
-from analysis.scores.metric import DIVERSITY, RIGHT_ANSWERS, Kind, Metric, benchmarks
+from analysis.scores.metric import Kind, Metric
 from analysis.scores.problem_scores import avg_noise, avg_values, pass_noise, pass_values
-from rlvr.metrics import distinct_n
 
 Array = NDArray[np.float64]
 Problem = tuple[str, str]  # benchmark, id
@@ -162,31 +161,11 @@ def _row_of(frames: Frames, metric: Metric, source: str, run_id: str, step: int)
 
 def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
     """A metric of texts on each problem's responses."""
-
-    def summary(texts: TextsOfProblems) -> dict[str, float]:
-        if metric == RIGHT_ANSWERS:
-            right = {p: {text for text, outcome in answers if outcome == "correct"} for p, answers in texts.items()}
-            return {problem: float(len(answers)) for problem, answers in right.items()}
-        return {p: distinct_n([text.split() for text, _ in answers], metric.k) for p, answers in texts.items()}
-
-    by_problem = frames.text_summary(metric.name, run_id, step, source, summary)
+    by_problem = frames.text_summary(metric.name, run_id, step, source)
     if not by_problem:
         return None
     values = np.array(list(by_problem.values()), float)
     return _Row(tuple((source, p) for p in by_problem), values, np.full(len(values), np.nan))
-
-
-def measure_texts(frames: Frames) -> None:
-    """Compute the metrics of responses that tables show, of the first and the last evaluation of each run: a bundle
-    stores these values, but few of the responses.
-    """
-    for run in frames.rows:
-        steps = frames.digest.steps(run.run_id)
-        sources, _ = benchmarks(frames, [run.run_id])
-        for step in {*steps[:1], *steps[-1:]}:
-            for metric in (*DIVERSITY, RIGHT_ANSWERS):
-                for source in sources:
-                    _evaluated(frames, metric, source, run.run_id, step)
 
 
 def joined(blocks: Sequence[Scores]) -> Scores:

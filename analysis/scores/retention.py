@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.frames import Frames, TextsOfProblems
+from analysis.frames.frames import Frames
 from analysis.frames.run import RunRow
+from analysis.frames.texts import STYLES
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of
 from analysis.scores.contrast import Scores
@@ -21,7 +22,6 @@ from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
 
-TASK = "styles"  # the task whose responses name their style in the first word
 PENALTY = "trainer.kl"  # the coefficient of the reverse KL that any loss can have
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
 NAMES = {  # from no penalty over reverse to forward KL
@@ -151,7 +151,7 @@ def _evaluation(
     before = _correct_at_first(frames, run, sources, problems)
     values[KEEP] = np.where(before > 0, solved, np.nan)
     values[EXPLORE] = np.where(before == 0, solved, np.nan)
-    if run.task != TASK:
+    if run.task != STYLES:
         return _Evaluation(run.seed, problems, values, {}, {})
     shares = styles(frames, run.run_id, step, sources)
     numbers = {
@@ -175,11 +175,5 @@ def styles(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> di
     """Share of each style, the first word, among the correct responses of an evaluation; {} if none is available."""
     counts = Counter[str]()
     for source in sources:
-        counts.update(frames.text_summary("styles", run_id, step, source, _styles))
+        counts.update(frames.text_summary(STYLES, run_id, step, source))
     return {style: count / counts.total() for style, count in sorted(counts.items())}
-
-
-def _styles(texts: TextsOfProblems) -> dict[str, float]:
-    """Number of correct responses by their first word."""
-    right = (text for answers in texts.values() for text, outcome in answers if outcome == "correct")
-    return dict(Counter[str](text.partition(" ")[0] for text in right))

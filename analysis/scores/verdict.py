@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,18 +58,6 @@ def verdicts(
 def _of_study(frames: Frames, verdict: Verdict) -> Verdict:
     """The verdict with its study in the claim's words."""
     return replace(verdict, claim=replace(verdict.claim, says=f"{verdict.claim.says} (study {frames.study})"))
-
-
-def measure(frames: Frames) -> None:
-    """Compute the metrics of the claims for every arm, so that a bundle stores their data. A bundle may hold a part of
-    a study, whose claims are judged together with other parts: they may need arms that no claim can be judged on here.
-    """
-    for setting in by_setting(frames, on_problems=False):
-        for content in study.claims(frames):
-            with contextlib.suppress(ValueError, LookupError):
-                (metric,) = parse(read(content).metric, frames, [i for arm in setting.arms for i in arm.run_ids])
-                for arm in setting.arms:
-                    last_cell(frames, arm, metric, setting.sources)
 
 
 def _as_written(content: Mapping[str, Any]) -> Claim:

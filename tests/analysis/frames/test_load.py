@@ -17,7 +17,6 @@ import pytest
 
 import rlvr
 from analysis.frames.load import catalogue, load
-from analysis.frames.runs import tidy_metrics
 from analysis.frames.samples import read_table
 from analysis.scores.arm import arms
 from analysis.scores.cell import last_points
@@ -233,11 +232,11 @@ def test_errored_samples_leave_n_and_are_counted(tmp_path):
     assert frames.notes == ("2 evaluation sample(s) whose verifier failed are left out of every average and counted.",)
 
 
-def test_first_and_last_evaluations_are_read_or_all_on_request(tmp_path):
+def test_samples_are_of_the_first_and_last_evaluation_and_counts_of_all(tmp_path):
     write_run(tmp_path, config(), dict.fromkeys((0, 10, 20, 40), BASE))
-    assert sorted(load(tmp_path).samples["step"].unique()) == [0, 40]
-    assert sorted(load(tmp_path, every_sample=True).samples["step"].unique()) == [0, 10, 20, 40]
-    assert sorted(load(tmp_path).counts["step"].unique()) == [0, 10, 20, 40]
+    frames = load(tmp_path)
+    assert sorted(frames.samples["step"].unique()) == [0, 40]
+    assert sorted(frames.counts["step"].unique()) == [0, 10, 20, 40]
 
 
 def test_the_newest_study_is_the_default_and_a_sweep_can_be_named(tmp_path):
@@ -472,10 +471,6 @@ def test_numbers_without_samples_come_from_the_logged_means(tmp_path):
     assert cell["mean"] == 0.375  # of 1/2 and 1/4
     # t with one degree of freedom over the two seeds: 12.7062 standard errors of 0.125
     assert (cell["low"], cell["high"]) == pytest.approx((0.375 - 12.7062 / 8, 0.375 + 12.7062 / 8), rel=1e-4)
-
-
-def test_empty_metrics_are_an_empty_frame():
-    assert tidy_metrics([]).columns.tolist() == ["run_id", "step", "name", "value"]
 
 
 def test_groups_differ_by_more_than_the_seed():

@@ -1,0 +1,74 @@
+"""The tables of runs from which every report is made: derived from the files of a home, read from a bundle or from
+MLflow, or imported.
+
+| table | a row | columns |
+|---|---|---|
+| counts | a problem in an evaluation | run_id, step, source, problem_id, n, correct, errors |
+| digest | a number that tables read | run_id, what, name, step, value (frames/digest.py) |
+| drawn | a point of a curve of training | run_id, name, step, value (frames/thin.py) |
+| texts | a number on responses in an evaluation | summary, run_id, step, source, key, value (frames/texts.py) |
+| responses | a sample with its text | run_id, step, and the fields of Response (frames/samples.py) |
+| policy | an arm of a bandit's last policy | run_id, step, arm, reward, probability, probability_old, advantage |
+
+`texts` and `responses` are of bundles and imports; a home has the files of its samples instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+TEXT, WHOLE, NUMBER = pa.string(), pa.int64(), pa.float64()
+POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
+SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
+    "counts": {
+        **{"run_id": TEXT, "step": WHOLE, "source": TEXT, "problem_id": TEXT},
+        **{"n": pa.int32(), "correct": pa.int32(), "errors": pa.int32()},
+    },
+    "digest": {"run_id": TEXT, "what": TEXT, "name": TEXT, "step": WHOLE, "value": NUMBER},
+    "drawn": {"run_id": TEXT, "name": TEXT, "step": WHOLE, "value": pa.float32()},
+    "texts": {"summary": TEXT, "run_id": TEXT, "step": WHOLE, "source": TEXT, "key": TEXT, "value": NUMBER},
+    "responses": {
+        **{"run_id": TEXT, "step": WHOLE, "source": TEXT, "problem_id": TEXT, "prompt": TEXT, "sample": WHOLE},
+        **{"response": TEXT, "outcome": TEXT, "num_tokens": WHOLE},
+    },
+    "policy": {"run_id": TEXT, "step": WHOLE, "arm": WHOLE, **dict.fromkeys(POLICY[1:], NUMBER)},
+}
+USUAL = "usual"  # the rows of `drawn` of the metrics that figures and large studies draw, where these can be read alone
+METRICS = "metrics"  # run_id, step, name and value of everything that was logged
+
+
+def schema(name: str) -> pa.Schema:
+    columns = {METRICS: SCHEMAS["drawn"], USUAL: SCHEMAS["drawn"], **SCHEMAS}
+    return pa.schema(list(columns[name].items()))
+
+
+class Tables:
+    """Tables by name, each read whenever it is asked for. Texts may be dictionaries. One without a reader is empty."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], pa.Table]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self._readers[name]() if name in self._readers else schema(name).empty_table()
+
+
+def of_run(run_id: str, table: pa.Table) -> pa.Table:
+    """The table of one run with a first column run_id."""
+    codes = pa.array(np.zeros(table.num_rows, np.int32))
+    return table.add_column(0, "run_id", pa.DictionaryArray.from_arrays(codes, pa.array([run_id], TEXT)))
+
+
+def joined(name: str, parts: list[pa.Table]) -> pa.Table:
+    """The rows of all parts; the empty table of this name without any."""
+    return pa.concat_tables(parts).unify_dictionaries() if parts else schema(name).empty_table()
+
+
+def decoded(table: pa.Table, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    """(code of each row, text of each code) of a column of text."""
+    column = table[name].combine_chunks()
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist()
