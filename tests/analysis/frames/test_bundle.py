@@ -17,6 +17,8 @@ from analysis import command
 from analysis.frames import bundle
 from analysis.frames.bundle import COLUMNS
 from analysis.frames.load import load
+from analysis.frames.tables import SCHEMAS
+from analysis.report.names import joined
 from analysis.scores.study import baseline as baseline_of
 from analysis.tables import tuning
 from rlvr.ledger import layout
@@ -98,17 +100,30 @@ def test_bundles_of_two_sweeps_or_runs_of_a_study_are_two_files(tmp_path, monkey
     assert sorted(path.stem for path in tmp_path.glob("*.rlvr")) == names
 
 
-def test_a_report_of_many_bundles_has_a_short_name(tmp_path, packed, capsys):
-    _, file = packed
-    several = [tmp_path / f"{i}{'x' * 60}.rlvr" for i in range(6)]
-    for copy in several:
-        shutil.copy(file, copy)
-    ask = ["--out", str(tmp_path / "reports"), "--tables", "eta", "--no-figures"]
-    assert command.main([*map(str, several), *ask]) == 0
-    assert command.main([*map(str, several[:5]), str(file), *ask]) == 0
-    first, second = sorted(folder.name for folder in (tmp_path / "reports").iterdir())
+def test_a_report_of_many_bundles_has_a_short_name_of_its_own():
+    several = [f"{i}{'x' * 60}" for i in range(6)]
+    first, second = joined(several), joined([*several[:5], "a"])
     assert first.startswith(f"0{'x' * 60}-and-5-more-")
-    assert second.startswith(f"0{'x' * 60}-and-5-more-")  # of other files: not in the place of the first
+    assert second.startswith(f"0{'x' * 60}-and-5-more-")
+    assert first != second
+
+
+def test_a_bundle_holds_every_evaluation_of_every_run_whatever_a_report_read(packed):
+    """All eight responses to a problem are the same nine words: of their 8 x 7 phrases of three words one differs."""
+    home, file = packed
+    frames = bundle.read(file)
+    evaluations = sorted(home.glob("runs/*/samples/test-*.parquet"))
+    assert len(evaluations) > 20
+    for of_run, step in ((path.parents[1].name, int(path.stem[5:])) for path in evaluations):
+        distinct = frames.text_summary("distinct-3", of_run, step, "maze7")
+        assert distinct == pytest.approx({f"maze7-{problem}": 1 / 56 for problem in range(4)})
+        judged = frames.problem_counts(of_run, step, "maze7")
+        assert judged is not None
+        assert judged.n.tolist() == [8] * 4
+        right = frames.text_summary("right answers", of_run, step, "maze7")
+        assert list(right.values()) == [float(c > 0) for c in judged.c]
+    drawn = frames.thinned_history()
+    assert drawn.groupby(["run_id", "name"], observed=True).size().tolist() == [40] * (12 * 6)
 
 
 def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
@@ -233,9 +248,15 @@ def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(pac
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["hostile.rlvr"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsys):
+    with zipfile.ZipFile(packed[1]) as archive:
+        runs = json.loads(archive.read("runs.json"))
+    num_runs = len(runs["run_id"]["values"])
+
+    def with_column(name: str, dtype: str, values: list) -> dict[str, bytes]:
+        return {"runs.json": json.dumps({**runs, name: {"dtype": dtype, "values": values}}).encode()}
+
+    for changed, message in (
         ({"about.json": None}, "about.json"),
         ({"about.json": b"[]"}, "no JSON object"),
         ({"about.json": b'{"format": 99}'}, "its format is 99"),
@@ -243,32 +264,16 @@ def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(pac
         ({"runs.json": b"{}"}, f"its runs have no {COLUMNS[0]}"),
         ({"counts.parquet": parquet(pa.table({"evil": [1]}))}, "counts has other columns"),
         ({"counts.parquet": b"PAR1 garbage"}, "no bundle"),
-    ],
-)
-def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsys, changed, message):
-    bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
-    assert command.main([str(bad)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "message"),
-    [
-        ("seed", {"dtype": "str", "values": ["0"]}, "its column seed is of type 'str'"),
-        ("reference", {"dtype": "object", "values": [["no"]]}, "its column reference holds lists or objects"),
-        ("config.lr", {"dtype": "object", "values": [{"a": 1}]}, "its column config.lr holds lists or objects"),
-        ("eta", {"dtype": "float64", "values": [1.0]}, "different numbers of values"),
-    ],
-)
-def test_columns_that_are_not_those_of_runs_are_refused(packed, tmp_path, name, column, message):
-    with zipfile.ZipFile(packed[1]) as archive:
-        runs = json.loads(archive.read("runs.json"))
-    copies = 1 if "numbers" in message else len(runs["run_id"]["values"])
-    runs[name] = {**column, "values": column["values"] * copies}
-    with pytest.raises(LookupError, match=message):
-        bundle.read(rebuilt(packed[1], tmp_path / "bad.rlvr", **{"runs.json": json.dumps(runs).encode()}))
+        (with_column("seed", "str", ["0"] * num_runs), "its column seed is of type 'str'"),
+        (with_column("reference", "object", [["no"]] * num_runs), "its column reference holds lists or objects"),
+        (with_column("config.lr", "object", [{"a": 1}] * num_runs), "its column config.lr holds lists or objects"),
+        (with_column("eta", "float64", [1.0]), "different numbers of values"),
+    ):
+        bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
+        assert command.main([str(bad)]) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1, message
 
 
 def test_a_bundle_that_unpacks_to_more_than_the_limit_is_refused_unread(packed, tmp_path, monkeypatch):
@@ -301,17 +306,8 @@ def test_a_long_text_that_a_few_bytes_put_into_every_row_is_refused_before_it_is
     packed, tmp_path, monkeypatch
 ):
     # 3000 rows of one text of 10 kB are 30 MB, and the file holds the text once.
-    rows = {
-        "run_id": "r",
-        "step": 1,
-        "source": "s",
-        "problem_id": "p",
-        "prompt": "",
-        "sample": 0,
-        "response": "x" * 10_000,
-    }
-    rows |= {"outcome": "wrong", "num_tokens": 1}
-    table = pa.table({name: pa.array([value] * 3000) for name, value in rows.items()})
+    values = ("r", 1, "s", "p", "", 0, "x" * 10_000, "wrong", 1)
+    table = pa.table([pa.array([value] * 3000) for value in values], names=list(SCHEMAS["responses"]))
     data = parquet(table)
     assert len(data) < 10_000
     monkeypatch.setattr(bundle, "MOST_BYTES", 10_000_000)

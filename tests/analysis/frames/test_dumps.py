@@ -126,29 +126,16 @@ def test_every_outcome_of_our_own_samples_is_read(tmp_path):
         frames(Dump(jsonl(tmp_path / "e.jsonl", [{"problem_id": "1", "outcome": "right"}]), "rlvr", "a"))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 1"),
-        ("[" * 99_999, "line 1"),
-        ("[1]", "no JSON object"),
-        ('{"a": 1}', "without problem_id"),
-        ("", "no sample"),
-    ],
-)
-def test_what_cannot_be_read_is_named(tmp_path, line, message):
-    file = tmp_path / "d.jsonl"
-    file.write_text(line + "\n")
-    with pytest.raises(LookupError, match=message):
-        frames(Dump(file, "rlvr", "a"))
-
-
-@pytest.mark.parametrize(
-    ("form", "row", "message"),
-    [
+def test_what_cannot_be_read_is_named_with_its_place_and_value(tmp_path):
+    for form, line, message in (
+        ("rlvr", "{", "line 1"),
+        ("rlvr", "[" * 99_999, "line 1"),
+        ("rlvr", "[1]", "no JSON object"),
+        ("rlvr", '{"a": 1}', "without problem_id"),
+        ("rlvr", "", "no sample"),
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl, line 1: num_tokens is 'abc'"),
-        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": float("nan")}, "num_tokens is nan"),
-        ("rlvr", {"problem_id": "1", "reward": 1, "step": float("nan")}, "step is nan, and must be a whole number"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": math.nan}, "num_tokens is nan"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "step": math.nan}, "step is nan, and must be a whole number"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": True}, "step is True, and must be a whole number"),
         ("rlvr", {"problem_id": "1", "reward": 1, "step": 1e300}, "step is 1e"),
         ("verl", {"input": "p", "output": "x", "score": 1, "step": -1}, "step is -1"),
@@ -156,11 +143,11 @@ def test_what_cannot_be_read_is_named(tmp_path, line, message):
         ("rlvr", {"problem_id": "1", "reward": "1.0"}, r"d\.jsonl, line 1: reward is '1\.0', which is no number"),
         ("verl", {"input": "p", "output": "x", "acc": "true"}, r"d\.jsonl, line 1: acc is 'true', which is no number"),
         ("verl", {"input": "p", "output": "x", "score": [1]}, r"score is \[1\], which is no number"),
-    ],
-)
-def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, form, row, message):
-    with pytest.raises(LookupError, match=message):
-        frames(Dump(jsonl(tmp_path / "d.jsonl", [row]), form, "a"))
+    ):
+        file = tmp_path / "d.jsonl"
+        file.write_text(f"{line if isinstance(line, str) else json.dumps(line)}\n")
+        with pytest.raises(LookupError, match=message):
+            frames(Dump(file, form, "a"))
 
 
 def test_a_wrong_row_is_named_by_its_number(tmp_path):
@@ -183,21 +170,18 @@ def test_a_dump_without_a_judged_sample_is_refused(tmp_path):
     assert counted(Dump(file, "rlvr", "a")) == [(1, "dump", 1, 0, 2)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_mean_nothing_are_refused_in_one_line(tmp_path, capsys):
+    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "1", "reward": 1}]))
+    for options, message in (
         (["--arm", "a", "--correct-from", "nan"], "--correct-from nan: "),
         (["--arm", "a", "--correct-from=-inf"], "--correct-from -inf: "),
         (["--arm", "a", "--seed=-1"], "--seed -1: a seed is a whole number from 0."),
         (["--arm", " "], "--arm is empty."),
         (["--arm", "loss=grpo seed=0"], "--arm 'loss=grpo seed=0': the seed goes in --seed."),
-    ],
-)
-def test_options_that_mean_nothing_are_refused_in_one_line(tmp_path, capsys, options, message):
-    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "1", "reward": 1}]))
-    assert command.main(["import", dump, "--format", "rlvr", *options, "--out", str(tmp_path / "x")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    ):
+        assert command.main(["import", dump, "--format", "rlvr", *options, "--out", str(tmp_path / "x")]) == 2, message
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
     assert not (tmp_path / "x.rlvr").exists()
 
 
