@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -90,16 +91,16 @@ class Digest:
 
     @cached_property
     def _names(self) -> Mapping[str, Sequence[str]]:
-        return self._frame.groupby("run_id", observed=True)["name"].unique().to_dict()
+        return cast(dict[str, Any], self._frame.groupby("run_id", observed=True)["name"].unique().to_dict())
 
     @cached_property
     def _steps(self) -> Mapping[str, Sequence[int]]:
         logged = self._frame[self._frame["what"] == What.LOGGED.value].sort_values("step")
-        return logged.groupby("run_id", observed=True)["step"].unique().to_dict()
+        return cast(dict[str, Any], logged.groupby("run_id", observed=True)["step"].unique().to_dict())
 
     @cached_property
     def _last(self) -> Mapping[str, int]:
-        return self._frame.groupby("run_id", observed=True)["step"].max().to_dict()
+        return cast(dict[str, Any], self._frame.groupby("run_id", observed=True)["step"].max().to_dict())
 
     def names(self, run_id: str) -> list[str]:
         """The metrics that a run logged."""

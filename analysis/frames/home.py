@@ -35,8 +35,8 @@ class RunFiles:
         """Those of frames/tables.py but for texts and responses, which are in the files of samples."""
         return Tables(
             {
-                "counts": lambda: self._cached("counts", self._evaluation_states, self._counted),
-                "digest": lambda: self._of_journals("digest"),
+                "counts": functools.cache(lambda: self._cached("counts", self._evaluation_states, self._counted)),
+                "digest": functools.cache(lambda: self._of_journals("digest")),
                 USUAL: lambda: self._of_journals(USUAL),
                 "drawn": lambda: self._cached("drawn", self._states, lambda i: thinned(self._journal(i))),
                 METRICS: self._logged,
@@ -120,7 +120,7 @@ def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
         {
             "counts": lambda: of_files["counts"],
             "policy": lambda: of_files["policy"],
-            "digest": lambda: derived("digest", digest_of),
+            "digest": functools.cache(lambda: derived("digest", digest_of)),
             **dict.fromkeys(("drawn", USUAL), lambda: derived("drawn", thinned)),
             METRICS: lambda: pa.Table.from_pandas(logged, preserve_index=False),
         }

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.frames.texts import TextsOfProblems
 from rlvr.ledger import layout
 
 SAMPLE_COLUMNS = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
+
+Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ class Samples:
         columns = ["run_id", "step", *SAMPLE_COLUMNS]
         return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
 
-    def texts(self, run_id: str, step: int) -> dict[str, TextsOfProblems]:
+    def texts(self, run_id: str, step: int) -> Texts:
         """By benchmark, the responses of one evaluation; {} if they are not available."""
-        texts: dict[str, dict[str, list[tuple[str, str]]]] = {}
+        texts: Texts = {}
         table = self.read(run_id, step, ("source", "problem_id", "response", "outcome"))
         if table is not None:
             for source, problem, response, outcome in zip(*table.to_pydict().values(), strict=True):
                 texts.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
-        return dict(texts)
+        return texts
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
         """The samples of these problems (benchmark, id), in the order of the file; [] if they are not available."""
