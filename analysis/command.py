@@ -243,14 +243,10 @@ def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Con
     if options.tables or options.no_figures:
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / folder_name(name)
-    only = _names(options.tables) if options.tables else None
+    only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
     content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
     return content, report.write(frames, content, out)
-
-
-def _names(listed: str) -> list[str]:
-    return [name for name in map(str.strip, listed.split(",")) if name]
 
 
 def _print(frames: Frames, content: Content, page: Path, options: argparse.Namespace, console: Console) -> None:
@@ -267,7 +263,8 @@ def _print(frames: Frames, content: Content, page: Path, options: argparse.Names
     elif content.tables:
         for headline in content.headlines:
             console.print(f"{headline.title}: {headline.text}", markup=False)
-        render.deciding(content.tables[0], _names(options.metrics), console)
+        metrics = content.tables[0].shown if options.metrics else ()
+        render.deciding(content.tables[0], metrics, console)
     for line in (*content.not_shown, *frames.notes):
         console.print(line, style="dim", markup=False)
     hidden = "" if options.all or options.tables else " (here with --all)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def test_what_decides_is_printed_and_with_all_every_table(decided, tmp_path, cap
     assert "+29.2 [" in shown
     assert "What decides" not in shown
     assert f"Page: {tmp_path}/default-part/index.html\nTables (here with --all) and figures are beside it.\n" in shown
+    assert command.main([*arguments, "--metrics", "pass,avg"]) == 0  # in the order in which they were typed
+    assert re.search(r"pass@8 . +difference . +avg@8 . +difference . seeds", capsys.readouterr().out)
     assert command.main([*arguments, "--all"]) == 0
     assert "maze7: what decides" in capsys.readouterr().out
 
