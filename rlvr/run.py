@@ -8,7 +8,6 @@ module itself can be called.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shlex
@@ -35,11 +34,12 @@ from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
+    from analysis.frames.frames import Frames
     from sweeps.result import RunResult, SweepResult
     from sweeps.session import Session
 
 MULTIRUN = frozenset({"-m", "--multirun"})
-OWN_FLAGS = frozenset({"--debug", "--dry-run"})
+OWN_FLAGS = frozenset({"--debug", "--dry-run", "--json"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.write_ascii_where_needed()
     try:
         with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
-            session = carry_out(words, registry, dry_run="--dry-run" in typed)
+            if "--json" in typed and "--dry-run" not in typed:
+                raise ValueError("--json describes a plan: add --dry-run. Of a launch: python -m sweeps status --json.")
+            session = carry_out(words, registry, dry_run="--dry-run" in typed, as_json="--json" in typed)
     except ValueError as error:
         if "--debug" in typed:
             raise
@@ -81,16 +83,22 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
 
 
 def carry_out(
-    words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False, **about: Any
+    words: Sequence[str],
+    registry: Registry,
+    *,
+    dry_run: bool = False,
+    one_run: bool = False,
+    as_json: bool = False,
+    **about: Any,
 ) -> Session:
     """Carries out a command line and returns its session. Errors in it are raised before anything is written.
 
     words: as typed, without OWN_FLAGS. dry_run: show launches, start nothing. one_run: raise ValueError for a sweep.
-    about: further fields of the session, if another program than this one was called.
+    as_json: print the launches as data; everything else that is printed goes to standard error. about: further fields
+    of the session, if another program than this one was called.
     """
     from sweeps import launcher
     from sweeps.plan import plan
-    from sweeps.preview import preview
     from sweeps.session import Session
 
     options = command_line(quoted(words))
@@ -102,7 +110,8 @@ def carry_out(
                 "Evaluate by `python -m rlvr.evaluate SOURCE`."
             )
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
-    with session.entered(), _separate_hydra(), terminal.unfailing_output():
+    shown = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with session.entered(), _separate_hydra(), terminal.unfailing_output(), shown:
         # As for a command of its own, Hydra composes and calls our sweeper, or the function of `_keep_single_point`.
         _run_hydra(
             args=command_line(deferred(quoted(words), registry)),
@@ -116,12 +125,24 @@ def carry_out(
             _refuse_sweeping(overrides, choices)
             _refuse_study(config, choices, session.axes)
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
-        for launch in session.launches if dry_run else []:
-            print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, checker=session.checker))
-            print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
-        for line in session.checker.unchecked:
-            print(f"Not checked here: {line}")
+        if not as_json:
+            _show(session)
+    if as_json:
+        from sweeps.json_output import launches_as_data
+
+        print(json.dumps(launches_as_data(session.launches, Ledger(layout.home())), indent=2))
     return session
+
+
+def _show(session: Session) -> None:
+    """Print what a dry run would have launched, and which checks could not be made here."""
+    from sweeps.preview import preview
+
+    for launch in session.launches if session.dry_run else []:
+        print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, checker=session.checker))
+        print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
+    for line in session.checker.unchecked:
+        print(f"Not checked here: {line}")
 
 
 def _keep_single_point(session: Session) -> Callable[[DictConfig], None]:
@@ -255,13 +276,15 @@ def load(
     home: Path | str | None = None,
     source: Literal["ledger", "mlflow"] = "ledger",
     uri: str | None = None,
-) -> Any:
-    """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made:
-    `analysis.frames.load.Frames`. Raises ValueError if there is no such study or sweep.
+) -> Frames:
+    """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made.
+
+    Raises ValueError if there is no such study or sweep.
 
     home: the directory that contains runs/; None: as for launches. uri: of MLflow, with source="mlflow".
     """
-    frames = importlib.import_module("analysis.frames.load")  # on call only: this module does not depend on analysis
+    from analysis.frames import load as frames
+
     sweep_id = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
     try:
         return frames.load(home, study=study, sweep=sweep_id, source=source, uri=uri)

@@ -26,18 +26,19 @@ def test_the_house_stays_small_enough_to_walk_through(house: House) -> None:
     assert len(house.loose) <= 6, house.loose
     assert len(house.arrows) <= 21, sorted(house.arrows)
     assert max(house.floors.values()) <= 7, house.floors
-    assert sum(map(len, house.arrows.values())) <= 60, house.arrows
+    # 60, and `rlvr.load` of the door, which reads the frames of `analysis`.
+    assert sum(map(len, house.arrows.values())) <= 61, house.arrows
     assert not house.circles
     assert len(house.longest_chain) <= 15, " > ".join(house.longest_chain)
 
 
-def test_only_the_door_knows_sweeps_and_nothing_in_rlvr_knows_analysis(house: House) -> None:
+def test_only_the_door_knows_sweeps_and_analysis(house: House) -> None:
     importers = {name: set[str]() for name in ("sweeps", "analysis", "slurm")}
     for module, imported in house.imports.items():
         for room in {architecture.room_of(other) for other in imported} & importers.keys():
             if module.startswith("rlvr."):
                 importers[room].add(module)
-    assert importers == {"sweeps": {"rlvr.run"}, "analysis": set(), "slurm": set()}
+    assert importers == {"sweeps": {"rlvr.run"}, "analysis": {"rlvr.run"}, "slurm": set()}
 
 
 def test_the_document_shows_the_house_as_it_is(house: House) -> None:

@@ -1,0 +1,54 @@
+"""`--json`: launches as plain data, for programs. Reads the ledger and writes nothing. Schema: docs/sweeps.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlvr.config import cost, memory
+from rlvr.ledger import journal, layout
+from rlvr.ledger.sweeps import Ledger
+from sweeps.past import run_hours
+from sweeps.plan import Plan
+from sweeps.result import RunResult, SweepResult
+from sweeps.session import Launch
+
+SCORE = "evaluation/"  # how the names of scores begin
+
+
+def launches_as_data(launches: Sequence[Launch], ledger: Ledger) -> list[dict[str, Any]]:
+    """One object per launch, or per launch that a dry run would have made."""
+    return [_launch(launch, ledger) for launch in launches]
+
+
+def _launch(launch: Launch, ledger: Ledger) -> dict[str, Any]:
+    of_plan = {"study": launch.plan.study, "sweep_id": launch.plan.sweep_id, "dry_run": launch.dry_run}
+    if launch.dry_run:
+        return {**of_plan, "runs": _planned(launch.plan, ledger)}
+    return {**of_plan, "runs": [_launched(run) for run in SweepResult.of(launch, ledger)]}
+
+
+def _planned(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
+    by_pace, runs = run_hours(plan.runs, ledger), list[dict[str, Any]]()
+    for run in plan.runs:
+        state = ledger.state(run.run_id)
+        model = memory.architecture_of_model(run.config["model"])
+        hours, hours_from = by_pace.get(run.run_id), "finished runs"
+        if hours is None:
+            hours_from = "cost model" if model is not None else None
+            hours = None if model is None else sum(cost.seconds(run.config, model).values()) / 3600
+        steps = run.config["steps"]
+        about = {"run_id": run.run_id, "name": run.name, "arm": run.arm, "group_id": run.group_id}
+        about |= {"overrides": list(run.overrides), "state": state.state.value if state.attempt else "new"}
+        about |= {"step": state.step, "steps": steps, "hours_from": hours_from}
+        runs.append({**about, "hours": None if hours is None else hours * max(0, steps - state.step) / max(1, steps)})
+    return runs
+
+
+def _launched(run: RunResult) -> dict[str, Any]:
+    scores: dict[str, float] = {}
+    for record in journal.read(layout.journal(run.directory)).records:  # the newest of each
+        scores |= {name: value for name, value in record.metrics.items() if name.startswith(SCORE)}
+    standing = run.standing
+    about = {"run_id": run.run_id, "name": run.name, "directory": str(run.directory), "state": standing.state.value}
+    return {**about, "message": standing.message, "scores": scores}
