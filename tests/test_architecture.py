@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,22 @@ def test_only_the_door_knows_sweeps_and_analysis(house: House) -> None:
 def test_the_document_shows_the_house_as_it_is(house: House) -> None:
     """`make map` writes it."""
     assert architecture.in_document().splitlines() == str(house).splitlines()
+
+
+def test_the_walks_open_what_is_there() -> None:
+    """Each step of docs/architecture.md names files, and behind each file names that it defines or mentions."""
+    text = architecture.DOCUMENT.read_text(encoding="utf-8").partition("## Two walks")[2].partition("\n## ")[0]
+    opened = list[str]()
+    for step in re.findall(r"^\d+\. (.*)$", text, re.MULTILINE):
+        file = ""
+        for word in re.findall(r"`([\w./]+)`", step):
+            if word.endswith(".py"):
+                file = word
+                opened.append(word)
+                assert (ROOT / file).is_file(), step
+            elif "." not in word and "/" not in word and word != "eta":
+                assert re.search(rf"(def|class) {word}\b", (ROOT / file).read_text(encoding="utf-8")), step
+    assert 15 <= len(set(opened)) <= 40
 
 
 def test_formatting_is_left_to_the_formatter() -> None:
