@@ -38,7 +38,6 @@ SCHEMA = pa.schema(
         ("newest_updates", pa.int64()),
     ]
 )
-OPTIONAL = ("oldest_updates", "newest_updates")  # files of earlier versions have no such columns
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
@@ -102,8 +101,6 @@ def read_rollouts(path: Path) -> list[Rollout]:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"rollouts={path} is no Parquet file: {str(error).splitlines()[0]}") from None
-    for name in set(OPTIONAL) - set(table.column_names):
-        table = table.append_column(name, pa.nulls(table.num_rows, pa.int64()))
     missing = [name for name in SCHEMA.names if name not in table.column_names]
     if missing or not table.num_rows:
         fault = f"has no column {', '.join(missing)}" if missing else "has no rows"

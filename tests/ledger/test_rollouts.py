@@ -60,12 +60,6 @@ def test_an_empty_list_of_groups_is_read_as_empty() -> None:
     assert rollouts_from_bytes(to_bytes([])) == []
 
 
-def test_a_file_is_named_by_its_step(tmp_path: Path) -> None:
-    path = layout.rollouts(tmp_path, 12)
-    assert path.name == "step-00000012.parquet"
-    assert layout.step_of(path) == 12
-
-
 def test_columns_are_plain_numbers_texts_and_lists(tmp_path: Path) -> None:
     write_rollouts([rollout("a", ([1], [-0.5], 1.0))], tmp_path / "r.parquet")
     for field in pq.read_schema(tmp_path / "r.parquet"):

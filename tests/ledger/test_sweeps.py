@@ -263,14 +263,6 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
         ledger.resolve_sweep("c")
 
 
-def test_a_name_of_a_sweep_is_preferred_to_a_study_of_the_same_name(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path)
-    ledger.record_sweep("aa1", {"study": "first-try", "name": "first-try"}, [])
-    time.sleep(0.02)
-    ledger.record_sweep("aa2", {"study": "first-try"}, [])
-    assert ledger.resolve_sweep("first-try").sweep_id == "aa1"
-
-
 # --- what is damaged or foreign
 
 
