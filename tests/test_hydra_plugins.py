@@ -40,11 +40,13 @@ def test_another_application_finds_our_plugins_and_imports_nothing_for_them(tmp_
     ], done.stderr
 
 
+@pytest.mark.slow
 def test_our_launcher_in_another_application_is_refused_with_a_message(tmp_path: Path) -> None:
     done = in_another(tmp_path, "-m", "+x=1,2", "hydra.launcher._target_=hydra_plugins.rlvr.RlvrLauncher")
     assert "belong to `python -m rlvr.run`" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweeper", ["basic", "grid"])
 def test_other_sweepers_reach_our_launcher(sweeper: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rlvr.run", "-m", "loss=grpo", "seed=0,1", f"hydra/sweeper={sweeper}", "--dry-run"]

@@ -38,6 +38,7 @@ def test_the_version_is_ours(tmp_path: Path) -> None:
         assert rlvr(*words, cwd=tmp_path).stdout == f"rlvr {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "tracking"])
 def test_each_command_explains_itself(name: str, tmp_path: Path) -> None:
     done = rlvr(name, "--help", cwd=tmp_path)
@@ -63,6 +64,7 @@ def test_an_unknown_command_is_refused_in_one_line(words: list[str], message: st
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_files_with_our_names_in_the_working_directory_are_ignored(tmp_path: Path) -> None:
     for name in ("slurm", "sweeps", "rlvr", "yaml", "torch"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('somebody else')\n")
@@ -81,6 +83,7 @@ def test_a_foreign_package_that_is_found_first_is_named(tmp_path: Path) -> None:
     assert f"rlvr: `import slurm` finds {tmp_path}/slurm.py" in done.stderr
 
 
+@pytest.mark.slow
 def test_exit_codes_are_those_of_the_command(tmp_path: Path) -> None:
     assert rlvr("run", "loss=gripo", cwd=tmp_path).returncode == 2
     assert rlvr("logs", "nothing", cwd=tmp_path).returncode == 2

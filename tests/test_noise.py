@@ -111,6 +111,7 @@ print(json.dumps(drawn))
 """
 
 
+@pytest.mark.slow
 def test_draws_are_the_same_in_every_process() -> None:
     """Unlike Python's own hashes, whose seed differs between processes."""
     outputs = [

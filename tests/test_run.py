@@ -257,6 +257,7 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, comman
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -277,6 +278,7 @@ def test_a_rule_that_a_refusal_proposes_is_accepted(arguments: list[str], comman
     assert "runs, 0 finished" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", REGISTRY.options("paper"))
 def test_a_dry_run_of_a_recipe_alone_shows_its_plan(
     recipe: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -290,6 +292,7 @@ def test_a_dry_run_of_a_recipe_alone_shows_its_plan(
     assert f"paper={recipe}" in out.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [[], ["seed=3"], ["-m", "seed=1,2", "lr=1e-6,2e-6,3e-6"]], ids=["one", "seed", "sweep"]
 )
@@ -307,6 +310,7 @@ def test_a_dry_run_names_the_data_that_a_launch_needs(more: list[str], command: 
     assert (code, line.partition(":")[2][:24]) == (2, " model.path has no value")
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_nodes_of_a_recipe_and_refuses_typed_ones(command: Command, tmp_path: Path) -> None:
     words = ["paper=dph_sql_32b", "cluster=local", "--dry-run"]
     assert "not here: cluster.nodes=2 needs SLURM" in command(*words, home=tmp_path)[1]
@@ -319,6 +323,7 @@ CLASSES = [*TABLE, "task.contexts=64"]
 NO_REFILL = "rollout.dynamic_sampling=none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
@@ -354,6 +359,7 @@ def test_the_setting_for_pacs_uses_pacs_unless_another_loss_is_typed(loss: str) 
     assert (alone[0] == typed[0]) is (loss == "pacs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["hydra: {sweeper: {params: {loss: 'grpo,rloo'}}}", "also: [loss=rloo]"])
 def test_a_study_that_sweeps_is_no_single_run(text: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
@@ -390,6 +396,7 @@ def test_a_rule_of_a_study_that_is_no_list_is_named(command: Command, tmp_path: 
     assert line == "rlvr: In 'study/mine': zip is a list: under `zip:` each line as `- LINE`."
 
 
+@pytest.mark.slow
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
     done = rlvr(
         "loss=lad,grpo",
@@ -446,6 +453,7 @@ def test_a_users_objective_needs_no_change_of_this_project(tmp_path: Path) -> No
     assert "eta=1.0 has no effect with loss=halved" in rlvr(*own, "eta=1", home=tmp_path, PYTHONPATH=path).stderr
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = rlvr("loss=grpo", "eta=2", "--debug", home=tmp_path)
     assert done.returncode != 0
@@ -454,6 +462,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert (of_hydra.returncode, of_hydra.stderr.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_help_fits_a_screen_and_imports_no_torch(tmp_path: Path) -> None:
     began = time.perf_counter()
     done = rlvr("--help", home=tmp_path, PYTHONPROFILEIMPORTTIME="1")
@@ -474,6 +483,7 @@ def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> No
     assert "eta: 0.5" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_half_written_file_is_reported_and_only_its_own_option_fails(command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine/loss").mkdir(parents=True)
     (tmp_path / "mine/loss/half.yaml").write_text("_target_: my.loss\n push: [1,\n")

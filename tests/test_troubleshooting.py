@@ -35,6 +35,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
             yield "".join(map(str, parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quote", QUOTED)
 def test_every_message_is_one_of_the_sources(quote: str) -> None:
     parts = [re.escape(part.strip()) for part in quote.split("…") if part.strip()]

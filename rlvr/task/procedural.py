@@ -76,7 +76,6 @@ class Procedural(Generic[Item]):
     """
 
     source = ""
-    mistakes = 0.0
 
     test_problems: PositiveInt
     validation_problems: NonNegativeInt | None = None
@@ -114,7 +113,12 @@ class Procedural(Generic[Item]):
     def identity(self) -> dict[str, Any]:
         """What demonstrations depend on: all knobs but the sizes of the sets (`rlvr.ledger.stages.task_identity`)."""
         public = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in SIZES}
-        return {"mistakes": self.mistakes, **public}
+        return {"mistakes": self._share_of_mistakes, **public}
+
+    @property
+    def _share_of_mistakes(self) -> float:
+        """The knob `mistakes` of the tasks that have it: no attribute here, which would be a default of theirs."""
+        return getattr(self, "mistakes", 0.0)
 
     # --- implemented by a subclass
 
@@ -162,7 +166,7 @@ class Procedural(Generic[Item]):
     def demonstrated(self, index: int) -> tuple[Item, Item]:
         """(item of the prompt, item of the answer) of a demonstration: the same item, except in a mistake."""
         item = self._training_item("demonstration", index)
-        if Dice(f"mistake {index}").share() < self.mistakes:
+        if Dice(f"mistake {index}").share() < self._share_of_mistakes:
             return item, self._training_item("mistake", index)
         return item, item
 

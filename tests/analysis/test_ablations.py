@@ -67,6 +67,7 @@ def swept(home: Path, *runs: tuple[str, int, dict[str, Any]]) -> Frames:
     return load(home)
 
 
+@pytest.mark.slow
 def test_two_arms_of_one_objective_are_two_rows_of_the_baselines(tmp_path: Path) -> None:
     """LAD at two η, PACS at two β: each row its own number."""
     frames = swept(
@@ -268,6 +269,7 @@ def test_three_objectives_give_no_table_of_baselines(tmp_path: Path) -> None:
 # --- figures, published numbers ---
 
 
+@pytest.mark.slow
 def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, scaling: Frames) -> None:
     pacs(tmp_path / "p", (8, 8, 0, 0), "two", beta=2.0)
     pacs(tmp_path / "p", (8, 4, 4, 0), "tenth", beta=0.1)
@@ -377,6 +379,7 @@ def test_a_known_objective_has_a_colour_that_no_other_line_has() -> None:
         assert not known_colours & {colour for loss, (colour, _, _) in zip(losses, looks, strict=True) if not loss}
 
 
+@pytest.mark.slow
 def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
     for size in range(24):
         knobs = {"temperature_of_the_reference": 100_000 + size, "another_knob_with_a_long_name": size}

@@ -161,6 +161,7 @@ def test_other_losses_have_neither_table_nor_figure(tmp_path: Path) -> None:
     assert alpha_figure.figure(load(tmp_path)) is None
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
     first, second = (alpha_figure.figure(load(home)) for _ in range(2))
     assert first is not None

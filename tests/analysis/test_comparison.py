@@ -381,6 +381,7 @@ def test_a_setting_that_did_not_sweep_the_knob_across_stays_as_it_is(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_family_is_all_arms_of_a_setting_however_a_table_divides_them_into_blocks(tmp_path):
     write_study(tmp_path)
     frames = load(tmp_path)

@@ -125,6 +125,7 @@ def test_an_objective_follows_from_the_loss_or_from_the_advantage_of_a_plain_gra
     ]
 
 
+@pytest.mark.slow
 def test_the_weights_figure_draws_points_and_closed_forms(tmp_path: Path) -> None:
     file = tmp_path / "weights.csv"
     rows = [("maxrl", 3, p, 1 + (1 - p) + (1 - p) ** 2) for p in (0.01, 0.5, 0.9)]

@@ -416,6 +416,7 @@ def test_bandit_runs_that_are_all_at_work_are_shown(tmp_path):
     assert table.notes[2] == "Mean over 0 seeds."
 
 
+@pytest.mark.slow
 def test_every_reference_is_a_line_and_a_legend_entry_of_its_own_within_the_page(tmp_path):
     write_study(tmp_path, grpo=False)
     for low, high in ((0.2, 0.2), (1.0, 1000.0)):

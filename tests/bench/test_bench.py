@@ -67,4 +67,6 @@ def test_an_unknown_bench_is_named_with_those_that_exist(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as stopped:
         bench.main(["steps"])
     assert stopped.value.code == 2
-    assert "no bench steps. Type some of: expand rollout step sweeps tracker train vllm" in capsys.readouterr().err
+    assert (
+        "no bench steps. Type some of: expand rollout start step sweeps tracker train vllm" in capsys.readouterr().err
+    )

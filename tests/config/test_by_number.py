@@ -33,6 +33,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_plan_has_the_configs_identities_and_groups_of_a_full_compose() -> None:
     grid = [[word.replace("N", str(n)) for word in words] for words, numbers in SETTINGS for n in numbers]
     points = composed(grid)
@@ -46,6 +47,7 @@ def test_a_plan_has_the_configs_identities_and_groups_of_a_full_compose() -> Non
         assert (runs[index].run_id, runs[index].group_id) == (run_id(plain), group_id(config))
 
 
+@pytest.mark.slow
 def test_thousands_of_numbers_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = itertools.product(("lad", "rloo"), range(1, 101), (0, 1))
     grid = [[f"loss={loss}", f"lr={lr}e-6", f"seed={seed}"] for loss, lr, seed in settings]

@@ -41,6 +41,7 @@ OVERRIDES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_patched_point_equals_the_composed_one() -> None:
     points = composed(OVERRIDES)
     for index, overrides in enumerate(OVERRIDES):
@@ -50,6 +51,7 @@ def test_a_patched_point_equals_the_composed_one() -> None:
         assert frozen_config(*patched[1:]) == frozen_config(*full[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", sorted(p.stem for p in (schema.CONF / "study").glob("*.yaml")))
 def test_points_of_every_study_have_the_identity_of_a_full_compose(
     study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -68,6 +70,7 @@ def test_points_of_every_study_have_the_identity_of_a_full_compose(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_hundreds_of_points_compose_once_for_each_choice_of_groups_and_once_for_each_of_the_sample() -> None:
     grid = [
         [f"loss={loss}", f"rollout.samples={n}", f"lr={lr}e-5", f"seed={seed}"]
@@ -83,6 +86,7 @@ def test_hundreds_of_points_compose_once_for_each_choice_of_groups_and_once_for_
     assert points.num_full == 2 + SAMPLE
 
 
+@pytest.mark.slow
 def test_where_patching_is_wrong_all_points_are_composed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -266,6 +266,7 @@ def test_training_on_samples_of_a_truncated_policy_is_refused_by_default(line: s
     assert TRUNCATED[line] in refused(*line.split())
 
 
+@pytest.mark.slow
 def test_training_on_samples_of_a_truncated_policy_can_be_allowed() -> None:
     meant = ("rollout.top_p=0.9", "rollout.truncation=ignored")
     for more in ((), ("rollout.logp_old=trainer",), ("rollout.ahead=1",), VLLM):

@@ -56,6 +56,7 @@ def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> 
     assert other["rollout"]["max_tokens"] is None  # the length was that of the other task
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_named_by_the_content_of_its_policy() -> None:
     run = trained("task=coins", "model=coins_tiny")
     one = evaluation(of=run)
@@ -75,6 +76,7 @@ def test_policies_of_several_seeds_are_one_group() -> None:
     assert len(groups) == 1
 
 
+@pytest.mark.slow
 def test_the_most_likely_answer_is_sampled_once() -> None:
     run = trained("task=coins", "model=coins_tiny")
     plain = evaluation("evaluation.temperature=0", of=run)

@@ -102,6 +102,7 @@ def test_a_knob_that_is_a_path_becomes_absolute(tmp_path: Path, monkeypatch: pyt
     assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_model_becomes_absolute_and_a_name_on_the_hub_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

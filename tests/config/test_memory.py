@@ -217,6 +217,7 @@ def kept_bytes(trainer: Trainer, length: int) -> tuple[int, int]:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), micro.layout.num_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
     ("kind", "dtype", "vocab"),

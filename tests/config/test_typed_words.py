@@ -46,6 +46,7 @@ def words(number: int) -> list[str]:
     return [dice.choice(SHAPES).format(k=dice.choice(known), v=dice.choice(VALUES)) for _ in range(number)]
 
 
+@pytest.mark.slow
 def test_every_word_is_accepted_or_refused_in_one_line() -> None:
     """Composed by patching, as the points of a sweep are: a word that chooses options is for the next test."""
     registry = Registry()

@@ -148,6 +148,7 @@ def test_an_unreadable_config_is_refused_in_one_line(
     assert str(file) in printed.err or "no component" in message
 
 
+@pytest.mark.slow
 def test_a_users_loss_and_task_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "task").mkdir()

@@ -97,6 +97,7 @@ def test_what_the_loss_of_the_run_brought_stays_with_that_loss() -> None:
     assert arms(["loss=grpo"], typed.config)[0].config.advantage["_target_"].endswith(".rloo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [{"schedule": "constant"}, {"schedule": "wsd", "warmup_steps": 150, "decay_steps": 100, "final_lr": 0.1}],
@@ -111,6 +112,7 @@ def test_rollouts_of_a_run_of_any_length_and_schedule_are_replayed(schedule: dic
     assert [arm.name for arm in arms(["loss=grpo,lad"], run.config)] == ["grpo", "lad"]
 
 
+@pytest.mark.slow
 def test_rollouts_are_not_replayed_as_those_of_another_task() -> None:
     """The model of another task has other words: its gradient of these tokens means nothing, if there is one."""
     (run,) = arms(["loss=grpo"], None)

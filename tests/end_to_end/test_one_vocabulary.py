@@ -24,7 +24,7 @@ from rlvr.ledger.runs import read_info
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
 from sweeps.slurm import follow
-from sweeps.verdict import Outcome, verdict_of_answer
+from sweeps.verdict import LaunchOutcome, verdict_of_answer
 from tests.tracker.places import query
 
 NO_ATTEMPT, NO_END = "no attempt", "no end"
@@ -145,7 +145,7 @@ def test_the_summary_of_a_launch_on_this_machine_has_the_word_of_each_answer(
     runs: tuple[Ledger, Mapping[str, str]],
 ) -> None:
     ledger, expected = runs
-    outcome = Outcome()
+    outcome = LaunchOutcome()
     ended = {run_id: ledger.state(run_id).cause for run_id in expected if ledger.state(run_id).cause}
     for run_id, cause in ended.items():
         end = verdict_of_answer(ledger.run_dir(run_id), 0, {"cause": cause, "message": ""})

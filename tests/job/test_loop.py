@@ -201,6 +201,7 @@ def test_rollouts_are_not_written_once_a_newer_attempt_owns_the_run(tmp_path: Pa
     assert not layout.rollouts(run.dir, 2).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])
 def test_steps_that_the_journal_lost_are_repeated(draws: tuple[str, ...], tmp_path: Path) -> None:
     """Lines of steps 3 and 4 are lost after checkpoints of both: the run resumes after step 2, and ends the same."""

@@ -61,6 +61,7 @@ def test_ranks_of_further_nodes_have_the_next_numbers_and_meet_at_a_port() -> No
     assert sorted(lines) == ["2 6 127.0.0.1 lo", "3 6 127.0.0.1 lo"]
 
 
+@pytest.mark.slow
 def test_nccl_of_one_node_stays_on_loopback_unless_other_nodes_have_workers() -> None:
     names = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
     code = f"import os; from rlvr.trainer.distributed import join_group; join_group(); print(*map(os.getenv, {names}))"

@@ -54,6 +54,7 @@ def test_the_examples_in_the_documents_are_lines_that_can_be_read():
         assert decode(example.encode()).step == 12
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, floats, max_size=8), st.integers(0, 10**9), st.floats(0, 4e9))
 def test_every_float_comes_back_bit_for_bit(metrics, step, seconds):
     record = decode(encode(step, seconds, 2, metrics)[:-1])

@@ -78,6 +78,7 @@ def test_hidden_directories_and_those_without_files_of_a_launch_are_no_runs(tmp_
     assert layout.run_ids(tmp_path) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_no_other_module_contains_a_path_of_the_ledger() -> None:
     places = [ROOT / name for name in ("rlvr", "sweeps", "analysis", "slurm")]
     modules = [path for place in places for path in place.rglob("*.py") if path != Path(layout.__file__)]

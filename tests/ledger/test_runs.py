@@ -165,6 +165,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text("abcd_", min_size=1, max_size=4), TREES, min_size=1, max_size=4))
 def test_a_config_reads_back_as_it_was_written_here_and_by_omegaconf(config: dict[str, Any]) -> None:
     text = to_yaml(config)

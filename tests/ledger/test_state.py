@@ -249,6 +249,7 @@ def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     assert (len(sweep["runs"]), len(sweep["arms"]), sweep["total"]["hours_useful"]) == (105, 21, 105.0)
 
 
+@pytest.mark.slow
 def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

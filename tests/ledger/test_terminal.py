@@ -91,6 +91,7 @@ def test_a_home_that_is_a_file_is_reported(command: str, tmp_path: Path) -> None
     assert f"RLVR_HOME={file} is a file. Set it to a directory" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
     ledger_factory.write_study(tmp_path)
     environment = {**os.environ, "RLVR_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
@@ -103,6 +104,7 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
         assert b"\\u" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["sweeps status", "analysis --no-figures", "rlvr.run --help"])
 @pytest.mark.parametrize("buffered", ["", "1"])
 def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path: Path) -> None:
@@ -122,6 +124,7 @@ def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
 @pytest.mark.parametrize("words", ["sweeps status", "rlvr.run --help"])
 def test_a_full_disk_of_the_output_is_no_error(words: str, tmp_path: Path) -> None:

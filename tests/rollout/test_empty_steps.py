@@ -219,6 +219,7 @@ def test_a_run_several_steps_ahead_goes_on_too(dynamic: str, tmp_path: Path) -> 
     assert metrics[9]["evaluation/classes/avg_at_1"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_hopeless_run_ends_as_an_error_of_the_user(ahead: int, tmp_path: Path) -> None:
     run = make_run(tmp_path, *HOPELESS, f"rollout.ahead={ahead}", journal=True)

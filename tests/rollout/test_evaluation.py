@@ -158,7 +158,7 @@ def test_samples_that_nobody_judged_have_no_vote() -> None:
 
 def test_right_answers_are_one_answer_however_they_are_written() -> None:
     task = Math.__new__(Math)  # its data and processes have no part in this
-    task.max_tokens, task._boxed = 1, True
+    task.max_tokens, task.boxed = 1, True
     problem = Problem("1", "?", "1/2")
     right, wrong, none = Reward(1.0, "correct"), Reward(0.0, "wrong"), Reward(0.0, "unparsable")
     assert (
@@ -172,7 +172,7 @@ def test_right_answers_are_one_answer_however_they_are_written() -> None:
         == "10000"
     )
     assert answer_of(task, problem, "no idea", none) is None
-    task._boxed = False  # no answer has a name: a few boxes must not outvote all else
+    task.boxed = False  # no answer has a name: a few boxes must not outvote all else
     assert answer_of(task, problem, "The answer is 1/2.", right) is None
     assert answer_of(task, problem, r"The answer is \boxed{3}.", wrong) is None
     assert answer_of(ParityTask([]), problem, "3", right) == "1"

@@ -324,6 +324,7 @@ def learned_by(run: TrainingRun) -> list[str]:
     return learned
 
 
+@pytest.mark.slow
 def test_a_killed_run_learns_from_every_problem_of_the_stream_once_and_in_order(tmp_path: Path) -> None:
     """Killed while step 3 is learned; later groups that run are lost. Evaluations run beside the stream."""
     whole = make_run(tmp_path / "whole", *STREAMING, journal=True)

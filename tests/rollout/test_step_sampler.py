@@ -112,6 +112,7 @@ def test_sampling_and_learning_go_on_at_the_same_time(tmp_path: Path) -> None:
     assert list(trained(run)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", ["false", "true"])
 def test_a_killed_run_goes_on_with_the_samples_it_had_prefetched(tmp_path: Path, background: str) -> None:
     knobs = ("rollout.ahead=1", "checkpoint.every=1", f"checkpoint.background={background}", "rollout.top_p=0.9")
@@ -185,6 +186,7 @@ def test_a_run_that_was_stopped_by_a_signal_continues_the_same(tmp_path: Path) -
     assert trained(make_run(tmp_path / "stopped", *knobs, journal=True)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_run_that_was_stopped_in_an_evaluation_continues_with_it(
     ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ def test_a_sweep_is_kept_where_slurm_neither_answers_sbatch_nor_squeue(
 # --- room for a stage, and for no more
 
 
+@pytest.mark.slow
 def test_runs_for_whose_stages_there_is_no_room_wait_for_it(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
     slurm.set(ROOM="1")
     assert main([*STAGED, "model.steps=1,2,3"]) == 0
@@ -140,6 +141,7 @@ def test_runs_for_whose_stages_there_is_no_room_wait_for_it(slurm: Slurm, capsys
     assert slurm.jobs() == {"stage": 3, **dict.fromkeys(slurm.ledger.runs(), 1)}
 
 
+@pytest.mark.slow
 def test_a_launch_with_room_for_nothing_leaves_nothing_behind_beside_a_job_that_submits_nothing(slurm: Slurm) -> None:
     report = record(slurm.ledger, "other", [], {"report": "other"})
     (slurm.home / "queue").write_text(f"1|N/A|PENDING|||rlvr-{report.name}\n")
@@ -180,6 +182,7 @@ def test_a_stage_that_fails_is_not_submitted_again_and_the_others_go_on(slurm: S
     assert "KeyError: 'nothing'" in shown[0].message
 
 
+@pytest.mark.slow
 def test_cancel_leaves_a_stage_to_runs_that_wait_for_room(slurm: Slurm) -> None:
     slurm.set(ROOM="1")
     assert main([*STAGED, "seed=0,1"]) == 0
@@ -214,6 +217,7 @@ def test_a_job_submits_runs_whose_components_lie_elsewhere_and_their_errors_are_
 # --- no room for the report
 
 
+@pytest.mark.slow
 def test_the_report_of_a_growing_sweep_without_room_for_it_is_submitted_by_a_job(
     slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +235,7 @@ def test_the_report_of_a_growing_sweep_without_room_for_it_is_submitted_by_a_job
     assert slurm.jobs()["report"] == 1
 
 
+@pytest.mark.slow
 def test_a_report_without_room_until_all_jobs_of_its_sweep_have_ended_is_submitted_all_the_same(slurm: Slurm) -> None:
     slurm.set(ROOM="6")
     assert main(GROWING) == 0
@@ -241,6 +246,7 @@ def test_a_report_without_room_until_all_jobs_of_its_sweep_have_ended_is_submitt
     assert "--dependency" not in script.read_text()
 
 
+@pytest.mark.slow
 def test_a_cancelled_sweep_gets_no_report_later(slurm: Slurm) -> None:
     slurm.set(ROOM="6")
     assert main(GROWING) == 0
@@ -250,6 +256,7 @@ def test_a_cancelled_sweep_gets_no_report_later(slurm: Slurm) -> None:
     assert waves.read(slurm.ledger) == {}
 
 
+@pytest.mark.slow
 def test_a_growing_sweep_whose_report_is_refused_says_how_it_goes_on(
     slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +291,7 @@ def test_the_arrays_of_a_launch_share_max_parallel(most: int | None, shares: lis
     assert [(s.max_parallel, "".join(s.after_any)) for s in shared] == shares
 
 
+@pytest.mark.slow
 def test_one_job_at_a_time_is_one_in_three_arrays_too(slurm: Slurm) -> None:
     when = "when=cluster.memory_gb=8 if eta=1; cluster.memory_gb=12 if eta=2"
     words = ["eta=0.5,1,2", "seed=0,1", when, "cluster.max_parallel=1", "cluster.report=false"]

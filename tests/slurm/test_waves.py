@@ -92,6 +92,7 @@ def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) 
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
 
+@pytest.mark.slow
 def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     assert Ledger(tmp_path / "home").sweeps() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows", [[], ["until=decided", "budget=12"]], ids=["grid", "growing"])
 @pytest.mark.parametrize("cluster", ["local", "slurm"])
 def test_where_files_cannot_be_locked_nothing_is_started_or_left_behind(
@@ -122,6 +124,7 @@ def test_where_files_cannot_be_locked_nothing_is_started_or_left_behind(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
     assert other.runs() == ids
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
     assert sorted(newest["runs"]) == others
 
 
+@pytest.mark.slow
 def test_the_next_run_has_the_place_of_one_that_may_not_be_requeued_and_a_growing_sweep_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +273,7 @@ def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatc
     assert waiting_for_room(ledger) == {}
 
 
+@pytest.mark.slow
 def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +329,7 @@ def test_a_sweep_of_nine_runs_where_four_jobs_may_be_queued_is_finished_by_its_j
     assert waiting_for_room(Ledger(place.home)) == {}
 
 
+@pytest.mark.slow
 def test_a_silent_squeue_costs_seconds_and_the_states_on_the_ledger_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,7 +157,7 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
     ]
     assert runs["half"]["hours"] == pytest.approx(runs["half"]["seconds"] / 3600)
     page = (Path(__file__).parents[2] / "docs/sweeps.md").read_text(encoding="utf-8")
-    described = page.partition("## For programs")[2].partition("\n## ")[0]
+    described = page.partition("## For programs")[2].partition("`python -m rlvr.run")[0]
     of_sweep, of_run = (set(re.findall(r"`(\w+)`", table)) for table in described.split("| key of a ")[1:])
     assert {"sweep_id", "study", "problems", "arms", "total", "runs"} <= of_sweep & sweep.keys()
     assert of_run <= runs["half"].keys()

@@ -48,11 +48,13 @@ def launched(
     return launch
 
 
+@pytest.mark.slow
 def test_a_study_whose_arms_are_all_planned_is_launched_without_a_word(launched) -> None:
     assert launched() == (0, "")
     assert launched("seed=0,1", baseline="baseline: loss=grpo", metric="pass@8") == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("about", "message"),
     [
@@ -89,6 +91,7 @@ def test_two_claims_of_one_name_are_refused(tmp_path: Path) -> None:
         planned([f"claims=[{both}]"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "about", "reason"),
     [
@@ -104,6 +107,7 @@ def test_what_other_sweeps_of_the_study_may_test_is_warned_of(launched, words, a
     assert line.startswith(f"These runs alone cannot test all that is expected of them: {reason}")
 
 
+@pytest.mark.slow
 def test_an_arm_of_another_sweep_of_the_study_counts(tmp_path: Path) -> None:
     ledger, words = Ledger(tmp_path), ["name=grown", "steps=4"]
     grpo, pacs = ([*words, "loss=grpo"],), ([*words, "loss=pacs", f"claims=[{WINS}]"],)
@@ -115,6 +119,7 @@ def test_an_arm_of_another_sweep_of_the_study_counts(tmp_path: Path) -> None:
     assert "no arm has loss=grpo" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("about", [{"at": "at: equal GPU-seconds"}, {"metric": "time/step_s"}])
 def test_a_claim_about_time_is_warned_of_where_runs_share_a_machine(launched, about: dict[str, object]) -> None:
     code, errors = launched(**about)
@@ -141,6 +146,7 @@ def test_a_claim_about_time_needs_gpus_of_each_run(tmp_path: Path, cluster: str,
     assert all("time also depends on what else a machine did" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_with_tuning_arms_are_not_held_to_agree(launched) -> None:
     """Arms whose learning rates are chosen later: PACS is compared to GRPO at another value than its own."""
     tuned = {"arm": "loss=pacs", "against": "against: 'loss=grpo clip_high=0.3'"}

@@ -205,6 +205,7 @@ def test_a_rule_that_cannot_be_meant_is_refused(words: str, rules: dict[str, lis
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [

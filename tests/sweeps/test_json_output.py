@@ -22,6 +22,7 @@ from tests.sweeps.test_plan import finish, planned
 GRID = ["-m", "loss=grpo,rloo", "steps=4", "cluster=local", "--dry-run", "--json"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_its_runs_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_runs_begin_in_the_order_of_the_sweep_or_as_they_are_given(tmp_path: Pat
     assert launch(ledger, workers=1, run_ids=["b", "elsewhere", "c"]).finished == ["b", "c"]
 
 
+@pytest.mark.slow
 def test_a_launch_starts_every_arm_with_one_seed_before_any_with_the_next(tmp_path: Path) -> None:
     """Two arms of seeds 3 and 1, as typed, really launched; runs that cannot be read come last here."""
     configs = {f"{arm}{seed}": {"seed": seed} for arm in "ab" for seed in (3, 1)}

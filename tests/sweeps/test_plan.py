@@ -54,6 +54,7 @@ def finish_after_a_stage(ledger: Ledger, run_id: str, steps: int, seconds: float
     os.utime(stage, times=(began + of_these_waited, began + of_these_waited))
 
 
+@pytest.mark.slow
 def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing_else() -> None:
     usual, other, study = planned(
         ["eta=0.25"], ["loss=grpo", "steps=9", "loss.clip_low=0.1"], ["study=eta", "eta=2"]
@@ -78,6 +79,7 @@ def test_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
     assert preview(marked, Ledger(tmp_path), slurm=False).count("seed=1 control=seeds") == 1
 
 
+@pytest.mark.slow
 def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     """A run of 10 steps took 3600 s: 40 steps on 2 threads take 4 h, 8 CPU-hours; a larger rollout is another kind."""
     ledger = Ledger(tmp_path)
@@ -114,6 +116,7 @@ def test_a_run_that_needs_more_gpus_than_this_machine_has_is_told_so_on_paper(
     assert " here (from" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("visible", "has", "advice"),
     [("", "no GPU", "cluster.gpus=0"), ("0", "1 GPU", "cluster.gpus=1"), ("0,1", "2 GPUs", "cluster.gpus=2")],
@@ -144,6 +147,7 @@ def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.Monkey
     assert _local_resources(config) == "1 rank with 1 thread each, 2 at a time on this machine"
 
 
+@pytest.mark.slow
 def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
     """A run left 4 MB and kept a checkpoint of 2 MB: two runs that keep three each will need 2·(4 + 3·2) = 20 MB."""
     ledger, past = Ledger(tmp_path), planned(["steps=10", "seed=7"])
@@ -199,6 +203,7 @@ def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
     assert len(line) < 500
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:
     ledger, both = Ledger(tmp_path), planned(["steps=10", "seed=0"], ["steps=10", "seed=1"])
     write(both, ledger)
@@ -225,6 +230,7 @@ def test_a_dry_run_writes_and_starts_nothing(command: Command, tmp_path: Path, m
         assert not [*home.iterdir(), *cwd.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_mistake_says_the_mistake(command: Command, tmp_path: Path) -> None:
     code, _, errors = command("-m", "loss=grpo", "eta=1,2", "--dry-run", home=tmp_path)
     assert code == 2
@@ -257,6 +263,7 @@ def test_a_dry_run_names_the_knobs_that_have_no_effect(command: Command, tmp_pat
     assert (code, errors) == (0, ["No effect with cluster=local: cluster.time_min=10."])
 
 
+@pytest.mark.slow
 def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     claiming = planned(["study=eta", "eta=2"], ["study=eta", "loss=grpo"])
@@ -323,6 +330,7 @@ def test_a_number_typed_in_two_forms_is_one_run(key: str) -> None:
         planned([f"{key}=1"], [f"{key}=1.0"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(command: Command, tmp_path: Path) -> None:
     _, text, _ = command("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path)
     assert re.search(r"about 9\d\d hours of runs, 7,\d{3} GPU-hours", text), text
@@ -332,11 +340,13 @@ def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(command: Command, tmp_path: 
     assert "e+0" not in text
 
 
+@pytest.mark.slow
 def test_hours_of_gpus_are_gpu_hours_on_a_machine_without_one(tmp_path: Path) -> None:
     assert modelled(Ledger(tmp_path), ["paper=maxrl_maze", "cluster=local"])[::2] == ("rtx4090", "GPU")
     assert modelled(Ledger(tmp_path), ["steps=40"])[::2] == ("cpu", "CPU")
 
 
+@pytest.mark.slow
 def test_runs_that_share_the_base_policys_samples_wait_for_them_once(tmp_path: Path) -> None:
     dph = ["loss=dph_js", "steps=1", "presample.problems=100000"]
     settings = ["seed=0"], ["seed=1", "seed=2", "seed=3"], ["presample.samples=8", "presample.samples=9"]

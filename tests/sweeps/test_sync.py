@@ -54,6 +54,7 @@ def test_commands_in_a_row_start_one_shipper(tmp_path: Path) -> None:
     wait_for(lambda: "does not answer" in log.read_text(), patience_s=100)
 
 
+@pytest.mark.slow
 def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_before(tmp_path: Path) -> None:
     ledger, point = Ledger(tmp_path), [*BANDIT[1:], "seed=0"]
     before = planned([*point, "tracker=none"])

@@ -91,6 +91,7 @@ def test_every_demonstration_is_right_and_in_the_vocabulary(index: int) -> None:
     assert task.reward([(Problem("x", prompt, [total, *coins]), response)])[0].correct
 
 
+@pytest.mark.slow
 def test_demonstrations_show_every_right_answer_with_the_same_chance() -> None:
     task = make_coins(num_coins=2, largest_coin=2, smallest=5, largest=12, least=1, test_problems=1)
     # Of coins 1 and 2 there are eight problems at most; 5 has the 8 sequences above.

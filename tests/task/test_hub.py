@@ -61,6 +61,7 @@ for where in {names}:
 """
 
 
+@pytest.mark.slow
 def test_data_of_the_hub_is_read_by_name_config_and_split(hub: dict[str, str]) -> None:
     names = ["some/sums", "some/sums/main:test", "some/sums:train[:3]", "some/none", "some/sums/other", "some/sums:dev"]
     assert python(READ.format(names=names), hub) == [
@@ -123,6 +124,7 @@ print(config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
 """
 
 
+@pytest.mark.slow
 def test_a_dry_run_asks_a_hub_out_of_reach_once_and_reads_what_is_in_its_cache(hub: dict[str, str]) -> None:
     """Its client asks six times for each data set, for half a minute."""
     python(READ.format(names=["some/sums"]), hub)  # into the cache
@@ -139,6 +141,7 @@ def test_a_dry_run_asks_a_hub_out_of_reach_once_and_reads_what_is_in_its_cache(h
     assert requests == ["HEAD / HTTP/1.1"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_reads_from_a_hub_that_answers(hub: dict[str, str]) -> None:
     assert python(READ_IN_A_DRY_RUN.format(names=["some/sums/main:test", "some/none"]), hub) == [
         f"sums 2 ('some/sums/main:test, row 2', {ROWS[1]})",

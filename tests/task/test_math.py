@@ -35,6 +35,7 @@ def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:
     return Math(**{str(key): value for key, value in config.items() if key != "_target_"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [("3.14", "correct"), ("3.2", "correct"), ("3.0", "correct"), ("3.21", "wrong"), ("\\frac{22}{7}", "correct")],
@@ -67,6 +68,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
     task.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("index", "response", "outcome"),
     [
@@ -96,6 +98,7 @@ def test_outcome_of_a_response(task: Math, index: int, response: str, outcome: s
     assert (reward.outcome, reward.value) == (outcome, float(outcome == "correct"))
 
 
+@pytest.mark.slow
 def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
     problem = task.problem("train", 1)
     texts = ["none", "\\boxed{144}", "\\boxed{9^{9^{9^{9}}}}", "\\boxed{1}", "\\boxed{144}", "none"]
@@ -120,6 +123,7 @@ def test_a_right_answer_that_nothing_can_equal_is_refused_with_its_line(tmp_path
         make_math(write_jsonl(tmp_path / "x.jsonl", rows))
 
 
+@pytest.mark.slow
 def test_a_right_answer_that_is_no_mathematics_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     row = {"id": "a", "problem": "?", "answer": "R=\\infty, I=(-\\infty, \\infty)"}
     task = make_math(write_jsonl(tmp_path / "x.jsonl", [row]))
@@ -386,6 +390,7 @@ def test_every_real_problem_loads_and_its_right_answer_is_right_and_another_numb
     assert sum(verdict.fine for verdict in manual) >= 0.8 * len(manual)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
 def test_real_training_sets_are_read_whole() -> None:
     train = [str(DATA / name / "train.jsonl.gz") for name in ("gsm8k", "dapo_math_17k")]

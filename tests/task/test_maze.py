@@ -137,6 +137,7 @@ def test_outcome_of_a_walk(response: str, outcome: str) -> None:
     assert (reward.outcome, reward.value) == (outcome, float(outcome == "correct"))
 
 
+@pytest.mark.slow
 def test_training_streams_never_meet_the_test_set() -> None:
     task = make_maze(7, 512)
     test = {task.problem("test", i).prompt for i in range(512)}
@@ -198,6 +199,7 @@ def tree_of(grid: str) -> frozenset[tuple[int, int]]:
     return frozenset((a, b) for a, b in pairs if grid[(at(a) + at(b)) // 2] != "#")
 
 
+@pytest.mark.slow
 def test_trees_are_distributed_as_by_prims_algorithm() -> None:
     expected: Counter[frozenset[tuple[int, int]]] = Counter()
     for start in range(9):

@@ -74,6 +74,7 @@ def parent(home: Path) -> tuple[MlflowClient, str, dict[str, str], dict[str, str
     return client, run.info.run_id, run.data.tags, run.data.params
 
 
+@pytest.mark.slow
 def test_a_parent_run_has_the_name_the_swept_values_and_the_configs_without_secrets(home: Path) -> None:
     client, run_id, tags, params = parent(home)
     expected = {"mlflow.runName": "pilot", "rlvr.name": "pilot", "rlvr.tags": "cpu, first", "rlvr.runs": "2"}

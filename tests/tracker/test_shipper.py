@@ -53,6 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[-40:].strip("-")
 
 
+@pytest.mark.slow
 def test_steps_times_and_values_arrive_exactly_in_the_database_and_through_its_client(any_store, home, name):
     from mlflow import MlflowClient
 
@@ -117,6 +118,7 @@ def test_runs_of_a_sweep_stay_together_in_an_experiment_that_was_renamed(local, 
     assert in_it == [("lad-js-a",), ("lad-js-b",), ("lad-js-c",)]
 
 
+@pytest.mark.slow
 def test_a_home_that_was_moved_keeps_its_artifacts_and_changes_no_other_place(home, tmp_path, monkeypatch):
     from mlflow import MlflowClient
 
@@ -226,6 +228,7 @@ def run_of(store: Store, run_id: str) -> tuple:
     return query(store.database, f"select name, status, start_time, end_time from runs {where}")[0]
 
 
+@pytest.mark.slow
 def test_a_line_of_more_than_a_thousand_metrics_arrives_whole(local, home):
     run = make_run(home, "r")
     many = {f"m/{i}": i / 3 for i in range(2345)}
@@ -259,6 +262,7 @@ def test_params_are_the_config_without_paths_and_long_values_are_cut_and_named(a
     assert tags_of(any_store, name)["rlvr.params_cut"] == "prompt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [False, True])
 def test_mlflows_own_experiment_is_deleted_while_it_is_empty(home, monkeypatch, used):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -371,6 +375,7 @@ STATUS = {
 }
 
 
+@pytest.mark.slow
 def test_status_is_that_of_the_last_attempt(local, home):
     runs = {cause: make_run(home, f"r-{cause}", steps=1) for cause in STATUS}
     for cause, run in runs.items():
@@ -596,6 +601,7 @@ def disk_with(kilobytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [60, 400])
 def test_a_disk_that_is_full_while_the_database_is_created_does_no_lasting_harm(home, monkeypatch, kilobytes):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -625,6 +631,7 @@ def test_a_shipper_killed_while_it_creates_the_database_does_no_lasting_harm(hom
     assert stored(home / "mlflow.db")["r"] == expected(range(3))
 
 
+@pytest.mark.slow
 def test_a_database_that_is_half_made_is_reported_with_its_remedy(home, tmp_path, monkeypatch):
     """Earlier versions left one if they were killed while they created it, and so does `mlflow ui`."""
     from mlflow import MlflowClient

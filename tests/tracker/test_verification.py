@@ -280,6 +280,7 @@ def test_a_run_whose_run_json_and_both_cursors_are_lost_is_found_below_its_paren
     assert query(local.database, "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_database_deleted_or_cut_under_a_live_shipper_is_recovered_by_it(local: Store, home: Path) -> None:
     run = make_run(home, "r", steps=3)
     shipper = Shipper(home, local.uri)

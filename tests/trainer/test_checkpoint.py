@@ -36,6 +36,7 @@ KNOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dtype: str) -> None:
     data = [batch(seed=s, logp_ref=None) for s in range(5)]
@@ -122,6 +123,7 @@ distributed.end_process(0)
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_a_rank_has_just_written_is_sealed_though_no_other_sees_it_yet(tmp_path: Path) -> None:
     """Each of two ranks sees its own file at once, and the other's after half a second. SHA-256 of "0" and of "1"."""
     views = [tmp_path / "first", tmp_path / "other"]
@@ -154,6 +156,7 @@ def test_an_error_in_the_thread_is_raised(tmp_path: Path, block: bool) -> None:
     trainer.writer.wait()  # the error is raised only once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: Path, background: bool) -> None:
     """A process is killed with SIGKILL at its first, second, … fsync of a save, until a save survives.

@@ -48,6 +48,7 @@ print(torch._C._accelerator_getAllocatorSettings())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("user_settings", "expected"),
     [
@@ -62,6 +63,7 @@ def test_blocks_of_the_allocator_grow_unless_a_user_has_set_it(user_settings: di
     assert done.stdout.strip() == expected
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_others_handles_a_signal(tmp_path: Path) -> None:
     environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "RLVR_STORE": str(tmp_path / "store")}
     with subprocess.Popen([sys.executable, "-c", ALONE], env=environment, stdout=subprocess.PIPE) as process:
@@ -72,6 +74,7 @@ def test_a_rank_that_waits_for_others_handles_a_signal(tmp_path: Path) -> None:
         assert process.wait(30) == 3
 
 
+@pytest.mark.slow
 def test_every_rank_gets_the_values_of_all_ranks(tmp_path: Path) -> None:
     started = [
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -131,6 +131,7 @@ def test_log_probabilities_and_gradients_are_the_same_bits_without_entropies(chu
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_entropies_are_not_computed_where_nobody_reads_them(dtype: str) -> None:
     """None in a forward pass of frozen policies or for log-probabilities only; one in a forward pass of training."""

@@ -38,6 +38,7 @@ def packed(tmp_path_factory) -> tuple[Path, Path]:
     return home, home / "a.rlvr"
 
 
+@pytest.mark.slow
 def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(packed, tmp_path):
     home, file = packed
     assert command.main(["--home", str(home), "--out", str(tmp_path / "runs")]) == 0
@@ -51,6 +52,7 @@ def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(pack
     assert str(home) not in ours["index.html"].decode()
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_with_and_without_a_cache(packed, tmp_path):
     home, file = packed
     shutil.rmtree(layout.analysis_cache(home))

@@ -188,6 +188,7 @@ def test_a_home_of_another_version_is_one_clear_line(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_file_of_samples_changes_what_is_read(tmp_path: Path) -> None:
     """Every 5th bit, in turn. A file that an earlier version wrote without checksums is read as ever."""
     file, columns = tmp_path / "test-00000040.parquet", ("source", "problem_id", "outcome")

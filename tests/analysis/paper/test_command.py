@@ -16,6 +16,7 @@ from tests.analysis.ledger_factory import write_run
 from tests.analysis.paper.test_counterparts import config_of
 
 
+@pytest.mark.slow
 def test_tables_are_listed_shown_and_filled_from_every_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_home_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "nowhere: there is no such directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_from_printed_numbers_and_from_a_bundle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ class Page(HTMLParser):
                 self.links.append(value or "")
 
 
+@pytest.mark.slow
 def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tmp_path):
     frames = load(home)
     files = report.write(frames, content, tmp_path / "reports" / "default")
@@ -196,6 +197,7 @@ def test_a_name_with_dollar_signs_is_drawn_as_it_is_and_a_formula_as_a_formula()
     assert (name.get_parse_math(), formula.get_parse_math()) == (False, True)
 
 
+@pytest.mark.slow
 def test_divergence_bars_are_the_means_of_the_table(tmp_path):
     write_study(tmp_path)
     drawn = {d.name: d.figure for d in report.build(load(tmp_path)).figures}["divergence"]
@@ -214,6 +216,7 @@ def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
     assert encode(figure, "png").startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_paths(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--all")
     assert completed.returncode == 0, completed.stderr
@@ -227,6 +230,7 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     assert "…" not in completed.stdout  # nothing is cut when piped
 
 
+@pytest.mark.slow
 def test_only_the_named_tables_are_written(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", "eta")
     assert completed.returncode == 0
@@ -250,12 +254,14 @@ def test_nothing_found_is_one_line_and_exit_2(tmp_path, arguments, needed):
     assert needed in completed.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_table_is_refused_with_a_list_of_tables(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
     assert completed.returncode == 2
     assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", completed.stderr)
 
 
+@pytest.mark.slow
 def test_a_table_that_does_not_apply_is_not_shown_and_the_reason_is_given(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta, eta,eta", "--no-figures")
     assert completed.returncode == 0
@@ -265,6 +271,7 @@ def test_a_table_that_does_not_apply_is_not_shown_and_the_reason_is_given(home, 
     assert page.count('id="table-eta"') == 1
 
 
+@pytest.mark.slow
 def test_tables_of_which_none_applies_are_refused_with_those_that_do(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta,pacs_table_1", "--no-figures")
     assert completed.returncode == 2
@@ -289,6 +296,7 @@ def test_help_needs_no_pandas(tmp_path):
     assert "examples:" in command("--help").stdout
 
 
+@pytest.mark.slow
 def test_analysis_imports_no_torch():
     code = (
         "import sys, analysis.report.report as r; r.available(r.table_package); r.draw;"

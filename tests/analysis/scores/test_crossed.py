@@ -154,6 +154,7 @@ def differences(rng: np.random.Generator, S: int, spread: float, repeats: int) -
     return arms[0] - arms[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("S", [3, 5, 8])
 def test_intervals_have_their_nominal_coverage(S: int, spread: float):
@@ -169,6 +170,7 @@ def test_intervals_have_their_nominal_coverage(S: int, spread: float):
     assert 0.93 <= np.mean(covered) <= 0.97
 
 
+@pytest.mark.slow
 def test_the_percentile_bootstrap_that_this_replaces_does_not():
     """Three seeds 3 points apart, resampled with their problems: far below 95 %."""
     rng = np.random.default_rng(4)

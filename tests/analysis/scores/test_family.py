@@ -28,6 +28,7 @@ def against_first(of_arms: list[Scores]) -> list[Difference]:
     return [d for arm in of_arms[1:] if (d := difference(arm, of_arms[0])) is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("S", "spread"), [(1, 0.0), (3, 0.01), (3, 0.03), (5, 0.03), (8, 0.03)])
 def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
     """An A/A sweep: any of nine differences called in at most 5 %. 300 sweeps know that to ± 2.5 (two errors)."""
@@ -39,6 +40,7 @@ def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
     assert false / 300 <= 0.05 + 0.025
 
 
+@pytest.mark.slow
 def test_plain_intervals_give_a_verdict_in_a_third_of_such_sweeps():
     rng = np.random.default_rng(1)
     false = 0
@@ -48,6 +50,7 @@ def test_plain_intervals_give_a_verdict_in_a_third_of_such_sweeps():
     assert false / 200 > 0.2
 
 
+@pytest.mark.slow
 def test_an_arm_with_a_large_spread_does_not_get_the_pooled_degrees_of_freedom():
     """Of six arms one, whose seeds are three times as far apart. 1000 sweeps know its 5 % to ± 1.4 (two errors)."""
     rng = np.random.default_rng(3)
@@ -59,6 +62,7 @@ def test_an_arm_with_a_large_spread_does_not_get_the_pooled_degrees_of_freedom()
     assert false / 1000 <= 0.05 + 0.014
 
 
+@pytest.mark.slow
 def test_a_reference_with_a_large_spread_rarely_gives_verdicts_on_its_arms():
     """The reference's seeds 6 points apart, all others' 1: the pooled spread must not hide it."""
     rng = np.random.default_rng(2)
@@ -117,6 +121,7 @@ def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
     assert [verdict.summary.df_seed for verdict in judged] == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("K", "S"), [(9, 4), (9, 5), (4, 4)])
 def test_arms_that_each_lack_another_seed_rarely_give_a_verdict(K: int, S: int):
     """As where other runs have diverged in each. No seed is common to nine arms, and with each judged by its own spread

@@ -77,6 +77,7 @@ def test_of_few_seeds_with_much_luck_a_single_difference_errs_as_often_as_docume
     assert 0.05 < wrong.mean() <= 0.08 + 3 * math.sqrt(0.08 * 0.92 / repeats)
 
 
+@pytest.mark.slow
 def test_a_family_of_equal_arms_has_a_false_verdict_in_at_most_five_per_cent() -> None:
     repeats, arms, seeds = 250, 5, schedule(3, 9)
     nominal = levels(seeds, 0.05 / (arms - 1))

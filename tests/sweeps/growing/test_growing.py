@@ -76,6 +76,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(command: Com
     assert (code, "until has no effect on a single run" in "\n".join(errors)) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_looks_and_the_most_it_can_cost(command: Command, tmp_path: Path) -> None:
     words = ["seed=4,5", *TINY, "until=decided", "budget=25", "--dry-run"]
     code, out, errors = command("-m", "loss=grpo,rloo", *words, home=tmp_path)
@@ -86,6 +87,7 @@ def test_a_dry_run_says_looks_and_the_most_it_can_cost(command: Command, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_tuning_says_what_each_arm_gets(command: Command, tmp_path: Path) -> None:
     code, out, errors = command("-m", "loss=grpo,rloo", *TINY, "tune=lr:1e-5,3e-5,1e-4", "--dry-run", home=tmp_path)
     assert code == 0, errors
@@ -100,6 +102,7 @@ def recorded(ledger: Ledger, *words: str) -> GrowingRecord:
     return planning.planned(master, arms, ledger, lambda points: planned(*map(list, points)))[0]
 
 
+@pytest.mark.slow
 def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     first = recorded(ledger, "cluster.threads=1")
@@ -115,6 +118,7 @@ def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_
         assert settings == (3, False, 7)
 
 
+@pytest.mark.slow
 def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +155,7 @@ def test_a_repeated_command_goes_on_from_what_a_killed_one_has_written(tmp_path:
     assert (planned.read_text(), json.loads(kept.read_text())["until"]) == (whole, json.loads(info)["until"])
 
 
+@pytest.mark.slow
 def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_it_is(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     first, second = recorded(ledger), recorded(ledger)  # both before anything is written

@@ -87,6 +87,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, command: Command, tmp_path: Path) -> None:
     arguments, message = MISTAKES[mistake]
@@ -96,6 +97,7 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, comman
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_search_on_fewer_gpus_than_a_trial_has_is_refused_or_shown_on_paper(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_what_does_not_search_does_not_wait_for_optuna() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_first_trials_and_writes_nothing(command: Command, tmp_path: Path) -> None:
     code, out, errors = command(*SHORT, *GOAL, "hydra.sweeper.n_jobs=2", "--dry-run", home=tmp_path)
     assert code == 0, errors

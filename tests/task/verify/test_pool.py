@@ -58,6 +58,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
+@pytest.mark.slow
 def test_replies_come_in_order_and_processes_are_reused(pool: Pool) -> None:
     requests = [number(n, gold=n // 2 * 2) for n in range(40)]  # even numbers are right
     expected = [{"outcome": "correct" if n % 2 == 0 else "wrong"} for n in range(40)]
@@ -69,6 +70,7 @@ def test_replies_come_in_order_and_processes_are_reused(pool: Pool) -> None:
     assert pool.ask([]) == []
 
 
+@pytest.mark.slow
 def test_a_hanging_answer_times_out_alone(pool: Pool) -> None:
     pool._timeout_s = 1.0
     pool.ask([number(1), number(2)])  # both are up
@@ -79,6 +81,7 @@ def test_a_hanging_answer_times_out_alone(pool: Pool) -> None:
     assert pool.ask([number(5)]) == [{"outcome": "correct"}]
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_the_middle_costs_no_answer(pool: Pool) -> None:
     """An answer that takes a moment (a factorial) is judged again in another process."""
     slow = [{"gold": str(n), "answer": f"\\boxed{{({20_000 + n})!}}"} for n in range(4)]
@@ -98,6 +101,7 @@ def test_a_process_killed_in_the_middle_costs_no_answer(pool: Pool) -> None:
     assert [r["outcome"] for r in replies] == ["wrong"] * 4 + ["correct"] * 50
 
 
+@pytest.mark.slow
 def test_an_answer_that_kills_two_processes_is_an_error() -> None:
     with make_pool(workers=1) as pool:
         victims: set[int] = set()
@@ -132,6 +136,7 @@ def test_a_reply_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         assert pool.ask([{"flood": True}, {}]) == [{"outcome": "error"}, {"outcome": "correct"}]
 
 
+@pytest.mark.slow
 def test_processes_that_died_idle_are_replaced(pool: Pool) -> None:
     pool.ask([number(1), number(2)])
     before = pool.pids()
@@ -142,6 +147,7 @@ def test_processes_that_died_idle_are_replaced(pool: Pool) -> None:
     assert not set(before) & set(pool.pids())
 
 
+@pytest.mark.slow
 def test_signals_meant_for_the_job_do_not_reach_the_verifier(pool: Pool) -> None:
     pool.ask([number(1), number(2)])
     before = pool.pids()
@@ -185,6 +191,7 @@ def test_memory_too_small_to_start_is_an_error() -> None:
         pool.ask([number(1)])
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_process_and_a_usable_pool(pool: Pool) -> None:
     pool.ask([number(1), number(2)])
     before = pool.pids()
@@ -205,6 +212,7 @@ def test_an_interrupt_leaves_no_process_and_a_usable_pool(pool: Pool) -> None:
     assert pool.ask([number(3)]) == [{"outcome": "correct"}]
 
 
+@pytest.mark.slow
 def test_close_ends_the_processes_and_ask_starts_new_ones(pool: Pool) -> None:
     pool.ask([number(1), number(2)])
     before = pool.pids()
@@ -280,6 +288,7 @@ def test_the_child_imports_this_checkout_and_no_other_install(tmp_path: Path) ->
     assert "ready" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_request_can_have_a_limit_of_its_own() -> None:
     """In either direction, and the next one has the pool's again."""
     with make_pool(workers=1, timeout_s=60.0) as pool:

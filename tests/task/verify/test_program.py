@@ -381,6 +381,7 @@ def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
     assert outcomes(pool, RIGHT) == ["correct"]
 
 
+@pytest.mark.slow
 def test_no_signal_of_an_ordinary_user_leaves_the_sandbox() -> None:
     need_sandbox()
     right = {"program": RIGHT, "tests": SUM, "cpu_s": 2}
@@ -475,6 +476,7 @@ def test_two_fork_bombs_get_less_than_a_trainer_that_wants_every_core() -> None:
         trainer.wait()
 
 
+@pytest.mark.slow
 def test_waiting_for_a_core_costs_a_program_nothing() -> None:
     """Eight at once on few cores: a wall clock would have ended them."""
     need_sandbox()
@@ -484,6 +486,7 @@ def test_waiting_for_a_core_costs_a_program_nothing() -> None:
         assert outcomes(many, *programs, tests={"stdio": SUM["stdio"][:1]}, cpu_s=2) == ["correct"] * 8
 
 
+@pytest.mark.slow
 def test_an_answer_cannot_make_the_verifier_run_out_of_memory_to_be_no_answer() -> None:
     """Its 16 MB of numbers are more than the judging process may hold, once they are words."""
     need_sandbox()
@@ -592,6 +595,7 @@ def test_a_verifying_process_keeps_no_descriptor_of_its_programs(pool: Pool) -> 
     assert descriptors() == before
 
 
+@pytest.mark.slow
 def test_a_long_number_that_is_none_is_compared_in_one_pass() -> None:
     """A million digits, tried in every way, would take hours."""
     number = "7" * 10**6

@@ -65,6 +65,7 @@ def test_the_time_of_all_processes_counts_together() -> None:
     assert wait(program, seconds=1.5)[0] == "time"
 
 
+@pytest.mark.slow
 def test_the_time_of_processes_that_ended_counts() -> None:
     program = (
         "for _ in range(100):\n    pid = os.fork()\n    if pid == 0:\n"
@@ -73,11 +74,13 @@ def test_the_time_of_processes_that_ended_counts() -> None:
     assert wait(program, seconds=1.0)[0] == "time"
 
 
+@pytest.mark.slow
 def test_one_that_waits_for_another_is_not_asleep_while_that_one_computes() -> None:
     with started("time.sleep(60)") as waiting, started("while time.process_time() < 1.5: pass") as computing:
         assert watch.wait(computing, waiting, seconds=2.0, memory=math.inf, begun=lambda: True) is None
 
 
+@pytest.mark.slow
 def test_waiting_for_a_core_does_not_count() -> None:
     """Six that need 0.5 s each on one core: each takes about 3 s of the clock."""
     core = min(os.sched_getaffinity(0))
