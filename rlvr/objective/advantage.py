@@ -331,17 +331,19 @@ def shrinkage(reward: Tensor, group: Tensor) -> Tensor:
     their sizes, s mean squared distance of their means from m. A group of equal rewards has an advantage.
     """
     stats = _group_statistics(reward, group)
-    present, row = torch.unique(group, return_inverse=True)
-    num = len(present)
-    first = torch.zeros(num, dtype=torch.int64, device=row.device).scatter_(0, row, torch.arange(len(row)).to(row))
     variance = _sum(stats.centred.square(), group) / (stats.size - 1).clamp(min=1) / stats.size
-    mean, noise = stats.mean[first], variance[first]  # [P]
-    others = ~torch.eye(num, dtype=torch.bool, device=row.device)
-    m, v = ((others * x).sum(1) / max(num - 1, 1) for x in (mean, noise))
-    s = (others * (mean[None, :] - m[:, None]).square()).sum(1) / max(num - 1, 1)
-    weight = v / (v + s + EPSILON) if num > 1 else torch.zeros_like(v)
+    num = _num_groups(group)
+    zero = reward.new_zeros(num, dtype=torch.float64)
+    size, mean, noise = (
+        zero.index_add(0, group, x / stats.size) for x in (torch.ones_like(stats.mean), stats.mean, variance)
+    )
+    others = (size > 0) & ~torch.eye(num, dtype=torch.bool, device=group.device)  # [P, P]; absent groups do not count
+    num_others = others.sum(1).clamp(min=1)
+    m, v = ((others * x).sum(1) / num_others for x in (mean, noise))
+    s = (others * (mean - m[:, None]).square()).sum(1) / num_others
+    weight = torch.where(others.any(1), v / (v + s + EPSILON), 0.0)
     others_in_group = stats.mean - stats.centred / (stats.size - 1).clamp(min=1)
-    baseline = (1 - weight[row]) * others_in_group + weight[row] * m[row]
+    baseline = (1 - weight[group]) * others_in_group + weight[group] * m[group]
     return (reward.double() - baseline).to(reward.dtype)
 
 

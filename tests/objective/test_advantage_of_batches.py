@@ -74,6 +74,7 @@ def test_shrinkage_agrees_with_a_loop_and_is_rloo_for_one_group() -> None:
             expected.append(reward - (1 - weight) * rest - weight * m)
     assert got == pytest.approx(expected)
     assert torch.equal(shrinkage(REWARD[:4], GROUP[:4]), rloo(REWARD[:4], GROUP[:4]))
+    assert torch.equal(shrinkage(REWARD, 2 * GROUP + 1), shrinkage(REWARD, GROUP))  # numbers that no group has
 
 
 def test_gpg_scales_by_the_share_of_groups_that_teach() -> None:
