@@ -116,6 +116,7 @@ def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) ->
         ([(1, 2), (2, 1)], [(1, 2), (1, 2)], False, False),
         ([(1, 1), (2, 2)], [(1, 2), (2, 1)], False, False),  # equal columns, different rows
         ([(1, 2), (2, 1)], [(2, 1), (1, 2)], True, True),  # by exchanging the columns
+        ([(1,), (1,), (2,)], [(1,), (2,), (2,)], False, False),  # the same rows, not as often
         ([], [], True, True),
         ([(None, "a")], [("a", None)], False, True),
         ([(1,)], [(1, 1)], False, False),
