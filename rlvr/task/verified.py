@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
@@ -35,9 +35,19 @@ class Loaded:
 
     def load(self, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]) -> None:
         """Read the data: `make` takes the cells of `columns`, of which the first has the problem, and returns (prompt,
-        answer)."""
+        answer). Raises ValueError for data that cannot be read, and for an option that there is not."""
+        self._check_options()
         selection = Selection(self.validation, self.train_problems, self.prompt_limit())
         self._problems: Mapping[Split, Sequence[Problem]] = problems(self.train, self.test, columns, make, selection)
+
+    def _check_options(self) -> None:
+        """Raises ValueError for a value that its field's `Literal` does not have: a subclass of the user may pass on
+        knobs that no check before the launch has seen.
+        """
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("rlvr.task."))
+        for name, kind in get_type_hints(ours).items():
+            if get_origin(kind) is Literal and (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(f"task.{name}={value} must be {' or '.join(get_args(kind))}.")
 
     def prompt_limit(self) -> PromptLimit:
         return PromptLimit()

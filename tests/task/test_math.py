@@ -35,6 +35,19 @@ def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:
     return Math(**{str(key): value for key, value in config.items() if key != "_target_"})
 
 
+def test_an_option_that_there_is_not_is_refused_also_where_a_subclass_passes_it_on(tmp_path: Path) -> None:
+    class Own(Math):
+        def __init__(self, **knobs: Any) -> None:
+            super().__init__(**knobs)
+
+    data = write_jsonl(tmp_path / "x.jsonl", [{"problem": "1 + 1?", "answer": "2"}])
+    usual = OmegaConf.merge(OmegaConf.load(CONF), {"train": data, "test": data})
+    for knob, value, allowed in (("unevaluated", "maybe", "wrong or right"), ("long_prompts", "cut", "refuse or drop")):
+        knobs = {str(k): v for k, v in OmegaConf.merge(usual, {knob: value}).items() if k != "_target_"}
+        with pytest.raises(ValueError, match=f"task.{knob}={value} must be {allowed}"):
+            Own(**knobs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "outcome"),
