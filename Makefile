@@ -69,11 +69,11 @@ bench: $(STAMP)  ## speed, as ratios against named peers in one run
 bench-gpu: $(STAMP)  ## a GPU: training, memory and decoding of 1.5B and 7B models, beside its limits
 	$(BIN)/python -m tests.bench.gpu all
 
-cluster-up:  ## a real SLURM on this machine (root, Debian), to try the platform without a cluster
-	$(PYTHON) -m slurm.local_cluster up
+cluster-up: $(STAMP)  ## a real SLURM on this machine (root, Debian), to try the platform without a cluster
+	$(BIN)/python -m slurm.local_cluster up
 
-cluster-down:  ## stop it
-	$(PYTHON) -m slurm.local_cluster down
+cluster-down: $(STAMP)  ## stop it
+	$(BIN)/python -m slurm.local_cluster down
 
 tracking-up: $(STAMP)  ## an MLflow server with PostgreSQL on this machine, for several users or nodes
 	$(BIN)/python -m rlvr.tracker.server up
