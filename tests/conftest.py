@@ -67,9 +67,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def file_of(nodeid: str) -> str:
+    return nodeid.split("::", 1)[0]
+
+
 def share_of(nodeid: str) -> str:
     """What one worker of pytest-xdist runs as a whole: a file; of the tests on SLURM all, so that one cluster does."""
-    return "tests/slurm" if nodeid.startswith("tests/slurm/") else nodeid.split("::", 1)[0]
+    return "tests/slurm" if nodeid.startswith("tests/slurm/") else file_of(nodeid)
 
 
 def is_heavy(item: pytest.Item) -> bool:
@@ -84,10 +88,6 @@ def third_of_each(files: Collection[str], seconds: Mapping[str, float]) -> dict[
         thirds[file] = sums.index(min(sums))
         sums[thirds[file]] += seconds.get(file, USUAL_S)
     return thirds
-
-
-def file_of(nodeid: str) -> str:
-    return nodeid.split("::", 1)[0]
 
 
 def _select_third(config: pytest.Config, items: list[pytest.Item]) -> None:

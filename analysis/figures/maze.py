@@ -49,7 +49,7 @@ def figure(frames: Frames) -> Figure | None:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ShownWalks:
     """A right and a wrong answer, or only one of them, of one evaluation of an arm."""
 
     arm: Arm
@@ -58,14 +58,14 @@ class Pair:
     answers: tuple[Response, ...]
 
 
-def pairs(frames: Frames) -> list[Pair]:
+def pairs(frames: Frames) -> list[ShownWalks]:
     """Of the last evaluation of the first run with samples, for each arm of the figure."""
     policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
     of_arms = (_pair(frames, arm) for arm in policies[:MOST_ARMS])
     return [pair for pair in of_arms if pair is not None]
 
 
-def _pair(frames: Frames, arm: Arm) -> Pair | None:
+def _pair(frames: Frames, arm: Arm) -> ShownWalks | None:
     sources, _ = benchmarks(frames, arm.run_ids)
     for run_id, point in last_points(frames, arm).items():
         problems = _problems(frames, run_id, point.after, sources)
@@ -73,7 +73,7 @@ def _pair(frames: Frames, arm: Arm) -> Pair | None:
         chosen = [[r for r in answers if r.outcome == outcome] for outcome in ("correct", "wrong")]
         if any(chosen):
             shown = tuple(max(same_outcome, key=_interest) for same_outcome in chosen if same_outcome)
-            return Pair(arm, run_id, point.after, shown)
+            return ShownWalks(arm, run_id, point.after, shown)
     return None
 
 
@@ -118,7 +118,7 @@ def walk_of(response: str, grid: MazeGrid) -> Walk:
     return Walk(tuple(squares), None)
 
 
-def _draw(shown: Sequence[Pair]) -> Figure:
+def _draw(shown: Sequence[ShownWalks]) -> Figure:
     drawing = Figure(figsize=(0.75 * style.WIDTH, 2.5 * len(shown)), layout="constrained")
     for row, pair in zip(drawing.subplots(len(shown), 2, squeeze=False), shown, strict=True):
         for axes in row[len(pair.answers) :]:

@@ -18,7 +18,6 @@ Array = NDArray[np.float64]
 
 TAIL = 0.1  # share of the steps up to an evaluation over which a metric of training is averaged
 SUMMED = ("time/", "tokens/")  # metrics whose sum over steps is meaningful
-DIGEST = ("what", "name", "step", "value")
 
 
 class What(StrEnum):

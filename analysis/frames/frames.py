@@ -14,7 +14,7 @@ import pyarrow as pa
 from analysis.frames import run as typed_rows
 from analysis.frames.counts import Counts, ProblemCounts
 from analysis.frames.digest import Digest
-from analysis.frames.samples import Response, Samples
+from analysis.frames.samples import Response, StoredSamples
 from analysis.frames.tables import METRICS, USUAL, Tables
 from analysis.frames.texts import of_texts
 from analysis.frames.thin import CACHED_METRICS
@@ -38,7 +38,7 @@ class Frames:
 
     runs: pd.DataFrame
     tables: Tables
-    stored: Samples
+    stored: StoredSamples
     study: str = ""
     question: str = ""  # the study's question, as in its file at the last launch
     title: str = ""

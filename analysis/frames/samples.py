@@ -33,7 +33,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Samples:
+class StoredSamples:
     """The samples that evaluations stored.
 
     steps: of a run, the steps of its evaluations, ascending. read: of (run, step), the table of its samples with those
@@ -75,7 +75,7 @@ class Samples:
         return [Response(**{"prompt": "", **row}) for row in rows if (row["source"], row["problem_id"]) in chosen]
 
 
-def of_home(home: Path) -> Samples:
+def of_home(home: Path) -> StoredSamples:
     """The files under `runs/` of a home."""
 
     def steps(run_id: str) -> list[int]:
@@ -85,10 +85,10 @@ def of_home(home: Path) -> Samples:
         required = [column for column in columns if column != "prompt"]
         return read_table(layout.evaluation(layout.run(home, run_id), step), required, optional=columns)
 
-    return Samples(steps, read, complete=True)
+    return StoredSamples(steps, read, complete=True)
 
 
-def of_table(table: pa.Table, *, complete: bool) -> Samples:
+def of_table(table: pa.Table, *, complete: bool) -> StoredSamples:
     """The samples in a table `responses` (frames/tables.py)."""
 
     def steps(run_id: str) -> list[int]:
@@ -98,7 +98,7 @@ def of_table(table: pa.Table, *, complete: bool) -> Samples:
         of_evaluation = table.filter((pc.field("run_id") == run_id) & (pc.field("step") == step))
         return of_evaluation.select([column for column in columns if column in table.column_names])
 
-    return Samples(steps, read, complete=complete)
+    return StoredSamples(steps, read, complete=complete)
 
 
 def read_table(file: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table | None:

@@ -99,15 +99,15 @@ class Sums(Procedural[Sum]):
     source = "sums"
 
     def __post_init__(self) -> None:
-        self.levels = _levels("level", [self.level] if isinstance(self.level, int) else self.level)
-        self.test_levels = self.levels if self.test_levels is None else _levels("test_levels", self.test_levels)
+        self._trained = _levels("level", [self.level] if isinstance(self.level, int) else self.level)
+        self._tested = self._trained if self.test_levels is None else _levels("test_levels", self.test_levels)
         check_template(self.template)
-        fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self.test_levels)
+        fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self._tested)
         self.set_sizes(num_items=fewest, share=2 / SIDES, kind="problems of a level")
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:
         split, _, level = stream.partition(" ")
-        asked = int(level) if level else self.levels[index % len(self.levels)]
+        asked = int(level) if level else self._trained[index % len(self._trained)]
         for attempt in count():
             item = _drawn(asked, Dice(f"sums {self.seed} {stream} {index} {attempt}"))
             if not level or _side(item) == split:
@@ -117,7 +117,7 @@ class Sums(Procedural[Sum]):
         return _side(item) != "train"
 
     def held_out_streams(self, split: Split) -> Sequence[str]:
-        return [f"{split} {level}" for level in self.test_levels or ()]
+        return [f"{split} {level}" for level in self._tested]
 
     def source_of(self, item: Sum) -> str:
         return f"sums_{item.level}"
