@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -65,5 +64,4 @@ def clip_cov(
     assert batch.extra is not None
     surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
     is_dropped = batch.extra.bool()
-    metrics = {**surrogate.metrics, "dropped": is_dropped.float()}
-    return replace(surrogate, loss=torch.where(is_dropped, 0.0, surrogate.loss), metrics=metrics)
+    return surrogate.without(is_dropped, dropped=is_dropped.float())

@@ -37,13 +37,12 @@ def flowrl(
     """
     if not beta > 0:
         raise ValueError(f"beta={beta} with loss=flowrl must be positive, for example beta=15.")
-    if batch.advantage.dim() == 2:
-        raise ValueError("loss=flowrl takes one advantage per response and got one per token: pass advantage=grpo.")
+    advantage = batch.response_advantage("flowrl")
     assert policy.log_z is not None
     assert batch.logp_ref is not None
     length = batch.mask.sum(-1).clamp(min=1)
     distance = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0).sum(-1) / length
-    delta = policy.log_z + distance - beta * batch.advantage
+    delta = policy.log_z + distance - beta * advantage
     log_ratio = batch.log_ratio(policy.logp.detach()).sum(-1)
     w = _weight(log_ratio, weight, clip_low, clip_high)
     return Terms(w * delta.square(), {"delta_abs": delta.abs(), "log_z": policy.log_z, "weight": w})

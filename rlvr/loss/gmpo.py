@@ -17,11 +17,9 @@ def gmpo(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high:
     metrics, [B]: "clip_fraction", the share of a response's tokens that are clipped. Raises ValueError for an advantage
     per token.
     """
-    if batch.advantage.dim() == 2:
-        raise ValueError("loss=gmpo takes one advantage per response and got one per token: pass advantage=grpo.")
-    log_ratio = batch.log_ratio(policy.logp)
-    right = (batch.advantage > 0)[:, None]
+    advantage, log_ratio = batch.response_advantage("gmpo"), batch.log_ratio(policy.logp)
+    right = (advantage > 0)[:, None]
     clipped = torch.where(right, log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low))
     length = batch.mask.sum(-1).clamp(min=1)
     share = (clipped != log_ratio).sum(-1) / length
-    return Terms(-batch.advantage * (clipped.sum(-1) / length).exp(), metrics={"clip_fraction": share})
+    return Terms(-advantage * (clipped.sum(-1) / length).exp(), metrics={"clip_fraction": share})

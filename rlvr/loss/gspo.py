@@ -18,12 +18,11 @@ def gspo(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high:
     A: one advantage per response. metrics, [B]: "clip_fraction" as in `rlvr.loss.grpo`; "sequence_ratio" s.
     Raises ValueError for an advantage per token.
     """
-    if batch.advantage.dim() == 2:
-        raise ValueError("loss=gspo takes one advantage per response and got one per token: pass advantage=grpo.")
+    advantage = batch.response_advantage("gspo")
     length = batch.mask.sum(-1).clamp(min=1)
     log_ratio = batch.log_ratio(policy.logp).sum(-1) / length
     ratio = log_ratio.clamp(-20, 20).exp()
-    plain = -batch.advantage * ratio
-    clipped = -batch.advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
+    plain = -advantage * ratio
+    clipped = -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
     metrics = {"clip_fraction": (clipped > plain).float(), "sequence_ratio": ratio.detach()}
     return Terms(torch.maximum(plain, clipped), metrics)

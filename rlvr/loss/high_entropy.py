@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
-import torch
 from annotated_types import Gt, Interval
 from pydantic import NonNegativeFloat
 from torch import Tensor
@@ -50,7 +48,6 @@ def high_entropy(
     metrics: those of the surrogate; "kept" [B, T], 1 for a token that is learned from.
     """
     assert batch.extra is not None
-    terms = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
     is_kept = batch.extra.bool()
-    loss = torch.where(is_kept, terms.loss, 0.0)
-    return replace(terms, loss=loss, metrics={**terms.metrics, "kept": is_kept.float()})
+    return surrogate.without(~is_kept, kept=is_kept.float())

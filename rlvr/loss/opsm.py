@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -29,13 +28,11 @@ def opsm(
     denominator, as in TRL and slime. metrics: those of the surrogate; "masked" [B, T]. Raises ValueError for an
     advantage per token.
     """
-    if batch.advantage.dim() == 2:
-        raise ValueError("loss=opsm takes one advantage per response and got one per token: pass advantage=grpo.")
+    advantage = batch.response_advantage("opsm")
     sampled = batch.logp_old
     if batch.logp_engine is not None:
         sampled = torch.where(batch.logp_engine.isfinite(), batch.logp_engine, sampled)
     left = torch.where(batch.mask, sampled - policy.logp.detach(), 0.0).sum(-1) / batch.mask.sum(-1).clamp(min=1)
-    masked = ((batch.advantage < 0) & (left > delta))[:, None].expand(batch.mask.shape)
-    terms = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-    loss = torch.where(masked, 0.0, terms.loss)
-    return replace(terms, loss=loss, metrics={**terms.metrics, "masked": masked.float()})
+    masked = ((advantage < 0) & (left > delta))[:, None].expand(batch.mask.shape)
+    surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    return surrogate.without(masked, masked=masked.float())

@@ -89,6 +89,14 @@ class Batch:
         advantage = self.advantage if self.advantage.dim() == 2 else self.advantage[:, None]
         return torch.where(self.mask, advantage, 0.0)
 
+    def response_advantage(self, loss: str) -> Tensor:
+        """[B] the advantage of each response. Raises ValueError, with the name of the loss, for one per token."""
+        if self.advantage.dim() == 2:
+            raise ValueError(
+                f"loss={loss} takes one advantage per response and got one per token: pass advantage=grpo."
+            )
+        return self.advantage
+
     def log_ratio(self, logp: Tensor) -> Tensor:
         """[B, T] log π/π_old of each token, logp: [B, T] nats under π. 0 at padding, without gradient."""
         return torch.where(self.mask, logp - self.logp_old, 0.0)
@@ -148,6 +156,12 @@ class Terms:
 
     loss: Tensor  # its gradient is exact even where its value is clamped
     metrics: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+    def without(self, left_out: Tensor, **metrics: Tensor) -> Terms:
+        """The terms with a loss of 0, and no gradient, where `left_out` (bool, of the loss's shape) is true. These
+        still count in every mean. metrics: further ones.
+        """
+        return Terms(torch.where(left_out, 0.0, self.loss), {**self.metrics, **metrics})
 
 
 Loss = Callable[[Policy, Batch], Terms]
