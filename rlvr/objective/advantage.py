@@ -287,9 +287,9 @@ def reinforce_pp_baseline(reward: Tensor, group: Tensor, *, mask: Tensor, over: 
     """
     if over not in ("response", "token"):
         raise ValueError(f"advantage.over={over} is response or token.")
-    centred = _group_statistics(reward, group).centred
     if over == "response":
-        return (centred / (_deviation(centred) + EPSILON)).to(reward.dtype)
+        return batch_std(reward, group, skip_equal=False)
+    centred = _group_statistics(reward, group).centred
     length = mask.sum(-1).double()
     mean = (length * centred).sum() / length.sum().clamp(min=1)
     variance = (length * (centred - mean).square()).sum() / (length.sum() - 1).clamp(min=1)
@@ -302,9 +302,10 @@ def batch_std(reward: Tensor, group: Tensor, *, skip_equal: bool) -> Tensor:
 
     skip_equal: the std is over groups whose rewards are not all equal, which makes it larger.
     """
-    centred = _group_statistics(reward, group).centred
-    counted = centred[_sum(centred.abs(), group) > 0] if skip_equal else centred
-    return (centred / (_deviation(counted) + EPSILON)).to(reward.dtype)
+    stats = _group_statistics(reward, group)
+    counted = stats.centred[_spread(stats, group)] if skip_equal else stats.centred
+    deviation = counted.std() if len(counted) > 1 else 0.0
+    return (stats.centred / (deviation + EPSILON)).to(reward.dtype)
 
 
 @compares_responses
@@ -423,11 +424,6 @@ def _sum(values: Tensor, group: Tensor) -> Tensor:
 
 def _num_groups(group: Tensor) -> int:
     return int(group.max()) + 1 if group.numel() else 0
-
-
-def _deviation(values: Tensor) -> Tensor:
-    """Unbiased standard deviation over all values; 0 for fewer than two."""
-    return values.std() if len(values) > 1 else values.new_zeros(())
 
 
 def _spread(stats: _GroupStatistics, group: Tensor) -> Tensor:
