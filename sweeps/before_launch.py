@@ -16,6 +16,7 @@ from rlvr.config.engine import samples_beside_training
 from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
+from rlvr.config.schema import is_pretrained
 from rlvr.ledger import inputs
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
@@ -78,7 +79,7 @@ def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int
         store.resolve(home(), first["tracker"]["uri"])
     _check_name(planned, ledger, command.registry)
     unread = _unread_lines(planned, command.registry, command.typed)
-    for line in (*unreadable_option_lines(command.registry), *unread):
+    for line in (*unreadable_option_lines(command.registry), *unread, *_default_lr_lines(planned)):
         print(line, file=sys.stderr)
     return on_slurm
 
@@ -143,6 +144,19 @@ def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> li
             if knob in unread and cluster[knob] != registry.as_written(choices, key):
                 unread_words.setdefault(choices["cluster"], {})[word] = None
     return [f"No effect with cluster={option}: {', '.join(of_option)}." for option, of_option in unread_words.items()]
+
+
+def _default_lr_lines(planned: Plan) -> Iterable[str]:
+    """A line for each learning rate that neither the user nor a recipe chose for a pretrained model."""
+    defaults = dict[float, str]()
+    for run in planned.runs:
+        config, choices = run.config, run.config["choices"]
+        if not (_is_typed(run, "lr") or choices.get("paper") or choices.get("study")) and is_pretrained(
+            config["model"]
+        ):
+            defaults[config["lr"]] = "adapters" if config["trainer"]["lora_rank"] else "all weights"
+    for lr, of in defaults.items():
+        yield f"lr={lr:g}: the default for {of} of a pretrained model."
 
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int | None) -> None:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.pairing import TaskAbilities
-from rlvr.config.schema import Choices, Knobs
+from rlvr.config.schema import Choices, Knobs, is_pretrained
 from rlvr.ledger import layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
@@ -59,7 +59,7 @@ def check(config: Knobs) -> None:
             f"have more parameters than what they adapt. Pass trainer.lora_rank={min(16, architecture.hidden)}, for "
             "example, or null to train all weights."
         )
-    if model["_target_"] == "rlvr.model.hub.hub":
+    if is_pretrained(model):
         if model.get("system") is not None and not model.chat:
             raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.get("system"))
@@ -129,7 +129,7 @@ def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     policy = config.get("policy")
     if policy:
         directory, reader = _base_of(Path(policy.path)), f"policy={policy.name}"
-    elif config.model["_target_"] == "rlvr.model.hub.hub":
+    elif is_pretrained(config.model):
         directory, reader = _directory(str(config.model.path)), f"model.path={config.model.path}"
     else:
         return  # made for the task

@@ -19,7 +19,8 @@ Number = int | float
 Place = tuple[str, ...]  # the keys on the way to a value
 
 OTHER = 2**52 + 12345  # a number that nobody types, exact as a float too; further keys get the ones after it
-RESOLVERS = {"default", "rlvr_home", "whose_logp", "oc.select", "oc.env"}  # resolvers that compute nothing with numbers
+# Resolvers that compute nothing with numbers.
+RESOLVERS = {"default", "rlvr_home", "whose_logp", "default_lr", "oc.select", "oc.env"}
 # Numbers that Hydra and Python read alike, in 64 bits.
 _TYPED = re.compile(r"([A-Za-z_][\w.]*)=(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:e[-+]?[0-9]{1,2})?)")
 

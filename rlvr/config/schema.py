@@ -19,6 +19,8 @@ from rlvr.ledger.layout import home
 PACKAGE = Path(__file__).parents[1]
 CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # in a wheel, in a checkout
 
+LR, FULL_LR = 2e-4, 1e-6  # learning rates where none is set; the second of all weights of a pretrained model
+
 Share = Annotated[float, Interval(gt=0, le=1)]
 Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
 Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, scaled logits overflow float32 or become equal
@@ -154,6 +156,7 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=RunConfig)
     OmegaConf.register_new_resolver("default", _default, replace=True)
     OmegaConf.register_new_resolver("whose_logp", _whose_logp, replace=True)
+    OmegaConf.register_new_resolver("default_lr", _default_lr, replace=True)
     OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
 
 
@@ -169,6 +172,17 @@ def _whose_logp(*, _root_: DictConfig) -> str:
     """
     dtypes = {OmegaConf.select(_root_, f"{part}.dtype") for part in ("rollout.engine", "trainer")}
     return "trainer" if dtypes & {"bfloat16", "float16"} else "engine"
+
+
+def is_pretrained(model: Mapping[str, Any]) -> bool:
+    """Whether a `model` is made elsewhere (model=hf), not for the task."""
+    return model.get("_target_") == "rlvr.model.hub.hub"
+
+
+def _default_lr(*, _root_: DictConfig) -> float:
+    """Default of `lr`: that of adapters and of the small models made here destroys all weights of a real one."""
+    model, rank = _root_.get("model"), OmegaConf.select(_root_, "trainer.lora_rank")
+    return FULL_LR if model and is_pretrained(model) and rank is None else LR
 
 
 def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config.schema import as_dict
+from rlvr.config.schema import as_dict, is_pretrained
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.job.exact_policy import exact_policy
 from rlvr.job.handover import Handover
@@ -132,7 +132,8 @@ class TrainingRun:
                     self._save(step, {}, unevaluated=metrics)
                 return False
         self._finish(step, metrics)
-        check_limits(metrics, step, min_entropy=self.config.min_entropy, max_kl=self.config.max_kl)
+        limits = {"min_entropy": self.config.min_entropy, "max_kl": self.config.max_kl}
+        check_limits(metrics, step, **limits, pretrained=is_pretrained(self.config.model))
         return True
 
     def _step(self, step: int) -> dict[str, float]:

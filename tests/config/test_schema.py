@@ -84,3 +84,16 @@ def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss:
     assert config.advantage["_target_"] == f"rlvr.objective.advantage.{advantage}"
     assert choices["advantage"] == advantage
     assert composed(f"loss={loss}", "advantage=rloo")[0].advantage["_target_"] == "rlvr.objective.advantage.rloo"
+
+
+@pytest.mark.parametrize(
+    ("lr", "words"),
+    [
+        (1e-6, ["model=hf", "model.path=a/b"]),
+        (2e-4, ["model=hf", "model.path=a/b", "trainer.lora_rank=16"]),
+        (3e-5, ["model=hf", "model.path=a/b", "lr=3e-5"]),
+        (2e-4, ["model=maze_tiny"]),
+    ],
+)
+def test_the_learning_rate_belongs_to_the_model_unless_it_is_typed(lr: float, words: list[str]) -> None:
+    assert composed(*words)[0].lr == lr
