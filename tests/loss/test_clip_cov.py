@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -11,28 +10,17 @@ import torch
 from rlvr.loss.clip_cov import clip_cov, dropped
 from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Batch, Policy
-from tests.loss import extremes, invariance
+from tests.loss.by_hand import column, gradient
+from tests.loss.test_laws import equipped, usual
 from tests.support.factories import one_token_batch
 
 KNOBS = {"fraction": 0.2, "low": 0.1, "high": 1.0, "clip_low": 1.0, "clip_high": 1.0}
-CLIP_COV = partial(clip_cov, **KNOBS)
-
-
-def noise(batch: Batch) -> torch.Tensor:
-    """Numbers in (0, 1) that name each response token, by its old log-probability."""
-    return torch.where(batch.mask, (batch.logp_old.double() * 7919).frac().abs(), 0.5)
-
-
-def make_case(*, padding: float) -> tuple[Batch, Policy]:
-    batch, policy = invariance.usual(padding=padding)
-    return replace(batch, noise=noise(batch)), policy
 
 
 def line() -> tuple[Batch, Policy]:
     """Five one-token responses; A = ±2, Ā = 0.4, mean logp −3: covariances 1.6·2, 1.6·1, 1.6·0, −2.4·−1, −2.4·−2."""
-    A = torch.tensor([2.0, 2.0, 2.0, -2.0, -2.0], dtype=torch.float64)
-    logp = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0], dtype=torch.float64)[:, None]
-    batch = one_token_batch(5, advantage=A, logp_old=logp, noise=torch.tensor([0.5, 0.3, 0.1, 0.2, 0.4])[:, None])
+    A, logp = column([2.0, 2.0, 2.0, -2.0, -2.0])[:, 0], column([-1.0, -2.0, -3.0, -4.0, -5.0])
+    batch = one_token_batch(5, advantage=A, logp_old=logp, noise=column([0.5, 0.3, 0.1, 0.2, 0.4]))
     return batch, Policy(logp.clone().requires_grad_())
 
 
@@ -62,20 +50,20 @@ def test_a_clipped_token_is_never_chosen() -> None:
 
 
 def test_dropped_tokens_are_zero_without_gradient_and_the_rest_is_the_surrogate() -> None:
-    batch, policy = make_case(padding=0.0)
+    batch, policy = equipped(clip_cov, *usual(padding=0.0))
     gone = dropped(policy, batch, **KNOBS)
     assert int(gone.sum()) == 3  # ⌊16·0.2⌋
-    terms = CLIP_COV(policy, replace(batch, extra=gone))
+    terms = clip_cov(policy, replace(batch, extra=gone), **KNOBS)
     plain = grpo(policy, batch, clip_low=1.0, clip_high=1.0, dual_clip=None)
     assert torch.equal(terms.loss, torch.where(gone, 0.0, plain.loss))
-    (gradient,) = torch.autograd.grad(terms.loss.sum(), policy.logp)
-    assert not gradient[gone].any()
-    assert gradient[batch.mask & ~gone].all()
+    slope = gradient(terms, policy)
+    assert not slope[gone].any()
+    assert slope[batch.mask & ~gone].all()
     assert float(terms.metrics["dropped"].sum()) == 3
 
 
 def test_agrees_with_a_plain_loop() -> None:
-    batch, policy = make_case(padding=0.0)
+    batch, policy = equipped(clip_cov, *usual(padding=0.0))
     assert batch.noise is not None
     tokens = [(b, t) for b in range(6) for t in range(4) if batch.mask[b, t]]
     A = [float(batch.advantage[b]) for b, _ in tokens]
@@ -85,18 +73,3 @@ def test_agrees_with_a_plain_loop() -> None:
     candidates.sort(key=lambda i: float(batch.noise[tokens[i]]))  # type: ignore[index]
     expected = {tokens[i] for i in candidates[: max(int(0.2 * len(tokens)), 1)]}
     assert {(b, t) for b, t in dropped(policy, batch, **KNOBS).nonzero().tolist()} == expected
-
-
-def test_invariances() -> None:
-    invariance.check(CLIP_COV, make=make_case)
-
-
-def test_gradients_are_finite() -> None:
-    extremes.check(CLIP_COV, make=lambda batch, policy: (replace(batch, noise=noise(batch)), policy))
-
-
-@pytest.mark.parametrize("knobs", [{"fraction": 0.0}, {"low": 2.0}])
-def test_impossible_choices_are_errors(knobs: dict[str, float]) -> None:
-    batch, policy = make_case(padding=0.0)
-    with pytest.raises(ValueError, match=r"loss\.fraction=.* loss\.low=.* less than loss\.high=1"):
-        dropped(policy, batch, **{**KNOBS, **knobs})

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from rlvr.loss.gspo import gspo
-from rlvr.objective.batch import Policy
-from tests.loss import extremes, invariance
+from tests.loss.by_hand import check_responses, gradient, responses
 from tests.support.factories import make_batch, make_policy
 
 GSPO = partial(gspo, clip_low=0.1, clip_high=0.2)
@@ -20,60 +19,28 @@ def test_numbers_worked_by_hand() -> None:
     """Bounds 0.9 and 1.2. Row 0: log ratios (0.3, −0.1), s = e^{0.1} = 1.105171, A = 2: −2·s, gradient −2·s/2 a token.
     Row 1: (0.6,), s = e^{0.6}, A = 1: clipped at −1.2, no gradient. Row 2: (−0.4, −0.2), s = e^{−0.3}, A = −1: clipped
     at 0.9. Row 3: (0.5,), A = −3: 3·e^{0.5} stays, for a bad response that became likelier is not clipped."""
-    batch = make_batch(
-        num_groups=1,
-        num_samples=4,
-        num_tokens=2,
-        lengths=[2, 1, 2, 1],
-        dtype=torch.float64,
-        advantage=torch.tensor([2.0, 1.0, -1.0, -3.0], dtype=torch.float64),
-    )
-    ratio = torch.tensor([[0.3, -0.1], [0.6, 7.0], [-0.4, -0.2], [0.5, 7.0]], dtype=torch.float64)
-    policy = make_policy(batch, log_ratio=ratio)
+    batch, policy = responses([2.0, 1.0, -1.0, -3.0], [[0.3, -0.1], [0.6], [-0.4, -0.2], [0.5]])
     terms = GSPO(policy, batch)
     assert terms.loss.tolist() == pytest.approx([-2 * math.exp(0.1), -1.2, 0.9, 3 * math.exp(0.5)])
     assert terms.metrics["clip_fraction"].tolist() == [0, 1, 1, 0]
     assert terms.metrics["sequence_ratio"].tolist() == pytest.approx([math.exp(x) for x in (0.1, 0.6, -0.3, 0.5)])
-    (slope,) = torch.autograd.grad(terms.loss.sum(), policy.logp)
+    slope = gradient(terms, policy)
     assert slope[0].tolist() == pytest.approx([-math.exp(0.1)] * 2)
     assert slope[1:3].tolist() == [[0, 0], [0, 0]]
     assert slope[3].tolist() == pytest.approx([3 * math.exp(0.5), 0])
 
 
 def test_agrees_with_a_plain_loop() -> None:
-    batch = make_batch(num_groups=4, num_samples=4, num_tokens=6, dtype=torch.float64)
-    policy = make_policy(batch)
-    loss = GSPO(policy, batch).loss
-    for b in range(16):
-        n = int(batch.mask[b].sum())
-        s = math.exp(sum(policy.logp[b, t].item() - batch.logp_old[b, t].item() for t in range(n)) / n)
-        A = batch.advantage[b].item()
-        assert loss[b].item() == pytest.approx(-min(A * s, A * min(max(s, 0.9), 1.2)), rel=1e-12)
+    def expected(A: float, log_ratios: list[float]) -> float:
+        s = math.exp(sum(log_ratios) / len(log_ratios))
+        return -min(A * s, A * min(max(s, 0.9), 1.2))
+
+    check_responses(GSPO, expected)
 
 
 def test_on_policy_it_is_the_mean_over_a_responses_tokens() -> None:
     """s = 1: the gradient is −A times the mean of a response's scores: GRPO with seq-mean-token-mean."""
     batch = make_batch(dtype=torch.float64)
     policy = make_policy(batch, log_ratio=0.0)
-    (slope,) = torch.autograd.grad(GSPO(policy, batch).loss.sum(), policy.logp)
     expected = -batch.advantage[:, None] * batch.mask / batch.mask.sum(-1, keepdim=True)
-    torch.testing.assert_close(slope, expected)
-
-
-def test_gradient_agrees_with_differences() -> None:
-    batch = make_batch(dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda logp: GSPO(Policy(logp), batch).loss, make_policy(batch).logp)
-
-
-def test_invariances() -> None:
-    invariance.check(GSPO)
-
-
-def test_gradient_is_finite_at_the_extremes() -> None:
-    extremes.check(GSPO)
-
-
-def test_an_advantage_per_token_is_refused() -> None:
-    batch = make_batch(advantage=torch.zeros(6, 4))
-    with pytest.raises(ValueError, match="loss=gspo takes one advantage per response"):
-        GSPO(make_policy(batch), batch)
+    torch.testing.assert_close(gradient(GSPO(policy, batch), policy), expected)
