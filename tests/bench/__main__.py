@@ -16,31 +16,23 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from tests.bench import adapt
+from tests.bench.row import Row, put_between
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DOCS = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- end -->"
 COLUMNS = ("what", "ours", "peer", "peer's", "ratio", "target", "met")
-Row = dict[str, Any]
 
 
 def names() -> list[str]:
-    """Files that define `rows(*, quick)` or have a function in adapt.py."""
-    files = HERE.glob("[a-z]*.py")
-    return sorted(p.stem for p in files if hasattr(adapt, p.stem) or "\ndef rows(*, quick" in p.read_text())
-
-
-def rows_of(name: str, *, quick: bool) -> Iterable[Row]:
-    adapted = getattr(adapt, name, None)
-    return adapted(quick=quick) if adapted else importlib.import_module(f"tests.bench.{name}").rows(quick=quick)
+    """Files that define `rows(*, quick)`."""
+    return sorted(path.stem for path in HERE.glob("[a-z]*.py") if "\ndef rows(*, quick" in path.read_text())
 
 
 def machine() -> Row:
@@ -85,7 +77,7 @@ def busy_elsewhere_s() -> float:
 def child(name: str, *, quick: bool) -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # all else that is printed goes to standard error
-    for row in rows_of(name, quick=quick):
+    for row in importlib.import_module(f"tests.bench.{name}").rows(quick=quick):
         print(json.dumps(row), file=out)
 
 
@@ -118,10 +110,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def write_docs(rows: Sequence[Row]) -> None:
-    text = DOCS.read_text()
-    before, old_and_after = text.split(BEGIN)
-    _, after = old_and_after.split(END)
-    DOCS.write_text(f"{before}{BEGIN}{headline(rows)}\n\n{table(rows)}\n{END}{after}")
+    put_between(DOCS, BEGIN, END, f"{headline(rows)}\n\n{table(rows)}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
@@ -20,19 +19,17 @@ from rlvr.config.overrides import parse
 from rlvr.ledger.identity import run_id
 from sweeps import grid
 from sweeps.plan import Plan, plan
+from tests.bench.row import Row, row
 
 # 5 · 4 · 10 · 5 · 10 = 10,000 points
 AXES = [
-    "loss=grpo,dapo,dr_grpo,rloo,pacs",
-    "rollout.samples=4,8,16,32",
-    "trainer.kl=0,1e-4,1e-3,1e-2,1e-1",
-    "lr=1e-5,2e-5,5e-5,1e-4,2e-4,3e-4,4e-4,5e-4,1e-3,2e-3",
-    "seed=range(10)",
+    *("loss=grpo,dapo,dr_grpo,rloo,pacs", "rollout.samples=4,8,16,32", "trainer.kl=0,1e-4,1e-3,1e-2,1e-1"),
+    *("lr=1e-5,2e-5,5e-5,1e-4,2e-4,3e-4,4e-4,5e-4,1e-3,2e-3", "seed=range(10)"),
 ]
 LIMIT_S, SAMPLE = 90.0, 20
 
 
-def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
+def rows(*, quick: bool) -> Iterator[Row]:
     """Seconds of one core for all points, beside the limit; and for one point, beside composing it in full."""
     axes = [*AXES[:3], "lr=1e-4", "seed=0"] if quick else AXES
     with composing():
@@ -45,24 +42,9 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
         seconds = time.process_time() - began
         full = _full_s(points, sweep_plan)
     count = len(sweep_plan.runs)
-    yield {
-        "name": f"expansion of {count:,} points",
-        "value": seconds,
-        "unit": "core s",
-        "peer": "limit",
-        "peer_value": LIMIT_S,
-        "ratio": LIMIT_S / seconds,
-        "target": 1.0,
-    }
-    yield {
-        "name": "expansion of a point",
-        "value": 1e3 * seconds / count,
-        "unit": "core ms",
-        "peer": "a full compose",
-        "peer_value": 1e3 * full,
-        "ratio": full * count / seconds,
-        "target": None,
-    }
+    yield row(f"expansion of {count:,} points", seconds, "core s", "limit", LIMIT_S, smaller=True, target=1.0)
+    of_point, unit = 1e3 * seconds / count, "core ms"
+    yield row("expansion of a point", of_point, unit, "a full compose", 1e3 * full, smaller=True)
 
 
 def _full_s(points: Points, sweep_plan: Plan) -> float:

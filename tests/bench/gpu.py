@@ -62,34 +62,17 @@ from tests.bench.train import gemm_rate, linear_flops, make_trainer, median_s, r
 from tests.support import fake_cuda
 
 # Qwen2.5-1.5B and Qwen2.5-7B, also the sizes of DeepSeek-R1's distillations; and one for a CPU.
+SHAPE = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("vocab_size", "tie_word_embeddings"),
+)
 MODELS: dict[str, dict[str, Any]] = {
-    "1.5b": {
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-    "7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-    },
-    "tiny": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 64,
-        "tie_word_embeddings": True,
-    },
+    name: dict(zip(SHAPE, shape, strict=True))
+    for name, shape in {
+        "1.5b": (1536, 8960, 28, 12, 2, 151936, True),
+        "7b": (3584, 18944, 28, 28, 4, 152064, False),
+        "tiny": (32, 64, 2, 4, 2, 64, True),
+    }.items()
 }
 FITS = 0.85  # largest share of the memory by the estimate, which is meant to be right within a fifth
 TOKEN_BUDGET = 16384  # of conf/trainer/fsdp.yaml
@@ -98,6 +81,21 @@ SMALL = 256  # rows of the matrices that are compared with the tiny model
 ON_FAKE_GPU = os.environ.get("RLVR_BENCH_FAKE") == "1"  # whether this process runs on the fake GPU
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 Row = dict[str, Any]
+
+
+def measurement(
+    name: str,
+    layers: int,
+    value: float | None,
+    unit: str,
+    peer: str,
+    peer_value: float | None,
+    share: float | None,
+    peak_gb: float | None = None,
+    **more: Any,
+) -> Row:
+    about = {"name": name, "layers": layers, "value": value, "unit": unit, "peer": peer, "peer_value": peer_value}
+    return {**about, "share": share, "peak_gb": peak_gb, **more}
 
 
 def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device) -> Qwen2ForCausalLM:
@@ -182,20 +180,11 @@ def train(
     ]
     seconds = statistics.median(s for _, s in pairs)
     held = peak_gb(lambda: trainer.learn(batch), device)
-    return {
-        "name": "training",
-        "layers": layers,
-        "value": read / seconds,
-        "unit": "tokens/s",
-        "peer": "square matrix product, TFLOP/s",
-        "peer_value": statistics.median(r for r, _ in pairs) / 1e12,
-        "share": statistics.median(work / s / r for r, s in pairs),
-        "peak_gb": held,
-        "first_s": first_s,
-        "packed": trainer.packer.packing,
-        "varlen": trainer.packer.varlen,
-        "compiled": trainer.knobs.compiles(device, packed=trainer.packer.packing),
-    }
+    rate, share = statistics.median(r for r, _ in pairs), statistics.median(work / s / r for r, s in pairs)
+    about = {"first_s": first_s, "packed": trainer.packer.packing, "varlen": trainer.packer.varlen}
+    about |= {"compiled": trainer.knobs.compiles(device, packed=trainer.packer.packing)}
+    peer = "square matrix product, TFLOP/s"
+    return measurement("training", layers, read / seconds, "tokens/s", peer, rate / 1e12, share, held, **about)
 
 
 def train_compiled(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
@@ -220,16 +209,8 @@ def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Ro
         whole = peak_gb(lambda: work(tokens * shape["vocab_size"]), device)
     except torch.OutOfMemoryError:
         whole = None
-    return {
-        "name": "peak memory of log-probabilities",
-        "layers": 0,
-        "value": chunked,
-        "unit": "GiB",
-        "peer": "all logits at once",
-        "peer_value": whole,
-        "share": chunked / whole if chunked and whole else None,
-        "peak_gb": chunked,
-    }
+    name, share = "peak memory of log-probabilities", chunked / whole if chunked and whole else None
+    return measurement(name, 0, chunked, "GiB", "all logits at once", whole, share, chunked)
 
 
 def bytes_read(model: Qwen2ForCausalLM) -> int:
@@ -251,16 +232,8 @@ def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> 
     held = peak_gb(lambda: engine.generate(requests, sampling), device)  # it also warms up
     seconds = median_s(lambda: engine.generate(requests, sampling), device, REPEATS, warm=False)
     speed, bandwidth = 64 * sampling.max_tokens / seconds, copy_rate(name, device)
-    return {
-        "name": "native decoding",
-        "layers": layers,
-        "value": speed,
-        "unit": "tokens/s",
-        "peer": "copy within memory, GB/s",
-        "peer_value": bandwidth / 1e9,
-        "share": speed / (64 * bandwidth / weights),
-        "peak_gb": held,
-    }
+    peer, share = "copy within memory, GB/s", speed / (64 * bandwidth / weights)
+    return measurement("native decoding", layers, speed, "tokens/s", peer, bandwidth / 1e9, share, held)
 
 
 def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
@@ -291,16 +264,9 @@ def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, py
         engine.within_gpu = False
         through_memory_s = median_s(hand_over, device, REPEATS)
         engine.close()
-    return {
-        "name": "weights to vLLM",
-        "layers": model.config.num_hidden_layers,
-        "value": within_gpu_s,
-        "unit": "s",
-        "peer": "through main memory",
-        "peer_value": through_memory_s,
-        "share": within_gpu_s / through_memory_s,
-        "peak_gb": None,
-    }
+    peer, share = "through main memory", within_gpu_s / through_memory_s
+    layers = model.config.num_hidden_layers
+    return measurement("weights to vLLM", layers, within_gpu_s, "s", peer, through_memory_s, share)
 
 
 def step(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
@@ -309,15 +275,8 @@ def step(name: str, tokens: int, layers: int | None, device: torch.device, *, py
     gpu = next((known for known in DEVICES if known != "cpu" and known in shown), "h100")
     layers = layers or fitting(name, setting(tokens, gpu), memory_bytes(device))
     result = lad_step(make(name, layers, torch.bfloat16, device).cpu(), tokens, gpu, python=python)
-    return {
-        "name": "a step of LAD",
-        "layers": layers,
-        "unit": "s",
-        "peer": f"the cost model, {gpu}",
-        "share": result["peer_value"] / result["value"],
-        "peak_gb": None,
-        **result,
-    }
+    share = result["peer_value"] / result["value"]
+    return measurement("a step of LAD", layers, unit="s", peer=f"the cost model, {gpu}", share=share, **result)
 
 
 def copy_rate(name: str, device: torch.device) -> float:
@@ -329,12 +288,7 @@ def copy_rate(name: str, device: torch.device) -> float:
 
 
 KINDS: dict[str, Callable[..., Row]] = {
-    "train": train,
-    "train_compiled": train_compiled,
-    "logp": logp,
-    "decode": decode,
-    "sync": sync,
-    "step": step,
+    made.__name__: made for made in (train, train_compiled, logp, decode, sync, step)
 }
 ON_A_CPU = ("train", "logp", "decode")
 WITH_VLLM = ("sync", "step")
@@ -359,11 +313,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, help="layers of the model; default: all, or as many as can be trained")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--python", help="Python of an environment with vLLM, for sync and step; default: this one")
-    parser.add_argument(
-        "--fake",
-        action="store_true",
-        help="run on a fake GPU, by default with the tiny model and 64 tokens: no value is reported",
-    )
+    fake_help = "run on a fake GPU, by default with the tiny model and 64 tokens: no value is reported"
+    parser.add_argument("--fake", action="store_true", help=fake_help)
     options = parser.parse_args(arguments)
     fake = options.fake or ON_FAKE_GPU
     options.model = options.model or (["tiny"] if fake else ["1.5b", "7b"])
@@ -442,20 +393,9 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
 
 def words(kind: str, models: Sequence[str], options: argparse.Namespace) -> list[str]:
     """The words of a command after `python -m`."""
-    named = [word for model in models for word in ("--model", model)]
-    layers = [] if options.layers is None else ["--layers", str(options.layers)]
-    python = [] if options.python is None else ["--python", options.python]
-    return [
-        "tests.bench.gpu",
-        kind,
-        *named,
-        "--tokens",
-        str(options.tokens),
-        *layers,
-        *python,
-        "--device",
-        options.device,
-    ]
+    shared = ((name, getattr(options, name)) for name in ("tokens", "layers", "python", "device"))
+    pairs = [*(("model", model) for model in models), *shared]
+    return ["tests.bench.gpu", kind, *(word for k, v in pairs if v is not None for word in (f"--{k}", str(v)))]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 
 from rlvr.task.verify.pool import Pool, niceness_for
 from tests.bench.__main__ import machine
+from tests.bench.row import put_between
 from tests.task.verify import hostile
 
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -62,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(KINDS):
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(KINDS)}")
-    lines = [
-        "| hostile answer | outcome | seconds (median, most) | honest answers | trainer |",
-        "|---|---|---|---|---|",
-    ]
+    head = "| hostile answer | outcome | seconds (median, most) | honest answers | trainer |"
+    lines = [head, "|---|---|---|---|---|"]
     print(*lines, sep="\n", flush=True)
     with trainer() as hashed, counting("honest", {"honest": HONEST}, workers=1) as honest:
         for name in options.names or KINDS:
@@ -115,11 +114,8 @@ def counting(name: str, programs: dict[str, str], *, workers: int) -> Iterator[C
             n += workers
 
     with contextlib.ExitStack() as stack:
-        limits: dict[str, Any] = {
-            "timeout_s": TIMEOUT_S,
-            "memory_gb": MEMORY_GB,
-            "nice": niceness_for(HOSTILE_WORKERS + 1),
-        }
+        nice = niceness_for(HOSTILE_WORKERS + 1)
+        limits: dict[str, Any] = {"timeout_s": TIMEOUT_S, "memory_gb": MEMORY_GB, "nice": nice}
         pools = [stack.enter_context(Pool("rlvr.task.verify.program", workers=1, **limits)) for _ in range(workers)]
         for pool in pools:
             pool.ask([{"program": HONEST, "tests": SUM, "cpu_s": CPU_S}])
@@ -172,11 +168,9 @@ def train(done: Synchronized[int], stop: Synchronized[bool]) -> None:
 
 
 def write(lines: Sequence[str]) -> None:
-    text = DOCS.read_text()
-    before, old_and_after = text.split(BEGIN)
     on = machine()
     caption = f"Measured on {on['cores']} cores of {on['cpu']} with `cpu_s={CPU_S}`, `memory_gb={MEMORY_GB}`."
-    DOCS.write_text(f"{before}{BEGIN}" + "\n".join(lines) + f"\n\n{caption}\n{END}{old_and_after.split(END, 1)[1]}")
+    put_between(DOCS, BEGIN, END, "\n".join(lines) + f"\n\n{caption}\n")
 
 
 if __name__ == "__main__":

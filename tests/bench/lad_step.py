@@ -79,31 +79,15 @@ def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictC
     problems = directory / "problems.jsonl"
     lines = [{"problem": " ".join(string.ascii_lowercase[at:]), "answer": str(at)} for at in range(PROMPTS)]
     problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = [
-        "paper=lad_math",
-        f"model.path={directory / 'model'}",
-        "model.chat=false",  # random weights have no template
-        f"task.train={problems}",
+    words = [  # random weights have no template, and no response is right
+        *("paper=lad_math", f"model.path={directory / 'model'}", "model.chat=false", "rollout.dynamic_sampling=none"),
         *(f"~task.test.{name}" for name in BENCHMARKS[1:]),
-        f"task.test.{BENCHMARKS[0]}={problems}",
-        "task.template='{problem}'",
-        f"rollout.prompts={PROMPTS}",
-        f"rollout.max_tokens={tokens}",
-        "rollout.dynamic_sampling=none",  # no response is right
-        "rollout.overdraw=null",
-        f"rollout.engine.python={python or 'null'}",
-        "rollout.engine.max_cache_gb=16",
-        f"steps={STEPS}",
-        f"evaluation.every={STEPS}",
-        "evaluation.problems=1",
-        "evaluation.samples=1",
-        "evaluation.k=[1]",
-        "checkpoint.every=100",
-        "checkpoint.minutes=null",
-        "cluster.gpus=1",
-        "cluster.ranks=1",
-        f"cluster.gpu={gpu}",
-        "tracker=none",
+        *(f"task.train={problems}", f"task.test.{BENCHMARKS[0]}={problems}", "task.template='{problem}'"),
+        *(f"rollout.prompts={PROMPTS}", f"rollout.max_tokens={tokens}", "rollout.overdraw=null"),
+        *(f"rollout.engine.python={python or 'null'}", "rollout.engine.max_cache_gb=16", f"steps={STEPS}"),
+        *(f"evaluation.every={STEPS}", "evaluation.problems=1", "evaluation.samples=1", "evaluation.k=[1]"),
+        *("checkpoint.every=100", "checkpoint.minutes=null", "tracker=none"),
+        *("cluster.gpus=1", "cluster.ranks=1", f"cluster.gpu={gpu}"),
     ]
     with composing():
         return OmegaConf.create(frozen_config(compose("run", words), {}))

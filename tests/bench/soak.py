@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.bench.__main__ import machine
+from tests.bench.row import put_between
 from tests.slurm.place import BANDIT, Place
 from tests.tracker.places import Server
 
@@ -55,7 +56,7 @@ SILENT = ("time/", "throughput/")  # prefixes of metrics that differ between any
 class Fault:
     """One kind of fault: how often it happened, and to which runs."""
 
-    strike: Callable[[Soak], str | None]  # returns the run that was struck, "" for none in particular, None: no target
+    strike: Strike
     times: int = 0
     struck: Counter[str] = field(default_factory=Counter)
 
@@ -106,10 +107,6 @@ class Soak:
                     candidates.append(process)
         return candidates
 
-    def any_file(self, pattern: str) -> Path | None:
-        candidates = sorted(self.place.home.glob(pattern))
-        return self.random.choice(candidates) if candidates else None
-
     def tear(self, path: Path) -> None:
         """Cut the file somewhere, in place, as after a crash of the machine during a careless write."""
         size = path.stat().st_size
@@ -123,21 +120,58 @@ class Soak:
             path.write_bytes(data)
 
 
-def kill_run(soak: Soak) -> str | None:
-    if (target := soak.at_work()) is None:
-        return None
-    target[1].kill()
-    return target[0].name
+Strike = Callable[[Soak], str | None]  # returns the run that was struck, "" for none in particular, None: no target
 
 
-def kill_supervisor(soak: Soak) -> str | None:
-    if (target := soak.at_work()) is None:
-        return None
-    for parent in target[1].parents():
-        if "sweeps.slurm.job_of_runs" in parent.cmdline():
-            parent.kill()
-            return target[0].name
-    return None
+def at_a_run(strike: Callable[[Soak, Path, psutil.Process], bool]) -> Strike:
+    """A fault of a run at work. strike: by the run's directory and its process; False: it is no target."""
+
+    def of_any(soak: Soak) -> str | None:
+        target = soak.at_work()
+        return target[0].name if target is not None and strike(soak, *target) else None
+
+    return of_any
+
+
+@at_a_run
+def kill_run(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    process.kill()
+    return True
+
+
+@at_a_run
+def kill_supervisor(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    supervisors = [parent for parent in process.parents() if "sweeps.slurm.job_of_runs" in parent.cmdline()]
+    for supervisor in supervisors[:1]:
+        supervisor.kill()
+    return bool(supervisors)
+
+
+@at_a_run
+def preempt(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    process.terminate()
+    return True
+
+
+@at_a_run
+def flip_checkpoint(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    """The run is killed too, so that it reads the checkpoint."""
+    files = [path for path in layout.checkpoints(run_dir).glob("step-*/*") if path.is_file()]
+    if files:
+        process.kill()
+        soak.flip(soak.random.choice(files))
+    return bool(files)
+
+
+@at_a_run
+def tear_journal(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    """The run is killed first: a crash does not cut a file that a living process has open."""
+    if not layout.journal(run_dir).exists():
+        return False
+    process.kill()
+    process.wait(10)
+    soak.tear(layout.journal(run_dir))
+    return True
 
 
 def kill_launch(soak: Soak) -> str | None:
@@ -167,7 +201,7 @@ def kill_shipper(soak: Soak) -> str | None:
     return "" if shippers else None
 
 
-def kill_server(soak: Soak) -> str | None:
+def kill_server(soak: Soak) -> str:
     """It is restarted after a moment on the same port."""
     soak.server.kill()
     time.sleep(soak.random.uniform(*PAUSE_S))
@@ -175,53 +209,23 @@ def kill_server(soak: Soak) -> str | None:
     return ""
 
 
-def preempt(soak: Soak) -> str | None:
-    if (target := soak.at_work()) is None:
-        return None
-    os.kill(target[1].pid, signal.SIGTERM)
-    return target[0].name
+def remove_mlflow(soak: Soak) -> str:
+    layout.mlflow_database(soak.place.home).unlink(missing_ok=True)
+    return ""
 
 
-def flip_checkpoint(soak: Soak) -> str | None:
-    """The run is killed too, so that it reads the checkpoint."""
-    if (target := soak.at_work()) is None:
-        return None
-    files = [path for path in layout.checkpoints(target[0]).glob("step-*/*") if path.is_file()]
-    if not files:
-        return None
-    target[1].kill()
-    soak.flip(soak.random.choice(files))
-    return target[0].name
-
-
-def tear_journal(soak: Soak) -> str | None:
-    """The run is killed first: a crash does not cut a file that a living process has open."""
-    if (target := soak.at_work()) is None or not layout.journal(target[0]).exists():
-        return None
-    target[1].kill()
-    target[1].wait(10)
-    soak.tear(layout.journal(target[0]))
-    return target[0].name
-
-
-def tear(name: str) -> Callable[[Soak], str | None]:
+def tear(pattern: str) -> Strike:
     def strike(soak: Soak) -> str | None:
-        path = soak.any_file(name)
-        if path is None:
+        paths = sorted(soak.place.home.glob(pattern))
+        if not paths:
             return None
-        soak.tear(path)
-        return path.parent.name if path.name in ("run.json", "config.yaml", "mlflow.json", "stages.json") else ""
+        soak.tear(path := soak.random.choice(paths))
+        return path.parent.name if path.parent.parent.name == "runs" else ""
 
     return strike
 
 
-def remove_mlflow(soak: Soak) -> str | None:
-    path = layout.mlflow_database(soak.place.home)
-    path.unlink(missing_ok=True)
-    return ""
-
-
-def kill_daemon(kind: str) -> Callable[[Soak], str | None]:
+def kill_daemon(kind: str) -> Strike:
     def strike(soak: Soak) -> str | None:
         candidates = processes.daemons(soak.place.cluster.root, kind)
         if not candidates:
@@ -240,7 +244,7 @@ def kill_daemon(kind: str) -> Callable[[Soak], str | None]:
     return strike
 
 
-FAULTS: dict[str, Callable[[Soak], str | None]] = {
+FAULTS: dict[str, Strike] = {
     "kill -9 of a run": kill_run,
     "kill -9 of a run's supervisor": kill_supervisor,
     "SIGTERM to a run": preempt,
@@ -267,10 +271,9 @@ FAULTS: dict[str, Callable[[Soak], str | None]] = {
 
 def metrics_of(run_dir: Path) -> dict[tuple[int, str], float]:
     """Every metric that is not a time, by step and name."""
-    follower = journal.Follower(layout.journal(run_dir))
     return {
         (record.step, name): value
-        for record in follower.all()
+        for record in journal.Follower(layout.journal(run_dir)).all()
         for name, value in record.metrics.items()
         if not name.startswith(SILENT)
     }
@@ -285,16 +288,12 @@ def stored(database: Path, run_id: str) -> Counter[tuple[int, str]]:
     """Number of rows that MLflow has for each step and metric of a run, in MLflow runs that are not deleted."""
     if not database.exists():
         return Counter()
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        rows = connection.execute(
-            "select m.step, m.key from metrics m join runs r using (run_uuid) join tags t using (run_uuid) "
-            "where t.key = 'rlvr.run_id' and t.value = ? and r.lifecycle_stage = 'active'",
-            [run_id],
-        ).fetchall()
-    finally:
-        connection.close()
-    return Counter((step, key) for step, key in rows)
+    text = (
+        "select m.step, m.key from metrics m join runs r using (run_uuid) join tags t using (run_uuid) "
+        "where t.key = 'rlvr.run_id' and t.value = ? and r.lifecycle_stage = 'active'"
+    )
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return Counter((step, key) for step, key in connection.execute(text, [run_id]))
 
 
 @dataclass
@@ -378,24 +377,16 @@ def cause_faults(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
 def table(faults: dict[str, Fault], harms: dict[str, Harm]) -> str:
     """A row for each kind of fault, with the harm to the runs that it struck, whichever fault caused the harm."""
     head = "| fault | times | runs lost | rows lost | rows doubled | wrong numbers |\n|---|---|---|---|---|---|\n"
-    lines: list[str] = []
-    everything = list(harms.values())
+    everything, total = list(harms.values()), sum(fault.times for fault in faults.values())
     for name, fault in faults.items():
         of = everything if "" in fault.struck else [harms[run_id] for run_id in fault.struck if run_id in harms]
-        lines.append(_row(name, fault.times, of))
-    lines.append(_row("**all together**", sum(fault.times for fault in faults.values()), everything))
-    return head + "\n".join(lines) + "\n"
+        head += _row(name, fault.times, of)
+    return head + _row("**all together**", total, everything)
 
 
 def _row(name: str, times: int, of: Sequence[Harm]) -> str:
     sums = [sum(h.lost for h in of), sum(h.rows_lost for h in of), sum(h.rows_doubled for h in of)]
-    return "| " + " | ".join(map(str, [name, times, *sums, sum(h.wrong for h in of)])) + " |"
-
-
-def write_docs(text: str) -> None:
-    content = DOCS.read_text()
-    begin, end = content.index(BEGIN) + len(BEGIN), content.index(END)
-    DOCS.write_text(content[:begin] + text + content[end:])
+    return "| " + " | ".join(map(str, [name, times, *sums, sum(h.wrong for h in of)])) + " |\n"
 
 
 def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
@@ -417,12 +408,9 @@ def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int
         if harm or harm.explained:
             print(run_id, harm, soak.ledger.state(run_id).message, flush=True)
     explained = sum(harm.explained for harm in harms.values())
-    about = machine()
-    text = (
-        f"`python -m tests.bench.soak --minutes {minutes:g} --seed {seed}`, {about['cores']} cores: {len(harms)} runs, "
-    )
-    text += f"of which {explained} did not finish and say why.\n\n{table(faults, harms)}"
-    return text, any(harms.values())
+    command, cores = f"python -m tests.bench.soak --minutes {minutes:g} --seed {seed}", machine()["cores"]
+    text = f"`{command}`, {cores} cores: {len(harms)} runs, of which {explained} did not finish and say why."
+    return f"{text}\n\n{table(faults, harms)}", any(harms.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -445,7 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         local.down(root / "c")
     print(text)
     if options.write_docs:
-        write_docs(text)
+        put_between(DOCS, BEGIN, END, text)
     if not harmed:
         shutil.rmtree(root)
     else:

@@ -9,30 +9,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rlvr.ledger import layout
+from tests.bench.row import Row, row
 
 TARGET = 1 / 1.5  # a run may take half as long again
 REPETITIONS = 5  # the least busy one of each counts
 LIMIT = (sys.executable, "-c", "import torch, transformers")
 OVERRIDES = (
-    "steps=1",
-    "loss=grpo",
-    "task.size=5",
-    "task.test_problems=4",
-    "model.steps=20",
-    "rollout.prompts=2",
-    "rollout.samples=2",
-    "rollout.dynamic_sampling=none",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "cluster=local",
-    "tracker=none",
+    *("steps=1", "loss=grpo", "task.size=5", "task.test_problems=4", "model.steps=20", "rollout.prompts=2"),
+    *("rollout.samples=2", "rollout.dynamic_sampling=none", "evaluation.samples=1", "evaluation.k=[1]"),
+    *("cluster=local", "tracker=none"),
 )
 
 
-def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
+def rows(*, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"RLVR_HOME": home}
         subprocess.run([sys.executable, "-m", "rlvr.run", *OVERRIDES], check=True, env=environment)
@@ -47,16 +38,8 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
                 path.write_bytes(content)
             runs.append(cpu_s((sys.executable, "-P", "-m", "rlvr.job", str(run_dir)), environment))
             imports.append(cpu_s(LIMIT, environment))
-    ours, limit = min(runs), min(imports)
-    yield {
-        "name": "start of a run, to the end of its only step (CPU seconds)",
-        "value": ours,
-        "unit": "s",
-        "peer": "import torch, transformers",
-        "peer_value": limit,
-        "ratio": limit / ours,
-        "target": TARGET,
-    }
+    name, peer = "start of a run, to the end of its only step (CPU seconds)", "import torch, transformers"
+    yield row(name, min(runs), "s", peer, min(imports), smaller=True, target=TARGET)
 
 
 def cpu_s(command: Sequence[str], environment: dict[str, str]) -> float:

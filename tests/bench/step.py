@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from rlvr.trainer import distributed
 from rlvr.trainer.collate import collate, decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
+from tests.bench.row import Row, in_turn, row
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-trl"
@@ -82,18 +82,10 @@ class Parity:
 def composed(work: Work, dtype: str) -> DictConfig:
     """A user's config for this work; all that TRL does not compute is off."""
     overrides = [
-        "loss=grpo",
-        "model=maze_3m",
-        "lr=1e-5",
-        f"rollout.prompts={work.prompts}",
-        f"rollout.samples={work.samples}",
-        f"rollout.max_tokens={work.new_tokens}",
-        "rollout.dynamic_sampling=none",
-        f"rollout.engine.dtype={dtype}",
-        "rollout.logp_old=engine",
-        "trainer.updates=1",
-        f"trainer.dtype={dtype}",
-        "trainer.base_kl=false",
+        *("loss=grpo", "model=maze_3m", "lr=1e-5", f"rollout.prompts={work.prompts}"),
+        *(f"rollout.samples={work.samples}", f"rollout.max_tokens={work.new_tokens}"),
+        *("rollout.dynamic_sampling=none", f"rollout.engine.dtype={dtype}", "rollout.logp_old=engine"),
+        *("trainer.updates=1", f"trainer.dtype={dtype}", "trainer.base_kl=false"),
     ]
     with composing():
         return compose("run", overrides)
@@ -149,29 +141,11 @@ class Peer:
     def __init__(self, directory: Path, work: Work, precision: str, micro_batch: int) -> None:
         self.name = f"TRL GRPOTrainer, {precision}, micro-batch {micro_batch}"
         self.log = directory / f"trl-{precision}-{micro_batch}.log"
-        command = [
-            ENVIRONMENT / "bin/python",
-            "-P",  # else `import vllm` would find tests/bench/vllm.py
-            Path(__file__).with_name("trl_peer.py"),
-            directory,
-            "--precision",
-            precision,
-            "--micro-batch",
-            micro_batch,
-            "--prompts",
-            work.prompts,
-            "--samples",
-            work.samples,
-            "--new-tokens",
-            work.new_tokens,
-            "--warmup",
-            0,
-            "--steps",
-            1 + work.rounds,
-            "--threads",
-            torch.get_num_threads(),
-            "--wait",
-        ]
+        options = {"precision": precision, "micro-batch": micro_batch, "prompts": work.prompts, "samples": work.samples}
+        options |= {"new-tokens": work.new_tokens, "steps": 1 + work.rounds, "threads": torch.get_num_threads()}
+        # -P: else `import vllm` would find tests/bench/vllm.py.
+        command = [ENVIRONMENT / "bin/python", "-P", Path(__file__).with_name("trl_peer.py"), directory]
+        command += [f"--{name}={value}" for name, value in options.items()]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 list(map(str, command)),
@@ -218,21 +192,15 @@ def make_environment() -> bool:
 
 def measure(work: Work, peers: Sequence[tuple[str, int]]) -> tuple[dict[str, float], dict[str, float]]:
     """Median seconds per step of our precisions and of TRL's settings, one step of each in turn."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         save_model(Path(folder), work)
-        started = [Peer(Path(folder), work, *setting) for setting in peers]
-        try:
-            steps: dict[str, Callable[[], float]] = {d: ours(Path(folder), work, d) for d in ("float32", "bfloat16")}
-            sides = steps | {peer.name: peer for peer in started}
-            turns = [{name: step() for name, step in sides.items()} for _ in range(1 + work.rounds)][1:]
-        finally:
-            for peer in started:
-                peer.close()
-    median = {name: statistics.median(turn[name] for turn in turns) for name in sides}
+        started = [stack.enter_context(contextlib.closing(Peer(Path(folder), work, *setting))) for setting in peers]
+        steps: dict[str, Callable[[], float]] = {d: ours(Path(folder), work, d) for d in ("float32", "bfloat16")}
+        median = in_turn(steps | {peer.name: peer for peer in started}, work.rounds)
     return {d: median[d] for d in steps}, {p.name: median[p.name] for p in started}
 
 
-def rows(*, quick: bool = False) -> Iterator[dict[str, object]]:
+def rows(*, quick: bool) -> Iterator[Row]:
     """float32 beside TRL's best float32 setting, bfloat16 beside TRL's best setting of all."""
     work = Work(prompts=2, samples=4, new_tokens=4, rounds=1) if quick else Work()
     ours_s, peers_s = measure(work, PEERS if not quick and make_environment() else ())
@@ -240,13 +208,6 @@ def rows(*, quick: bool = False) -> Iterator[dict[str, object]]:
         print(f"{name}: {seconds:.2f} s", file=sys.stderr)
     for dtype, seconds in ours_s.items():
         settings = [name for name in peers_s if dtype != "float32" or "float32" in name]
-        best = min(settings, key=lambda name: peers_s[name], default=None)
-        yield {
-            "name": f"training step, {dtype}",
-            "value": seconds,
-            "unit": "s",
-            "peer": best or "TRL is not available",
-            "peer_value": peers_s[best] if best else None,
-            "ratio": peers_s[best] / seconds if best else None,
-            "target": TARGET,
-        }
+        best = min(settings, key=lambda name: peers_s[name], default="TRL is not available")
+        name = f"training step, {dtype}"
+        yield row(name, seconds, "s", best, peers_s.get(best), smaller=True, target=TARGET)

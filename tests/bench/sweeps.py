@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
@@ -24,27 +23,14 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle
 from slurm.local_cluster.settings import Settings
+from tests.bench.row import Row, row, timed
+from tests.support.words import BANDIT
 
 RUNS, LIMIT_S, REPEATS = 1000, 1.0, 5
-BANDIT = [
-    "-m",
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "loss=reinforce",
-    "rollout.prompts=1",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "steps=3",
-    "evaluation.every=3",
-    "tracker=none",
-    "cluster.report=false",
-]
+WORDS = ["-m", *BANDIT, "loss=reinforce", "steps=3", "evaluation.every=3", "tracker=none", "cluster.report=false"]
 
 
-def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
+def rows(*, quick: bool) -> Iterator[Row]:
     """Milliseconds per submitted run, seconds of `sweeps status`, seconds to the first step."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -64,76 +50,47 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
             yield _first_step(home, environment)
 
 
-def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> Iterator[Row]:
     """The time of one job array, from its record to its job number; and of the whole command, which plans, checks,
     records and submits.
     """
     local.client(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
-    launch_s = _seconds(lambda: _run(home, environment, "-m", "rlvr.run", *BANDIT, f"seed=range({RUNS})"))
+    launch_s = timed(lambda: _run(home, environment, "-m", "rlvr.run", *WORDS, f"seed=range({RUNS})"))()
     (script,) = home.glob("runs/submissions/*/array.sbatch")
     record, number = (json.loads(script.with_name(f"{name}.json").read_text()) for name in ("submission", "job"))
     array_s = number["time"] - record["created"]
     one = script.with_name("one.sbatch")
     one.write_text("".join(line for line in script.read_text().splitlines(keepends=True) if "--array" not in line))
-    sbatch_s = min(_seconds(lambda: local.client(cluster, "sbatch", str(one))) for _ in range(REPEATS))
-    yield {
-        "name": f"submission of one of {RUNS:,} jobs",
-        "value": 1e3 * array_s / RUNS,
-        "unit": "ms",
-        "peer": "sbatch for each",
-        "peer_value": 1e3 * sbatch_s,
-        "ratio": sbatch_s * RUNS / array_s,
-        "target": 10.0,
-    }
-    yield {
-        "name": f"launch of one of {RUNS:,} runs",
-        "value": 1e3 * launch_s / RUNS,
-        "unit": "ms",
-        "peer": None,
-        "peer_value": None,
-        "ratio": None,
-        "target": None,
-    }
+    sbatch_s = min(timed(lambda: local.client(cluster, "sbatch", str(one)))() for _ in range(REPEATS))
+    name, array_ms = f"submission of one of {RUNS:,} jobs", 1e3 * array_s / RUNS
+    yield row(name, array_ms, "ms", "sbatch for each", 1e3 * sbatch_s, smaller=True, target=10.0)
+    yield row(f"launch of one of {RUNS:,} runs", 1e3 * launch_s / RUNS, "ms")
 
 
-def _status(home: Path, environment: dict[str, str]) -> dict[str, Any]:
+def _status(home: Path, environment: dict[str, str]) -> Row:
     """Seconds of the command as typed. Every run has an attempt; with SLURM, also a task in the queue."""
     run_ids = Ledger(home).runs()
     for run_id in run_ids:
         with Attempt.open(Ledger(home).run_dir(run_id)) as attempt:
             attempt.heartbeat(1, 10, "train", 0.5)
             attempt.close(Cause.PREEMPTED)
-    status_s = min(_seconds(lambda: _run(home, environment, "-m", "sweeps", "status")) for _ in range(REPEATS))
-    return {
-        "name": f"sweeps status, {len(run_ids):,} runs",
-        "value": status_s,
-        "unit": "s",
-        "peer": "limit",
-        "peer_value": LIMIT_S,
-        "ratio": LIMIT_S / status_s,
-        "target": 1.0,
-    }
+    status_s = min(timed(lambda: _run(home, environment, "-m", "sweeps", "status"))() for _ in range(REPEATS))
+    name = f"sweeps status, {len(run_ids):,} runs"
+    return row(name, status_s, "s", "limit", LIMIT_S, smaller=True, target=1.0)
 
 
-def _first_step(home: Path, environment: dict[str, str]) -> dict[str, Any]:
+def _first_step(home: Path, environment: dict[str, str]) -> Row:
     """Seconds from before sbatch to the end of the first training step; without SLURM, from the launch."""
     seconds: dict[str, float] = {}
     for backend, file in (("slurm", "runs/submissions/*/submission.json"), ("local", "runs/sweeps/*/sweep.json")):
         place = home / backend
-        _run(place, environment, "-m", "rlvr.run", *BANDIT, f"cluster={backend}")
+        _run(place, environment, "-m", "rlvr.run", *WORDS, f"cluster={backend}")
         (began,) = (json.loads(path.read_text())["created"] for path in place.glob(file))
         while not (first := _first(place)):
             time.sleep(0.1)
         seconds[backend] = first - began
-    return {
-        "name": "sbatch to the first training step",
-        "value": seconds["slurm"],
-        "unit": "s",
-        "peer": "the same run on this machine",
-        "peer_value": seconds["local"],
-        "ratio": seconds["local"] / seconds["slurm"],
-        "target": None,
-    }
+    name, peer = "sbatch to the first training step", "the same run on this machine"
+    return row(name, seconds["slurm"], "s", peer, seconds["local"], smaller=True)
 
 
 def _first(home: Path) -> float:
@@ -145,12 +102,6 @@ def _first(home: Path) -> float:
 def _run(home: Path, environment: dict[str, str], *arguments: str) -> None:
     full = {**os.environ, **environment, "RLVR_HOME": str(home)}
     subprocess.run([sys.executable, *arguments], env=full, check=True, stdout=subprocess.DEVNULL)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import __main__ as bench
+from tests.bench.row import row
 
 FIELDS = {"bench", "name", "value", "unit", "peer", "peer_value", "ratio", "target", "met", "machine"}
 
@@ -23,14 +24,13 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=bench.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {row["bench"] for row in rows} == set(bench.names())
+    assert {one["bench"] for one in rows} == set(bench.names())
     assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm", "weights"}
-    for row in rows:
-        assert row.keys() == FIELDS
-        assert row["value"] > 0, row
-        assert math.isfinite(row["value"])
+    for one in rows:
+        assert one.keys() == FIELDS
+        assert 0 < one["value"] < math.inf, one
         for name in ("peer_value", "ratio", "target"):
-            assert row[name] is None or (math.isfinite(row[name]) and row[name] > 0), row
+            assert one[name] is None or 0 < one[name] < math.inf, one
     assert len(done.stdout.split("| met |")[1].splitlines()) == 2 + len(rows)  # rest of the header, rule, rows
 
 
@@ -41,24 +41,14 @@ def test_the_table_replaces_the_old_one_and_the_text_around_it_stays(
     docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(bench, "DOCS", docs)
     on = {"cores": 2, "cpu": "C", "memory_gb": 8, "torch": "2", "transformers": "5", "busy_elsewhere": 0.04}
-    row = {
-        "name": "n",
-        "value": 1234.6,
-        "unit": "s",
-        "peer": "p",
-        "peer_value": 0.25,
-        "ratio": 3.0,
-        "target": 2.0,
-        "met": True,
-        "machine": on,
-    }
-    bench.write_docs([row])
+    measured = row("n", 1234.6, "s", "p", 3703.8, smaller=True, target=2.0)  # three times as fast
+    bench.write_docs([{**measured, "met": bench.met(measured), "machine": on}])
     assert docs.read_text() == (
         "before\n<!-- measured -->\n2 cores of C, 8 GB, torch 2, transformers 5; other processes kept at "
         "most 0.0 cores busy\n\n"
         "| what | ours    | peer | peer's | ratio | target | met |\n"
         "|------|---------|------|--------|-------|--------|-----|\n"
-        "| n    | 1,235 s | p    | 0.25   | 3.00  | 2      | yes |\n"
+        "| n    | 1,235 s | p    | 3,704  | 3.00  | 2      | yes |\n"
         "<!-- end -->\nafter\n"
     )
 
@@ -67,6 +57,5 @@ def test_an_unknown_bench_is_named_with_those_that_exist(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as stopped:
         bench.main(["steps"])
     assert stopped.value.code == 2
-    assert (
-        "no bench steps. Type some of: expand rollout start step sweeps tracker train vllm" in capsys.readouterr().err
-    )
+    known = "expand rollout start step sweeps tracker train vllm"
+    assert f"no bench steps. Type some of: {known}" in capsys.readouterr().err

@@ -44,11 +44,10 @@ def test_a_measurement_that_a_signal_ends_fails_the_benchmark(capfd: pytest.Capt
     assert gpu.run_each(commands) == 143
     output, errors = capfd.readouterr()
     assert output == "measured\n"
-    assert [line.split(":")[0] for line in errors.splitlines()] == [
-        "failed with exit status 143",
-        "failed with exit status 3",
-    ]
-    assert "os.kill" in errors.splitlines()[0]
+    first, second = errors.splitlines()
+    assert first.startswith("failed with exit status 143: ")
+    assert "os.kill" in first
+    assert second.startswith("failed with exit status 3: ")
     assert gpu.run_each(commands[:1]) == 0
 
 
@@ -74,10 +73,11 @@ def test_layers_count_in_the_work_and_are_named(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["layers"] == 1
 
 
-@pytest.mark.parametrize(("name", "billions"), [("1.5b", 1.54), ("7b", 7.62)])
-def test_architectures_have_the_published_number_of_weights(name: str, billions: float) -> None:
-    model = gpu.make(name, None, torch.bfloat16, torch.device("meta"))
-    assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
+def test_architectures_have_the_published_weights_and_decoding_reads_all_but_an_embedding_of_its_own() -> None:
+    for name, billions, read in (("1.5b", 1.54, 1.54), ("7b", 7.62, 7.62 - 0.152064 * 3.584)):
+        model = gpu.make(name, None, torch.bfloat16, torch.device("meta"))
+        assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005), name
+        assert gpu.bytes_read(model) / 2e9 == pytest.approx(read, abs=0.005), name
 
 
 def test_layers_that_fit_into_80_gb_leave_room() -> None:
@@ -107,12 +107,6 @@ def test_padded_rows_are_refused_on_a_gpu() -> None:
     gpu.refuse_other_layouts(Packer(True, "auto", 0), torch.device("cpu"))
     with pytest.raises(RuntimeError, match="packed=False, varlen=False"):
         gpu.refuse_other_layouts(Packer(False, "auto", 0), torch.device("cuda"))
-
-
-@pytest.mark.parametrize(("name", "billions"), [("1.5b", 1.54), ("7b", 7.62 - 0.152064 * 3.584)])
-def test_decoding_reads_the_head_but_not_an_embedding_of_its_own(name: str, billions: float) -> None:
-    model = gpu.make(name, None, torch.bfloat16, torch.device("meta"))
-    assert gpu.bytes_read(model) / 2e9 == pytest.approx(billions, abs=0.005)
 
 
 def test_the_predicted_step_trains_on_all_tokens_that_are_sampled(tmp_path: Path) -> None:

@@ -1,49 +1,26 @@
-"""Time that tracking adds to a training step: that of `JournalWriter.record` with 50 metrics. Prints one JSON line.
-
-python -m tests.bench.tracker
-"""
+"""Time that tracking adds to a training step: that of `JournalWriter.record` with 50 metrics."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlvr.ledger.journal import JournalWriter
+from tests.bench.row import Row, row, timed
 
-METRICS, STEPS, TARGET_MS = 50, 2000, 0.1
+METRICS, STEPS, LIMIT_MS = 50, 2000, 0.1
 
 
-def main() -> None:
+def rows(*, quick: bool) -> Iterator[Row]:
+    """Milliseconds of a step, beside their limit."""
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         tracker = JournalWriter(Path(folder), 1)
-        for step in range(STEPS):
+        for step in range(200 if quick else STEPS):
             metrics = {f"group/metric_{i}": (step + 1) / (i + 3) for i in range(METRICS)}
-            start = time.perf_counter()
-            tracker.record(step, metrics)
-            seconds.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        tracker.flush()
-        flush_ms = 1e3 * (time.perf_counter() - start)
+            seconds.append(timed(lambda step=step, metrics=metrics: tracker.record(step, metrics))())
         tracker.close()
-    seconds.sort()
     median_ms = 1e3 * statistics.median(seconds)
-    report = {
-        "bench": "tracker.record",
-        "metrics": METRICS,
-        "steps": STEPS,
-        "median_ms": median_ms,
-        "p99_ms": 1e3 * seconds[int(0.99 * STEPS)],
-        "max_ms": 1e3 * seconds[-1],
-        "flush_ms": flush_ms,
-        "target_ms": TARGET_MS,
-        "met": median_ms < TARGET_MS,
-    }
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+    yield row("tracking 50 metrics", median_ms, "ms", "limit", LIMIT_MS, smaller=True, target=1.0)

@@ -1,23 +1,17 @@
-"""Training speed on the 3-million-parameter maze model, as a share of the rate of this machine's matrix products.
+"""Training speed on the 3-million-parameter maze model: tokens per second of forward, backward and AdamW.
 
-    python tests/bench/train.py [--threads N] [--device cuda] [--repeats N] [--matrix N]
-
-One JSON line per row: 32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (`lengths=equal`) or of
-4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, without padding)
-for every layout, so that layouts can be compared: it is work done, not tokens read. gemm_share: floating point
-operations of the linear layers on the tokens read, over the time and the rate of a square matrix product in the same
-precision, measured just before: attention, norms and the optimiser count as loss. rows_over_this: the time of padded
-rows over the time of this layout. fsdp_over_plain: time of one optimiser step on a model of 0.13 million parameters,
-over that of the module without FSDP in the same layout.
+32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (equal lengths) or of 4 to 32 (mixed). Counted
+are the tokens of separate sequences (prompt and response, without padding) for every layout, so that layouts can be
+compared: it is work done, not tokens read. Linear layers: floating point operations of the linear layers on the tokens
+read, over the time and the rate of a square matrix product in the same precision, measured just before: attention,
+norms and the optimiser count as loss.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,24 +20,23 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import distributed
-from rlvr.trainer.actor import Actor
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
-from rlvr.trainer.pack import pack
+from tests.bench.row import Row, row
 from tests.trainer.tiny import make_knobs
 
 VOCABULARY = 32
 
 
-def maze_model(*, hidden: int = 256, layers: int = 4, heads: int = 4) -> Qwen2ForCausalLM:
+def maze_model() -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         tie_word_embeddings=True,
     )
     return Qwen2ForCausalLM(config)
@@ -117,86 +110,39 @@ def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> floa
     return 6 * (layers * num_read + model.lm_head.weight.numel() * int(batch.mask.sum()))
 
 
-LAYOUTS: dict[str, dict[str, object]] = {"shared": {}, "packed": {"shared_prompt": "never"}, "rows": {"packing": False}}
+LAYOUTS: dict[str, dict[str, Any]] = {"shared": {}, "packed": {"shared_prompt": "never"}, "rows": {"packing": False}}
 
 
-def rows(
-    device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str, *, matrix: int | None = None
-) -> None:
-    """Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike."""
+def measured(batch: Batch, dtype: str, repeats: int, matrix: int | None) -> tuple[dict[str, float], float, float]:
+    """(seconds of each layout, share of the rate of matrix products that packed sequences reach, that rate).
+
+    Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike.
+    """
+    device = torch.device("cpu")
     trainers = {name: make_trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
     read = {name: trainer.learn(batch)["tokens/train"] for name, trainer in trainers.items()}
-    work = int(batch.mask.sum()) + int(batch.prompt_mask.sum(1)[batch.group].sum())
-    plain = maze_model()
     rates, seconds = ({name: list[float]() for name in LAYOUTS} for _ in range(2))
     for _ in range(repeats):
         for name, trainer in trainers.items():
             rates[name].append(gemm_rate(getattr(torch, dtype), device, matrix))
             seconds[name].append(median_s(lambda trainer=trainer: trainer.learn(batch), device, 1, warm=False))
-    for name in LAYOUTS:
-        floats = linear_flops(plain, batch, read[name])
-        shares = [floats / s / rate for s, rate in zip(seconds[name], rates[name], strict=True)]
-        ratios = [slow / fast for slow, fast in zip(seconds["rows"], seconds[name], strict=True)]
-        row = {
-            "bench": "train",
-            "device": device.type,
-            "threads": torch.get_num_threads(),
-            "dtype": dtype,
-            "lengths": lengths,
-            "layout": name,
-            "seconds": statistics.median(seconds[name]),
-            "tokens_per_s": work / statistics.median(seconds[name]),
-            "tokens_read": int(read[name]),
-            "gemm_gflops": statistics.median(rates[name]) / 1e9,
-            "gemm_share": statistics.median(shares),
-            "rows_over_this": statistics.median(ratios),
-        }
-        print(json.dumps(row), flush=True)
+    floats = linear_flops(maze_model(), batch, read["packed"])
+    shares = [floats / s / rate for s, rate in zip(seconds["packed"], rates["packed"], strict=True)]
+    medians = {name: statistics.median(of_layout) for name, of_layout in seconds.items()}
+    return medians, statistics.median(shares), statistics.median(rates["packed"])
 
 
-def overhead(device: torch.device, repeats: int) -> None:
-    """FSDP at one rank against the module without it: 16 groups of 8 responses, the quickstart's mini-batch."""
-    batch = rollouts(groups=16, samples=8, mixed=True)
-    plain = Actor(maze_model(hidden=64, layers=2, heads=2).to(device), 1.0)
-    trainer = make_trainer(maze_model(hidden=64, layers=2, heads=2), device)
-    plain.model.set_attn_implementation(trainer.actor.model.config._attn_implementation)
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=1e-5, fused=True)
-
-    def bare() -> None:
-        layout = pack(batch, shared=True).to(device)
-        logp = plain(layout).logp
-        full = logp.new_zeros(batch.tokens.numel()).index_put((layout.place,), logp).view(batch.tokens.shape)
-        moved = batch.to(device)
-        loss = (surrogate(Policy(full), moved).loss * moved.mask).sum() / moved.mask.sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
-
-    # The two alternate, so that both are measured under the same load.
-    pairs = [(median_s(bare, device, 1), median_s(lambda: trainer.learn(batch), device, 1)) for _ in range(3 * repeats)]
-    bare_s, learn_s = (statistics.median(column) for column in zip(*pairs, strict=True))
-    row = {"bench": "train_overhead", "device": device.type, "bare_s": bare_s, "learn_s": learn_s}
-    print(json.dumps({**row, "fsdp_over_plain": learn_s / bare_s}), flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--groups", type=int, default=32)
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--matrix", type=int, help="rows and columns of the square matrices of the matrix product")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-    overhead(device, options.repeats)
+def rows(*, quick: bool) -> Iterator[Row]:
+    groups, samples, repeats, matrix = (2, 4, 1, 64) if quick else (32, 16, 3, None)
     for dtype in ("float32", "bfloat16"):
+        linear: list[tuple[float, float]] = []
         for lengths in ("equal", "mixed"):
-            batch = rollouts(groups=options.groups, samples=options.samples, mixed=lengths == "mixed")
-            rows(device, options.repeats, batch, dtype, lengths, matrix=options.matrix)
-
-
-if __name__ == "__main__":
-    main()
+            batch = rollouts(groups=groups, samples=samples, mixed=lengths == "mixed")
+            tokens = int(batch.mask.sum()) + int(batch.prompt_mask.sum(1)[batch.group].sum())
+            seconds, *of_linear = measured(batch, dtype, repeats, matrix)
+            linear.append((of_linear[0], of_linear[1] / 1e9))
+            ours, padded = (tokens / seconds[layout] for layout in ("shared", "rows"))
+            yield row(f"training, {lengths} lengths, {dtype}", ours, "tokens/s", "a padded row per response", padded)
+        share, gflops = linear[0]
+        name, target = f"training, linear layers, {dtype}", 0.55 if dtype == "float32" else None
+        yield row(name, share * gflops, "GFLOP/s", "square matrix product", gflops, target=target)

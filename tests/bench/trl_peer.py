@@ -1,11 +1,9 @@
-"""TRL's GRPOTrainer on the work of `tests.bench.step`; one JSON line per optimiser step on standard output.
+"""TRL's GRPOTrainer on the work of tests/bench/step.py: one JSON line per optimiser step on standard output.
 
-Runs in an environment of its own (.venv-trl), so it imports nothing of this project:
+A step begins when a line comes on standard input, so that two programs can be timed in turn.
 
-    .venv-trl/bin/python tests/bench/trl_peer.py MODEL_DIR --precision autocast --micro-batch 128
-
-MODEL_DIR holds the model, its tokenizer and prompts.json, a list of texts. With --wait each step begins when a line
-comes on standard input, so that two programs can be timed in turn.
+Runs in an environment of its own (.venv-trl), so it imports nothing of this project. MODEL has the model, its tokenizer
+and prompts.json, a list of texts.
 """
 
 from __future__ import annotations
@@ -30,15 +28,11 @@ def parity(completions: list[str], **_: Any) -> list[float]:
     return [float(len(set(text.split())) % 2) for text in completions]
 
 
-class Timed(GRPOTrainer):
-    """Keeps the seconds of the latest generation."""
-
-    generation_s = 0.0
+class OfEqualWork(GRPOTrainer):
+    """Ends the process if the work is not the same."""
 
     def _generate(self, prompts: list[str]) -> Any:
-        start = time.perf_counter()
         generated = super()._generate(prompts)
-        self.generation_s = time.perf_counter() - start
         lengths = {len(tokens) for tokens in generated[1]}
         assert lengths == {self.max_completion_length}, f"responses of {lengths} tokens: the work is not the same"
         return generated
@@ -47,21 +41,18 @@ class Timed(GRPOTrainer):
 class Clock(TrainerCallback):
     """Times a step from before its generation to after its optimiser update."""
 
-    def __init__(self, *, wait: bool) -> None:
-        self.wait, self.start = wait, 0.0
-        self.trainer: Timed | None = None
+    def __init__(self) -> None:
+        self.start = 0.0
         self.out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)  # prints of libraries go to standard error and cannot break the protocol
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        if self.wait and not sys.stdin.readline():
+        if not sys.stdin.readline():
             sys.exit("standard input was closed: no further step is needed")
         self.start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        assert self.trainer is not None
-        step = {"step": state.global_step, "seconds": time.perf_counter() - self.start}
-        print(json.dumps({**step, "generation_s": self.trainer.generation_s}), file=self.out)
+        print(json.dumps({"step": state.global_step, "seconds": time.perf_counter() - self.start}), file=self.out)
 
 
 def configure(options: argparse.Namespace, output: str) -> GRPOConfig:
@@ -73,7 +64,7 @@ def configure(options: argparse.Namespace, output: str) -> GRPOConfig:
         output_dir=output,
         use_cpu=True,
         bf16=options.precision == "autocast",
-        max_steps=options.warmup + options.steps,
+        max_steps=options.steps,
         per_device_train_batch_size=options.micro_batch,
         gradient_accumulation_steps=rows // options.micro_batch,
         num_generations=options.samples,
@@ -94,35 +85,23 @@ def configure(options: argparse.Namespace, output: str) -> GRPOConfig:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument(
-        "--precision",
-        choices=["float32", "autocast", "bfloat16"],
-        default="autocast",
-        help="autocast: float32 weights, bfloat16 arithmetic; bfloat16: weights too",
-    )
-    parser.add_argument("--micro-batch", type=int, default=128, help="responses per forward pass")
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--warmup", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--wait", action="store_true")
+    # autocast: float32 weights, bfloat16 arithmetic; bfloat16: weights too. Micro-batch: responses per forward pass.
+    parser.add_argument("--precision", choices=["float32", "autocast", "bfloat16"], required=True)
+    for name in ("micro-batch", "prompts", "samples", "new-tokens", "steps", "threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    clock = Clock(wait=options.wait)
     dtype = torch.bfloat16 if options.precision == "bfloat16" else torch.float32
     texts = json.loads((options.model / "prompts.json").read_text())[: options.prompts]
     with tempfile.TemporaryDirectory() as output:
-        trainer = Timed(
+        trainer = OfEqualWork(
             model=AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, local_files_only=True),
             processing_class=PreTrainedTokenizerFast.from_pretrained(options.model),  # AutoTokenizer insists on Qwen2's
             args=configure(options, output),
             reward_funcs=parity,
-            callbacks=[clock],
+            callbacks=[Clock()],
             train_dataset=Dataset.from_dict({"prompt": texts}),
         )
-        clock.trainer = trainer
         trainer.train()
 
 

@@ -4,46 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rlvr.rollout.broadcast import LOOPBACK, Group, meet, open_store
 from rlvr.rollout.child import environment_with
 from rlvr.rollout.ray_node import STORE_BYTES, TOKEN, new_token, ray_environment
+from tests.bench.row import Row, in_turn, row, timed
 
 TENSOR_BYTES = 2**25
 TIMEOUT_S = 60.0
 REPEATS = 3
 
 
-def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
+def rows(*, quick: bool) -> Iterator[Row]:
     """GB/s of each: the median over a few transfers after a warm-up."""
     tensors = 2 if quick else 32
     with _broadcast(tensors) as broadcast, _through_ray(tensors) as through_ray:
-        of_broadcast, of_ray = list[float](), list[float]()
-        for repeat in range(1 + (1 if quick else REPEATS)):
-            for send, speeds in ((broadcast, of_broadcast), (through_ray, of_ray)):
-                began = time.perf_counter()
-                send()
-                if repeat:
-                    speeds.append(tensors * TENSOR_BYTES / 1e9 / (time.perf_counter() - began))
-    value, peer = statistics.median(of_broadcast), statistics.median(of_ray)
-    yield {
-        "name": "weights to another node",
-        "value": value,
-        "unit": "GB/s",
-        "peer": "in pieces through Ray",
-        "peer_value": peer,
-        "ratio": value / peer,
-        "target": 1.0,
-    }
+        seconds = in_turn({"ours": timed(broadcast), "ray": timed(through_ray)}, 1 if quick else REPEATS)
+    ours, peer = (tensors * TENSOR_BYTES / 1e9 / seconds[side] for side in ("ours", "ray"))
+    yield row("weights to another node", ours, "GB/s", "in pieces through Ray", peer, target=1.0)
 
 
 @contextlib.contextmanager
