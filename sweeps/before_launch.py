@@ -77,7 +77,9 @@ def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int
     _check_machine(planned, on_slurm=on_slurm, dry_run=command.dry_run, n_jobs=n_jobs)
     if first["tracker"]["enabled"]:  # ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is no address
         store.resolve(home(), first["tracker"]["uri"])
-    _check_name(planned, ledger, command.registry)
+    if planned.name:
+        run_ids = [run.run_id for run in planned.runs]
+        check_free(planned.name, planned.sweep_id, run_ids, ledger, command.registry.options("study"))
     unread = _unread_lines(planned, command.registry, command.typed)
     for line in (*unreadable_option_lines(command.registry), *unread, *_default_lr_lines(planned)):
         print(line, file=sys.stderr)
@@ -108,13 +110,6 @@ def check_expected(planned: Plan, ledger: Ledger, registry: Registry, *, typed: 
 
         for line in expected.check(planned, ledger, registry, typed):
             print(line, file=sys.stderr)
-
-
-def _check_name(planned: Plan, ledger: Ledger, registry: Registry) -> None:
-    """ValueError for a name of the sweep that something else has already."""
-    if planned.name:
-        studies = registry.options("study")
-        check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:

@@ -198,16 +198,12 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
-    _ship_unshipped(ledger)
-    return 0
-
-
-def _ship_unshipped(ledger: Ledger) -> None:
     from sweeps.sync import sync_in_background
 
     with contextlib.suppress(OSError):  # a read-only home
         if sync_in_background(ledger):
             print(f"MLflow lacks runs that have ended: shipping them now ({layout.sync_log(ledger.home)})")
+    return 0
 
 
 def _title(sweep: Sweep, states: Sequence[RunState]) -> str:

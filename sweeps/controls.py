@@ -41,7 +41,8 @@ def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> li
     for control in read(text):
         for point in points if control in (RANDOM, FLIPPED) else _references(points, baseline, usual):
             replacement = f"seed={_fresh_seed(points, point, usual)}" if control == SEEDS else REPLACED[control]
-            added_points.append((_with(point, replacement), control))
+            kept = (word for word in point if key_of(word) != key_of(replacement))
+            added_points.append(([*kept, replacement], control))
     return list({tuple(point): (point, control) for point, control in added_points}.values())
 
 
@@ -80,10 +81,6 @@ def _points_of_one_arm(points: Sequence[Point], named: Sequence[Sequence[Point]]
 
 def _arm(point: Point) -> list[str]:
     return [word for word in point if key_of(word) != "seed"]
-
-
-def _with(point: Point, override: str) -> list[str]:
-    return [*(word for word in point if key_of(word) != key_of(override)), override]
 
 
 def _seed(point: Point, usual: Usual) -> int:

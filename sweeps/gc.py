@@ -8,6 +8,8 @@ Metrics, samples and logs are never removed, nor anything of a run that another 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +28,7 @@ from rlvr.ledger.sweeps import Ledger
 
 # Below runs/, where files are written (rlvr/ledger/layout.py); checkpoints and stages have rules of their own.
 _FOLDERS_OF_RUNS = (
-    "",
-    "*/",
-    "*/attempts/*/",
-    "*/samples/",
-    "*/rollouts/",
-    "*/diversity/",
-    "sweeps/*/",
-    "submissions/*/",
+    *("", "*/", "*/attempts/*/", "*/samples/", "*/rollouts/", "*/diversity/", "sweeps/*/", "submissions/*/"),
     "evaluations/*/",
 )
 STALE_S = 3600.0  # a half-written file may belong to a process on another machine: no write takes an hour
@@ -44,9 +39,19 @@ class Removable:
     """A file or directory to remove."""
 
     path: Path
-    size: int  # bytes
     why: str
-    lock: Path | None  # to be held while removing
+    lock: Path | None = None  # to be held while removing
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Bytes when it is first asked for."""
+        path = self.path
+        paths = [path] if path.is_file() else [Path(root) / name for root, _, names in os.walk(path) for name in names]
+        total = 0
+        for file in paths:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                total += file.lstat().st_size
+        return total
 
 
 def find(ledger: Ledger) -> list[Removable]:
@@ -56,7 +61,7 @@ def find(ledger: Ledger) -> list[Removable]:
     removable = [item for state in states for item in _checkpoints_of_run(ledger, state, awaited)]
     removable += _half_built_stages(layout.stages(ledger.home))
     removable += _unused_stages(ledger, states)
-    removable += [_removable(path, "half-written", None) for path in _half_written(ledger)]
+    removable += [Removable(path, "half-written") for path in _half_written(ledger)]
     return sorted(removable, key=lambda item: item.path)
 
 
@@ -88,21 +93,20 @@ def _checkpoints_of_run(ledger: Ledger, run: RunState, awaited: set[Path] | None
     if lock_is_held(run_lock) is not False or run.state in (State.RUNNING, State.UNREADABLE):
         return
     for path in directory.glob(f".*{files.SUFFIX}"):  # only the holder of the run's lock writes them
-        yield _removable(path, "half-written checkpoint", run_lock)
+        yield Removable(path, "half-written checkpoint", run_lock)
     for path in directory.glob(f"{DAMAGED}*"):
-        yield _removable(path, "damaged checkpoint", run_lock)
+        yield Removable(path, "damaged checkpoint", run_lock)
     if run.state is State.FINISHED and awaited is not None:
         for path in superseded(directory, 1):
-            if path.resolve() in awaited:
-                continue
-            yield _removable(path, "older checkpoint of a finished run", run_lock)
+            if path.resolve() not in awaited:
+                yield Removable(path, "older checkpoint of a finished run", run_lock)
 
 
 def _half_built_stages(store: Path) -> Iterator[Removable]:
     for path in store.glob(f".*{files.SUFFIX}"):
         stage_lock = layout.stage_lock(store, path.name.split(".")[1])
         if lock_is_held(stage_lock) is False and _is_abandoned(path):
-            yield _removable(path, "half-built stage", stage_lock)
+            yield Removable(path, "half-built stage", stage_lock)
 
 
 def _unused_stages(ledger: Ledger, states: Sequence[RunState]) -> Iterator[Removable]:
@@ -116,7 +120,7 @@ def _unused_stages(ledger: Ledger, states: Sequence[RunState]) -> Iterator[Remov
     store = layout.stages(ledger.home)
     for path in store.glob("[!.]*"):
         if path.is_dir() and path.name not in used and time.time() - path.stat().st_mtime > STALE_S:
-            yield _removable(path, "stage that no run starts from", layout.stage_lock(store, path.name))
+            yield Removable(path, "stage that no run starts from", layout.stage_lock(store, path.name))
 
 
 def _half_written(ledger: Ledger) -> Iterator[Path]:
@@ -140,21 +144,6 @@ def _is_abandoned(path: Path) -> bool:
     return owner is not None and process_start(owner) is None and age > STALE_S
 
 
-def _removable(path: Path, why: str, lock_path: Path | None) -> Removable:
-    return Removable(path, _size(path), why, lock_path)
-
-
-def _size(path: Path) -> int:
-    paths = [path] if path.is_file() else [Path(root) / name for root, _, names in os.walk(path) for name in names]
-    total = 0
-    for file in paths:
-        try:
-            total += file.lstat().st_size
-        except FileNotFoundError:  # removed meanwhile
-            continue
-    return total
-
-
 def remove(removable: list[Removable], say: Callable[[str], None]) -> int:
     """Remove these; returns the bytes that were freed. An item whose lock has been taken since `find` is kept, with a
     message, and so is one that cannot be removed.
@@ -165,9 +154,10 @@ def remove(removable: list[Removable], say: Callable[[str], None]) -> int:
         if item.lock and held is None:
             say(f"kept {item.path}: in use now")
             continue
+        size = item.size
         try:
             files.remove(item.path)
-            freed += item.size
+            freed += size
         except FileNotFoundError:  # removed meanwhile
             continue
         except OSError as error:  # on NFS, for example, a file that another node has open leaves one behind

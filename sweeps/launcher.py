@@ -37,7 +37,8 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
 
         outcome = launch_growing(master, overrides_of_all, [control for _, control in added])
     else:
-        points = current.adapted(current.points(master, overrides_of_all))
+        composed = current.points(master, overrides_of_all)
+        points = composed if current.adapt is None else current.adapt(composed)
         planned = plan(points, command=current.command, checker=current.checker)
         if current.adapt is None:  # an evaluation has no claims
             before_launch.check_expected(planned, Ledger(home()), current.registry, typed=current.typed)
@@ -61,9 +62,9 @@ def _with_controls(planned: Plan, added: Sequence[str]) -> Plan:
     added: the control of each of the last runs.
     """
     first = len(planned.runs) - len(added)
-    marks = ["" if control != controls.SEEDS else control for control in added]
-    runs = [replace(run, control=mark) for run, mark in zip(planned.runs[first:], marks, strict=True)]
-    return replace(planned, runs=(*planned.runs[:first], *runs))
+    marks = [*[""] * first, *(control if control == controls.SEEDS else "" for control in added)]
+    runs = (replace(run, control=mark) for run, mark in zip(planned.runs, marks, strict=True))
+    return replace(planned, runs=tuple(runs))
 
 
 def launch(planned: Plan) -> LaunchOutcome:

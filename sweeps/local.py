@@ -42,7 +42,6 @@ def run_local(
     retries: int = 1,
     hung_min: float | None = None,
     shipper: Sequence[str] | None = None,
-    show: bool = True,
     command: Sequence[str] | None = None,
 ) -> LaunchOutcome:
     """Run the unfinished runs of a sweep. Returns when all have ended or the user has stopped the launch.
@@ -64,7 +63,7 @@ def run_local(
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     worker_pool = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
-    progress = Display(ledger, run_ids, show=show)
+    progress = Display(ledger, run_ids)
     dispatcher = Dispatcher(ledger, run_ids, worker_pool, progress, retries, tag, hung_min)
     with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)) as held:
         dispatcher.sign(held, runs=run_ids)
@@ -225,7 +224,8 @@ class Dispatcher:
             kill_tagged(self.tag)
         self._check_held()
         self._dispatch()
-        self._listen()
+        for key, _ in self.selector.select(POLL_S):
+            self._read(key.data)
         for worker in self.pool:
             if worker.run_id is not None and self.watchdogs[worker.run_id].finds_hung():
                 kill_tagged(worker.tag)
@@ -268,11 +268,11 @@ class Dispatcher:
             run_id = self.queue.popleft()
             state = self.ledger.state(run_id)
             if state.state is State.FINISHED:
-                self._finished(run_id)
+                self._ended(run_id, State.FINISHED)
             elif state.state is State.RUNNING:
                 self._hold(run_id, state.attempt - 1)
             elif state.state in (State.MISSING, State.UNREADABLE):
-                self._failed(run_id, state.state, state.message)
+                self._ended(run_id, state.state, state.message)
             else:
                 return run_id
         return None
@@ -296,15 +296,11 @@ class Dispatcher:
                 continue
             del self.held[run_id]
             if state.state is State.FINISHED:
-                self._finished(run_id)
+                self._ended(run_id, State.FINISHED)
             elif state.state in (State.FAILED, State.DIVERGED) and state.attempt > before:
-                self._failed(run_id, state.state, state.message)
+                self._ended(run_id, state.state, state.message)
             else:
                 self.queue.append(run_id)
-
-    def _listen(self) -> None:
-        for key, _ in self.selector.select(POLL_S):
-            self._read(key.data)
 
     def _read(self, worker: RunWorker) -> None:
         answers, ended = worker.read()
@@ -350,7 +346,7 @@ class Dispatcher:
         """Queue the run again if its end allows it, else add it to the outcome."""
         tries = self.retried.get(run_id, 0)
         if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state is State.FINISHED):
-            self._finished(run_id)
+            self._ended(run_id, State.FINISHED)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)
         elif end.again and not self.stopping and (tries < self.retries or end.cause is Cause.GPU_OOM):
@@ -358,23 +354,17 @@ class Dispatcher:
             self.queue.appendleft(run_id)
             self.progress.say(f"again     {self.progress.states[run_id].name}: {end.message or end.cause.value}")
         else:
-            self.outcome.add(run_id, end.cause.state, end.message)
-            self.progress.ended(run_id)
+            self._ended(run_id, end.cause.state, end.message)
 
-    def _failed(self, run_id: str, state: State, message: str) -> None:
+    def _ended(self, run_id: str, state: State, message: str = "") -> None:
         self.outcome.add(run_id, state, message)
-        self.progress.ended(run_id)
-
-    def _finished(self, run_id: str) -> None:
-        self.outcome.add(run_id, State.FINISHED)
         self.progress.ended(run_id)
 
     def _give_up(self, worker: RunWorker) -> None:
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
-        message = f"no worker could start: {lines[-1]} ({worker.log_path})"
-        self.why_no_worker = message
+        self.why_no_worker = f"no worker could start: {lines[-1]} ({worker.log_path})"
         for run_id in self.queue:
-            self.outcome.add(run_id, State.FAILED, message)
+            self.outcome.add(run_id, State.FAILED, self.why_no_worker)
         self.queue.clear()
 
     def _dismiss(self, guard: Guard) -> None:

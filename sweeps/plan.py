@@ -107,7 +107,8 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()
     )
-    named = _with_distinct_names(named)
+    num = Counter(run.name for run in named)  # of several with one name, each gets the beginning of its id appended
+    named = tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in named)
     first = named[0].config
     _check_claims(first)
     check_words(first)
@@ -201,13 +202,8 @@ def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generat
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{error}{_where(points, _typed(overrides))}") from None
-
-
-def _with_distinct_names(runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:
-    """The runs with distinct names: where several would have the same, each gets the beginning of its id appended."""
-    num = Counter(run.name for run in runs)
-    return tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in runs)
+        where = f" (in the grid point {' '.join(_typed(overrides))})" if len(points) > 1 else ""
+        raise ValueError(f"{error}{where}") from None
 
 
 def with_unique_names(planned: Plan, names: RunNames) -> Plan:
@@ -228,10 +224,6 @@ def _check_claims(config: Mapping[str, Any]) -> None:
         first = numbers.setdefault((claim.says, claim.metric, claim.arm, claim.relation), number)
         if first != number:
             raise ValueError(f"claims {first} and {number} say the same of {claim.arm}: {claim.says!r}. Reword one.")
-
-
-def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
-    return f" (in the grid point {' '.join(overrides)})" if len(points) > 1 else ""
 
 
 def _training_id(run: PlannedRun) -> str:

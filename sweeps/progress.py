@@ -79,6 +79,11 @@ def _at(state: RunState) -> str:
     return step + (state.phase or "starting" if state.eta is None else f"ETA {duration(state.eta)}")
 
 
+def word(state: State, *, interrupted: bool) -> str:
+    """The word for a state. interrupted: whether the user has stopped the launch."""
+    return INTERRUPTED if interrupted and state is State.PREEMPTED else state
+
+
 def why(state: RunState) -> str:
     """The cause of a run's end, and the first line of its message."""
     first_line = state.message.strip().splitlines()[0] if state.message.strip() else ""
@@ -99,8 +104,8 @@ def table(
 
     rows: list[dict[str, Any]] = []
     for state in states:
-        word = INTERRUPTED if interrupted and state.state is State.PREEMPTED else state.state
-        shown = f"{word} ({state.phase})" if state.phase and not state.ended else word
+        shown = word(state.state, interrupted=interrupted)
+        shown += f" ({state.phase})" if state.phase and not state.ended else ""
         shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > QUIET_S else shown
         row = {
             "id": state.run_id,
@@ -162,8 +167,8 @@ def _fitted(rows: Sequence[Mapping[str, Any]], width: int | None, title: str | N
 def count(states: Sequence[RunState], *, interrupted: bool = False) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    shown = {State.PREEMPTED: INTERRUPTED} if interrupted else dict[State, str]()
-    return ", ".join(f"{counts[state]} {shown.get(state, state)}" for state in State if counts[state]) or "no runs"
+    shown = [f"{counts[state]} {word(state, interrupted=interrupted)}" for state in State if counts[state]]
+    return ", ".join(shown) or "no runs"
 
 
 def _planned_as_queued(state: RunState) -> RunState:
@@ -174,15 +179,15 @@ def _planned_as_queued(state: RunState) -> RunState:
 class Display:
     """The display of one launch. `tick` is cheap: it reads only the running runs again."""
 
-    def __init__(self, ledger: Ledger, run_ids: Sequence[str], *, show: bool) -> None:
-        self.ledger, self.show = ledger, show
+    def __init__(self, ledger: Ledger, run_ids: Sequence[str]) -> None:
+        self.ledger = ledger
         self.states = {state.run_id: _planned_as_queued(state) for state in ledger.states(run_ids)}
         self.interrupted = False  # whether a signal has stopped the launch
         self.began = self._drawn = time.monotonic()
         self._live: Live | None = None
 
     def __enter__(self) -> Display:
-        if self.show and sys.stdout.isatty():
+        if sys.stdout.isatty():
             from rich.console import Console
             from rich.live import Live
 
@@ -199,8 +204,6 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line, above the live table if there is one."""
-        if not self.show:
-            return
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -216,14 +219,13 @@ class Display:
         if state.state.failure:
             self.say(f"{state.state:9} {state.name}: {state.cause or state.message}")
         elif self._live is None:
-            word = INTERRUPTED if self.interrupted and state.state is State.PREEMPTED else state.state
             numbers = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
-            self.say(f"{word:9} {state.name}: {numbers}")
+            self.say(f"{word(state.state, interrupted=self.interrupted):9} {state.name}: {numbers}")
 
     def tick(self, active: Sequence[str]) -> None:
         """Redraw the table, or print a line, if enough time has passed since the last one."""
         pause = REDRAW_S if self._live is not None else SUMMARY_S
-        if not self.show or time.monotonic() - self._drawn < pause:
+        if time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
         self.states |= {run_id: _planned_as_queued(self.ledger.state(run_id)) for run_id in active}

@@ -82,10 +82,6 @@ class Session:
 
         return usual
 
-    def adapted(self, points: Sequence[Composed]) -> Sequence[Composed]:
-        """The points to launch: the composed ones or, with `adapt`, those that it makes of them."""
-        return points if self.adapt is None else self.adapt(points)
-
     @contextlib.contextmanager
     def entered(self) -> Generator[None, None, None]:
         """A context in which this is the current session. At its end sys.path and the environment are restored."""

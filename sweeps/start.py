@@ -21,7 +21,7 @@ from sweeps.slurm.launch import run_slurm
 from sweeps.slurm.submissions import may_have_jobs
 from sweeps.sync import sync_in_background, tracker_of
 from sweeps.verdict import LaunchOutcome
-from sweeps.worker import shipper_command, store_options
+from sweeps.worker import shipper_command
 
 
 def start(
@@ -75,7 +75,7 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
         return None
     before_launch.warn_of_unreachable_store(ledger, tracker.uri)
     sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
-    return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", *store_options(tracker.uri))
+    return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", uri=tracker.uri)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.tracker import presentation
 from rlvr.tracker.cursor import is_behind
-from sweeps.worker import shipper_command, store_options
+from sweeps.worker import in_own_session, shipper_command
 
 AGAIN_S = 60.0  # least time between two attempts of commands to ship in the background
 
@@ -27,13 +27,12 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        command = shipper_command(ledger.home, *store_options(uri), *options)
-        return subprocess.run(command, env=imports.child_environment(), check=False).returncode
-    codes = list[int]()
-    for store, ids in _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps).items():
-        command = shipper_command(ledger.home, "--sweep", *ids, *store_options(store), *options)
-        codes.append(subprocess.run(command, env=imports.child_environment(), check=False).returncode)
-    return max(codes)
+        commands = [shipper_command(ledger.home, *options, uri=uri)]
+    else:
+        stores = _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps)
+        commands = [shipper_command(ledger.home, "--sweep", *ids, *options, uri=store) for store, ids in stores.items()]
+    environment = imports.child_environment()
+    return max(subprocess.run(command, env=environment, check=False).returncode for command in commands)
 
 
 def sync_in_background(ledger: Ledger) -> bool:
@@ -52,14 +51,8 @@ def sync_in_background(ledger: Ledger) -> bool:
     for store, ids in stores.items():
         with log.open("ab") as file:
             os.utime(log)  # a shipper writes to it only when it ends
-            subprocess.Popen(
-                shipper_command(ledger.home, "--sweep", *ids, *store_options(store)),
-                env=imports.child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
+            command = shipper_command(ledger.home, "--sweep", *ids, uri=store)
+            in_own_session(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     return bool(stores)
 
 

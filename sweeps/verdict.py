@@ -23,7 +23,7 @@ from rlvr.ledger.attempt import (
 )
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import DISK_FULL_ERRORS
-from sweeps.progress import INTERRUPTED, duration
+from sweeps.progress import duration, word
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class LaunchOutcome:
         waiting = Counter({State.PREEMPTED: len(self.preempted), State.PLANNED: len(self.queued)})
         text = f"{done} of {done + ended.total() + waiting.total()} runs finished"
         text += f" ({len(self.skipped)} before)" if self.skipped else ""
-        shown = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
-        text += "".join(f", {count} {shown.get(state, state)}" for state, count in (ended + waiting).items())
+        counts = (ended + waiting).items()
+        text += "".join(f", {count} {word(state, interrupted=self.interrupted)}" for state, count in counts)
         text += ": run the same command again" if waiting.total() else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):

@@ -65,24 +65,18 @@ class Watchdog:
         limit_s = max(self.patience_s, STEPS * longest) if began else START * self.patience_s
         if self._silent_s < limit_s:
             return False
-        self._write_stacks()
+        for pid in tagged(self.tag):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, STACKS)
+        time.sleep(STACKS_S)
+        self.hung = f"no attempt was begun in {self._silent_s:.0f} s: ended"
         if number > self.before:
-            self._end(number, f"no progress for {self._silent_s:.0f} s in phase {beat.get('phase', 'start')!r}")
-        else:
-            self.hung = f"no attempt was begun in {self._silent_s:.0f} s: ended"
+            log = layout.log(layout.attempt(self.run_dir, number))
+            silent = f"no progress for {self._silent_s:.0f} s in phase {beat.get('phase', 'start')!r}"
+            self.hung = f"{silent}: ended. The stacks of its threads are at the end of {log}"
+            record_missing_end(self.run_dir, number, Cause.HUNG, self.hung)
         return True
 
     def verdict(self, log: Path) -> RunEnd | None:
         """The verdict on a run that hung; None if it did not. log: of its process."""
         return RunEnd(Cause.HUNG, f"{self.hung}; see {log}", again=True) if self.hung else None
-
-    def _write_stacks(self) -> None:
-        for pid in tagged(self.tag):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, STACKS)
-        time.sleep(STACKS_S)
-
-    def _end(self, number: int, message: str) -> None:
-        log = layout.log(layout.attempt(self.run_dir, number))
-        self.hung = f"{message}: ended. The stacks of its threads are at the end of {log}"
-        record_missing_end(self.run_dir, number, Cause.HUNG, self.hung)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,17 +33,22 @@ def ranks_command(
     return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", module)
 
 
-def shipper_command(home: Path, *options: str) -> list[str]:
-    """Command that ships metrics to MLflow: one pass over all runs; options: `--sweep ID`, `--follow`, `--uri URI`."""
-    return imports.python_command("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
+def shipper_command(home: Path, *options: str, uri: str | None) -> list[str]:
+    """Command that ships metrics to MLflow: one pass over all runs; options: `--sweep ID`, `--follow`.
 
-
-def store_options(uri: str | None) -> list[str]:
-    """Options of the shipper for `tracker.uri` of a launch. It holds no secret: a URI with a password is refused.
-
-    It is not passed in the environment, where children would use it for other sweeps that set no `tracker.uri`.
+    uri: `tracker.uri` of a launch. It holds no secret: a URI with a password is refused. It is not passed in the
+    environment, where children would use it for other sweeps that set no `tracker.uri`.
     """
-    return ["--uri", uri] if uri else []
+    store = ["--uri", uri] if uri else []
+    return imports.python_command("-m", "rlvr.tracker.mlflow", "--home", str(home), *options, *store)
+
+
+def in_own_session(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, **pipes: Any
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, which the terminal's Ctrl-C does not reach. env: None: that of a child."""
+    environment = imports.child_environment() if env is None else env
+    return subprocess.Popen[bytes](list(command), env=environment, start_new_session=True, **pipes)
 
 
 def new_tag() -> str:
@@ -64,7 +69,7 @@ def environment(threads: int, tag: str) -> dict[str, str]:
 
 
 class RunWorker:
-    """One worker of the pool: a process in a session of its own, which the terminal's Ctrl-C does not reach.
+    """One worker of the pool: a process in a session of its own.
 
     A *warm* worker reads one run after another from its standard input, a JSON object {"run_dir"} per line, and answers
     on its standard output: {"ready": true} once, then {"run_dir", "cause", "code", "message"} per run. It exits when
@@ -91,15 +96,10 @@ class RunWorker:
     def start(self, *arguments: str) -> None:
         """Start the process; its errors are appended to the log."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        pipe = subprocess.PIPE
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command, *arguments],
-                env=self.env,
-                start_new_session=True,
-                stderr=log,
-                stdin=subprocess.PIPE if self.warm else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if self.warm else log,
-            )
+            pipes = {"stdin": pipe, "stdout": pipe} if self.warm else {"stdin": subprocess.DEVNULL, "stdout": log}
+            self.process = in_own_session([*self.command, *arguments], env=self.env, stderr=log, **pipes)
         self.ready, self._unread = not self.warm, b""
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
@@ -228,14 +228,7 @@ class ShipperProcess:
         self.log_path = log
         with log.open("ab") as file:
             self._log_start = file.tell()  # it may contain output of earlier launches
-            self.process = subprocess.Popen(
-                list(command),
-                env=imports.child_environment(),
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
+            self.process = in_own_session(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
 
     def finish(self, patience_s: float, hurry: Callable[[], bool]) -> str:
         """Close its input and wait for its exit, at most `patience_s` or until `hurry()` is true; then kill it. That is
@@ -270,14 +263,8 @@ class Guard:
 
     def __init__(self, tag: str) -> None:
         environment = {k: v for k, v in imports.child_environment().items() if k != TAG}
-        self.process = subprocess.Popen(
-            imports.python_command("-m", "sweeps.worker", tag),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
+        command, silent = imports.python_command("-m", "sweeps.worker", tag), subprocess.DEVNULL
+        self.process = in_own_session(command, env=environment, stdin=subprocess.PIPE, stdout=silent, stderr=silent)
 
     def dismiss(self) -> None:
         """At the end of a launch: let the guard kill all processes that are left, and wait for it."""
@@ -312,13 +299,9 @@ def kill_tagged(tag: str) -> None:
         time.sleep(0.02)
 
 
-def _guard(tag: str) -> None:
+if __name__ == "__main__":
     import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport] - so that `tagged` does not wait for the import
 
     while os.read(0, 4096):  # until the launcher closes its end of the pipe, or ends
         pass
-    kill_tagged(tag)
-
-
-if __name__ == "__main__":
-    _guard(sys.argv[1])
+    kill_tagged(sys.argv[1])

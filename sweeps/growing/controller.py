@@ -140,10 +140,14 @@ def _decide(record: GrowingRecord, say: Callable[[str], None]) -> bool:
     """Take the next decision; all runs begun have ended. False if none is left."""
     tune, until = record.info.get("tune"), record.info.get("until")
     if tune and not tune["picks"]:
-        _pick(record, tune)
+        runs = [candidate for candidate in record.candidates if candidate.stage == TUNING]
+        scores = decide.tuning_scores(record.ledger.home, record.sweep_id)
+        tune["picks"] = tuning.pick(tune, scores, {c.run.run_id: (c.place, c.value) for c in runs})
+        record.save()
         for place, pick in tune["picks"].items():
-            scores = ", ".join(f"{value} {_percent(score)}" for value, score in pick["tried"].items())
-            tried = f"{scores} ({_arm_name(record, place)})"
+            arm = next(candidate.run.arm for candidate in runs if candidate.place == int(place))
+            shown = ", ".join(f"{value} {_percent(score)}" for value, score in pick["tried"].items())
+            tried = f"{shown} ({arm})"
             if pick["value"] is None:
                 say(f"Left out: an arm without a result at any value: {tried}. Launch it with other values of tune.")
             else:
@@ -164,18 +168,6 @@ def _decide(record: GrowingRecord, say: Callable[[str], None]) -> bool:
 
 def _percent(score: float | None) -> str:
     return "no result" if score is None else f"{100 * score:.1f} %"
-
-
-def _arm_name(record: GrowingRecord, place: str) -> str:
-    tuning_runs = (candidate for candidate in record.candidates if candidate.stage == TUNING)
-    return next(candidate.run.arm for candidate in tuning_runs if candidate.place == int(place))
-
-
-def _pick(record: GrowingRecord, tune: dict[str, Any]) -> None:
-    scores = decide.tuning_scores(record.ledger.home, record.sweep_id)
-    runs = {c.run.run_id: (c.place, c.value) for c in record.candidates if c.stage == TUNING}
-    tune["picks"] = tuning.pick(tune, scores, runs)
-    record.save()
 
 
 def _over_hours(record: GrowingRecord, until: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from rlvr.config.overrides import key_of, seed_of
 from rlvr.ledger.identity import EXPECTED
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.growing import stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, GrowingRecord, first_wave, with_newest_naming
+from sweeps.growing.record import FINAL, Candidate, GrowingRecord, first_wave
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
 from sweeps.planned import evaluation_metric_names
@@ -65,13 +65,15 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     known = GrowingRecord.read_partial(ledger, sweep_id) if GrowingRecord.exists(ledger, sweep_id) else None
     grid = tuning.read(master.tune, points.arms) if master.tune else None
     about: dict[str, Any] = {}
-    spent = tuning.count(grid, points.arms) if grid else 0
+    spent = len(points.arms) * len(grid.values) * len(grid.seeds) if grid else 0  # runs of tuning
     if master.until:
         about["until"] = known.info["until"] if known else _rule(master, points, ledger, spent, first)
         points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
     if grid:
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
+    info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
+    record = GrowingRecord(ledger, sweep_id, info, candidates)
     if known:
         changed = any((known.info.get(key) or None) != (base.about.get(key) or None) for key in EXPECTED)
         if "until" in known.info and changed:
@@ -79,11 +81,8 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
                 "baseline and claims stay as the first launch fixed them. Another budget= begins another sweep.",
                 file=sys.stderr,
             )
-        record = replace(known.with_configs_of(candidates), info=with_newest_naming(known.info, base.about))
-        return record, plan_of(record, record.begun or first_wave(record))
-    info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
-    record = GrowingRecord(ledger, sweep_id, info, candidates)
-    return record, plan_of(record, first_wave(record))
+        record = record.continuing(known)
+    return record, plan_of(record, record.begun or first_wave(record))
 
 
 def _check_seeds(master: DictConfig, num_points: int, points: PairedPoints) -> None:

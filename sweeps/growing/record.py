@@ -91,29 +91,31 @@ class GrowingRecord:
 
         Call it inside `deciding_lock_held`.
         """
-        written, is_changed = self, True
-        if self.exists(self.ledger, self.sweep_id):
-            # With the decisions since this record was read.
-            current = GrowingRecord.read_partial(self.ledger, self.sweep_id)
-            written = replace(self, info=with_newest_naming(current.info, self.info), lines=current.lines)
-            is_changed = written.info != current.info
-        if is_changed:
+        is_there = self.exists(self.ledger, self.sweep_id)
+        current = GrowingRecord.read_partial(self.ledger, self.sweep_id) if is_there else None
+        written = self if current is None else self.continuing(current)
+        if current is None or written.info != current.info:
             written.save()
-        lines = "".join(json.dumps(candidate.line()) + "\n" for candidate in self.candidates)
+        lines = "".join(json.dumps(candidate.line()) + "\n" for candidate in written.candidates)
         write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines, private=True)
         write_runs([candidate.run for candidate in written.begun], self.ledger, written.info)
 
-    def with_configs_of(self, newest: Sequence[Candidate]) -> GrowingRecord:
-        """The record with the configs that a newer command composed for the same runs. A record without candidates
-        takes all of the newer command's.
+    def continuing(self, earlier: GrowingRecord) -> GrowingRecord:
+        """This record, which a command has composed, with the decisions and runs begun of an earlier one of the sweep,
+        and with its expectations if the stopping rule of `until` has fixed those. Where the candidates of that could
+        not be read, they are all of this one.
         """
-        newest_runs = {candidate.run.run_id: candidate.run for candidate in newest}
+        newest_runs = {candidate.run.run_id: candidate.run for candidate in self.candidates}
 
         def updated(candidate: Candidate) -> Candidate:
             run = newest_runs.get(candidate.run.run_id, candidate.run)
             return replace(candidate, run=replace(candidate.run, config=run.config, import_paths=run.import_paths))
 
-        return replace(self, candidates=[updated(candidate) for candidate in self.candidates or newest])
+        candidates = [updated(candidate) for candidate in earlier.candidates or self.candidates]
+        newest = (*NAMING, "tracker") if "until" in earlier.info else (*NAMING, "tracker", *EXPECTED)
+        kept = {key: value for key, value in earlier.info.items() if key not in newest}
+        info = kept | {key: self.info[key] for key in newest if key in self.info}
+        return replace(self, info=info, candidates=candidates, lines=earlier.lines)
 
     def save(self) -> None:
         self.ledger.record_sweep(self.sweep_id, self.info, self.lines)
@@ -138,15 +140,6 @@ class GrowingRecord:
     def configs(self) -> dict[str, Mapping[str, Any]]:
         """The configs of the runs begun, by run id."""
         return {candidate.run.run_id: candidate.run.config for candidate in self.begun}
-
-
-def with_newest_naming(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
-    """sweep.json with the name, tags and tracker of a newer command, and with its expectations unless the stopping rule
-    of `until` has fixed those.
-    """
-    keys = (*NAMING, "tracker") if "until" in info else (*NAMING, "tracker", *EXPECTED)
-    kept = {key: value for key, value in info.items() if key not in keys}
-    return kept | {key: newest[key] for key in keys if key in newest}
 
 
 def first_wave(record: GrowingRecord) -> list[Candidate]:

@@ -46,7 +46,8 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> TuningGrid:
     seeds = axes.pop("seed", [str(FIRST_SEED)])
     if not all(seed.isdigit() for seed in seeds):
         raise ValueError(f"tune={text}: seeds are whole numbers, as in seed:1000,1001.")
-    tried = [tuple(f"{key}={value}" for key, value in zip(axes, row, strict=True)) for row in _crossed(axes)]
+    crossed = itertools.product(*axes.values()) if axes else ()
+    tried = [tuple(f"{key}={value}" for key, value in zip(axes, row, strict=True)) for row in crossed]
     if len(tried) < 2:
         raise ValueError(f"tune={text} leaves nothing to choose from: pass two values or more.")
     for word in itertools.chain.from_iterable(tried):
@@ -58,15 +59,6 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> TuningGrid:
     if both := [key for key in axes if key in typed]:
         raise ValueError(f"{both[0]} is both tuned and set: drop {both[0]}=..., or drop it from tune.")
     return TuningGrid(tried, [int(seed) for seed in seeds])
-
-
-def _crossed(axes: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    return list(itertools.product(*axes.values())) if axes else []
-
-
-def count(grid: TuningGrid, arms: Sequence[Sequence[str]]) -> int:
-    """The number of tuning runs."""
-    return len(arms) * len(grid.values) * len(grid.seeds)
 
 
 def validation_overrides(master: DictConfig) -> list[str]:
@@ -100,10 +92,5 @@ def pick(grid: Mapping[str, Any], scores: Mapping[str, float], runs: Mapping[str
             means[value] = sum(scores.get(run_id, math.nan) for run_id in run_ids) / len(run_ids)
         known = {value: mean for value, mean in means.items() if math.isfinite(mean)}
         best = max(known, key=lambda value: known[value], default=None)
-        picks[str(place)] = {"value": best, "tried": _nan_as_none(means)}
+        picks[str(place)] = {"value": best, "tried": {value: known.get(value) for value in means}}  # JSON has no NaN
     return picks
-
-
-def _nan_as_none(means: Mapping[str, float]) -> dict[str, float | None]:
-    """The means as JSON can hold them: it has no NaN."""
-    return {value: mean if math.isfinite(mean) else None for value, mean in means.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,7 +146,10 @@ class Search:
         trial.set_user_attr("run_id", run.run_id)
         trial.set_user_attr("overrides", overrides)
         is_new = run.run_id not in self.lines
-        self._record(trial.number, run, own)
+        write_runs([run], self.ledger, self.info)
+        if is_new:
+            self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": trial.number}
+            self.ledger.record_sweep(self.sweep_id, self.info, list(self.lines.values()))
         open_trial = self.open[trial.number] = OpenTrial(trial, run.run_id, " ".join(own))
         state = self.ledger.state(run.run_id).state
         if is_new and state is State.FINISHED:
@@ -166,13 +169,6 @@ class Search:
             t.user_attrs.get("run_id") == run_id and ("pruned" in t.user_attrs or t.user_attrs.get("cause") in HOPELESS)
             for t in self.trials()
         )
-
-    def _record(self, number: int, run: PlannedRun, own: Sequence[str]) -> None:
-        """Put the run on the ledger, then into the sweep."""
-        write_runs([run], self.ledger, self.info)
-        if run.run_id not in self.lines:
-            self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": number}
-            self.ledger.record_sweep(self.sweep_id, self.info, list(self.lines.values()))
 
     # --- watch
 
@@ -237,18 +233,14 @@ class Search:
         records = journal.read(layout.journal(self.ledger.run_dir(open_trial.run_id))).records
         last = max(records, key=lambda record: record.step).metrics if records else {}
         values = [last.get(metric, math.nan) for metric in self.goal.metrics]
-        missing = [m for m, value in zip(self.goal.metrics, values, strict=True) if math.isnan(value)]
-        if missing:
+        if missing := [m for m, value in zip(self.goal.metrics, values, strict=True) if math.isnan(value)]:
             self._tell_failed(trial, NO_VALUE, f"{', '.join(missing)} has no value at the last step")
             return
         self.study.tell(trial, values)
-        shown = " ".join(f"{value:.6g}" for value in values)
-        self.runs.say(f"trial {trial.number}: {shown}   {open_trial.point}{self._best()}")
-
-    def _best(self) -> str:
-        if len(self.goal.metrics) > 1:
-            return ""
-        return f"   (best: {self.study.best_value:.6g}, trial {self.study.best_trial.number})"
+        text = f"trial {trial.number}: {' '.join(f'{value:.6g}' for value in values)}   {open_trial.point}"
+        if len(values) == 1:
+            text += f"   (best: {self.study.best_value:.6g}, trial {self.study.best_trial.number})"
+        self.runs.say(text)
 
     def _tell_failed(self, trial: Trial, cause: str, message: str) -> None:
         trial.set_user_attr("cause", str(cause))

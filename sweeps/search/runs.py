@@ -38,9 +38,10 @@ class _Shipping(contextlib.ExitStack):
         if self.command and self.shipper is None:
             self.shipper = ShipperProcess(self.command, layout.shipper_log(self.logs))
 
-    def finish(self, hurry: Callable[[], bool]) -> str:
-        """End the shipper. Returns a message for the user, or ""."""
-        return self.shipper.finish(SHIPPER_S, hurry=hurry) if self.shipper else ""
+    def finish(self, say: Callable[[str], None], hurry: Callable[[], bool]) -> None:
+        """End the shipper."""
+        if self.shipper and (problem := self.shipper.finish(SHIPPER_S, hurry=hurry)):
+            say(problem)
 
 
 class LocalRuns(_Shipping):
@@ -54,13 +55,13 @@ class LocalRuns(_Shipping):
         cluster, tag = config.cluster, new_tag()
         devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
         workers = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
-        self.progress = Display(ledger, [], show=True)
+        self.progress = Display(ledger, [])
         self.dispatcher = Dispatcher(ledger, [], workers, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()
         self.enter_context(self.dispatcher.signals())
-        self.callback(lambda: self.say(self.finish(self.dispatcher.signalled_again())))
+        self.callback(lambda: self.finish(self.say, self.dispatcher.signalled_again()))
         self.enter_context(self.dispatcher.at_work())
         return self
 
@@ -97,8 +98,7 @@ class LocalRuns(_Shipping):
         return run_id in self.dispatcher.active()
 
     def say(self, text: str) -> None:
-        if text:
-            self.progress.say(text)
+        self.progress.say(text)
 
 
 class SlurmRuns(_Shipping):
@@ -119,7 +119,7 @@ class SlurmRuns(_Shipping):
         super().__enter__()
         self.enter_context(self.stop)
         self.cancelled.unlink(missing_ok=True)  # by `cancel`, before this launch
-        self.callback(lambda: self.say(self.finish(lambda: False)))
+        self.callback(lambda: self.finish(self.say, lambda: False))
         self.say(
             "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs continue, "
             "and the same command continues the search."
@@ -188,5 +188,4 @@ class SlurmRuns(_Shipping):
         return run_id in self.followed
 
     def say(self, text: str) -> None:
-        if text:
-            print(text, flush=True)
+        print(text, flush=True)

@@ -34,7 +34,6 @@ from sweeps.start import shipper_of
 from sweeps.verdict import LaunchOutcome
 
 if TYPE_CHECKING:
-    from sweeps.search.controller import Search
     from sweeps.search.space import SearchAxis, Space
     from sweeps.search.study import Goal
 
@@ -272,18 +271,11 @@ class SearchSweep:
             best = report(search)
         finally:
             unlock(held)
-        outcome = _outcome(search, interrupted=runs.stopping, seconds=time.monotonic() - began)
+        outcome = Searched(complete=search.counts["complete"], done=search.done, seconds=time.monotonic() - began)
+        outcome.interrupted = runs.stopping and not search.done
+        search.record_runs(outcome)
         self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=False))
         return best
-
-
-def _outcome(search: Search, *, interrupted: bool, seconds: float) -> Searched:
-    done = search.done
-    outcome = Searched(
-        complete=search.counts["complete"], done=done, interrupted=interrupted and not done, seconds=seconds
-    )
-    search.record_runs(outcome)
-    return outcome
 
 
 def _as_list(value: str | Sequence[str] | None) -> list[str]:

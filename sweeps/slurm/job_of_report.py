@@ -19,7 +19,7 @@ from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
 from sweeps.slurm.waves import continued
 from sweeps.sync import tracker_of
-from sweeps.worker import shipper_command, store_options
+from sweeps.worker import shipper_command
 
 SHIP_S = 1200.0
 
@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep = Ledger(home).sweep(sweep_id)
     if grows(sweep.info) and has_results(home, sweep_id) and not continued(home, sweep_id, "--unless-cancelled"):
         print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
-    study = sweep.study
-    command = imports.python_command("-m", "analysis", "--home", str(home), "--study", study)
+    command = imports.python_command("-m", "analysis", "--home", str(home), "--study", sweep.study)
     built = subprocess.run(command, env=imports.child_environment(), check=False).returncode
     return built or (0 if shipped else 1)
 
@@ -46,7 +45,7 @@ def ship(home: Path, sweep_id: str) -> bool:
     try:
         ledger = Ledger(home)
         store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
-        command = shipper_command(home, "--sweep", sweep_id, *store_options(store))
+        command = shipper_command(home, "--sweep", sweep_id, uri=store)
         code = subprocess.run(command, env=imports.child_environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124

@@ -18,8 +18,7 @@ from rlvr.config.nodes import sampling_nodes
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import read_json, write_json
-from rlvr.ledger.sweeps import Ledger
-from slurm.supervise import Allocation, Supervisor
+from slurm.supervise import Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
@@ -27,15 +26,12 @@ from sweeps.slurm.waves import submit_more
 from sweeps.verdict import RunEnd
 
 
-class ArrayTask:
+class ArrayTask(jobs.Job):
     """The runs of one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
-        self.submission, self.settings = submission, submissions.read(submission)
-        self.supervisor, self.here = supervisor, Allocation.here()
-        self.ledger = Ledger(layout.home_of(submission))
+        super().__init__(submission, supervisor)
         self.run_ids = submissions.runs_of(self.settings, self.here.index)
-        submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
         """Execute all runs. Returns the exit code of this node's task; that of the first node is the job's."""

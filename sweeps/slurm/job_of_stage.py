@@ -13,23 +13,19 @@ from pathlib import Path
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
-from rlvr.ledger.sweeps import Ledger
-from slurm.supervise import Allocation, ProcessEnd, Supervisor
+from slurm.supervise import ProcessEnd, Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.launch import give_up_stage
 from sweeps.slurm.waves import submit_more
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 
-class StageTask:
+class StageTask(jobs.Job):
     """One stage in one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
-        self.submission, self.settings = submission, submissions.read(submission)
-        self.supervisor, self.here = supervisor, Allocation.here()
-        self.ledger = Ledger(layout.home_of(submission))
+        super().__init__(submission, supervisor)
         self.stage = layout.stages(self.ledger.home) / self.settings["stage"]
-        submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
         """Build the stage. Returns the exit code of the job."""

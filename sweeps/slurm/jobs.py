@@ -1,23 +1,23 @@
-"""What all jobs of a sweep have in common: their resources and account, the command that runs this package on a node,
-and the entry point there.
-"""
+"""What all jobs of a sweep have in common: their resources and account, and the entry point on a node."""
 
 from __future__ import annotations
 
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rlvr.config import imports
 from rlvr.config.engine import gpus_of_workers
 from rlvr.config.nodes import ranks_of_node, sampling_nodes
+from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable
+from rlvr.ledger.sweeps import Ledger
 from slurm.submit import Resources
-from slurm.supervise import Supervisor
+from slurm.supervise import Allocation, Supervisor
+from sweeps.slurm import submissions
 
 # Shell: 64 random hexadecimal digits, drawn when the job starts. Only the job's nodes know them; no file contains them.
 RANDOM = "$(od -vAn -N32 -tx1 /dev/urandom | tr -d '[:space:]')"
@@ -61,37 +61,34 @@ def resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
     return Resources(**amounts, **shared, setup=tuple(cluster["setup"]), options=cluster["sbatch"])
 
 
-def command(module: str, target: Path) -> list[str]:
-    """The command that runs a module on a node with the submitter's PYTHONPATH."""
-    return [
-        "env",
-        f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}",
-        *imports.python_command("-m", module, str(target)),
-    ]
-
-
 def python(settings: Mapping[str, Any]) -> list[str]:
     """The words that start Python for a run on a node: this Python, or that of the container."""
     container = settings["container"]
     return [*shlex.split(container), "python", "-P"] if container else [sys.executable, "-P"]
 
 
-class Work(Protocol):
-    """The work of a job."""
+class Job:
+    """The process of a job on a node: its submission and allocation, and the ledger."""
+
+    def __init__(self, submission: Path, supervisor: Supervisor) -> None:
+        self.submission, self.settings = submission, submissions.read(submission)
+        self.supervisor, self.here = supervisor, Allocation.here()
+        self.ledger = Ledger(layout.home_of(submission))
+        submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
-        """Exit code, one of rlvr/ledger/cause.py."""
-        ...
+        """Do the work. Returns the exit code, one of rlvr/ledger/cause.py."""
+        raise NotImplementedError
 
 
-def on_node(task: Callable[[Path, Supervisor], Work], *, usage: str | None) -> int:
+def on_node(job: type[Job], *, usage: str | None) -> int:
     """Entry point of `python -m MODULE SUBMISSION`, under a supervisor for SLURM's signals. Returns the exit code."""
     if len(sys.argv) != 2:
         print(usage)
         return 2
     with Supervisor() as supervisor:
         try:
-            return task(Path(sys.argv[1]), supervisor).run()
+            return job(Path(sys.argv[1]), supervisor).run()
         except Unreadable as error:  # submitted by another version
             print(error, flush=True)
             return Cause.USER_ERROR.code

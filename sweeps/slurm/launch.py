@@ -147,24 +147,23 @@ def _submit(
     outcome.stages = stage_jobs.fresh
     waiting = waves.read(ledger).get(sweep_id)
     others = [run_id for run_id in waiting.runs if run_id not in dict(runs)] if waiting else []
-    later = [*others, *outcome.later]
-    if not later:  # otherwise the report is submitted together with the last runs
-        # A finished run keeps the settings of the launch that trained it: those of another run are newer.
-        cluster = (todo or runs or [_first_run(ledger, sweep_id)])[0][1]["cluster"]
+    if later := [*others, *outcome.later]:  # the report is submitted together with the last of them
+        waves.write(ledger, sweep_id, waves.Waiting(later, ship))
+        return outcome
+    # A finished run keeps the settings of the launch that trained it: those of another run are newer.
+    if runs:
+        cluster = (todo or runs)[0][1]["cluster"]
+    else:
+        cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
+    if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
         is_owed = waiting is not None and not waiting.runs
-        if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
-            waves.write(ledger, sweep_id, waves.Waiting([], ship))  # if this process is killed now, jobs submit it
-            outcome.report = report_at_end(
-                ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
-            )
-    is_left = later or outcome.report is None
-    waves.write(ledger, sweep_id, waves.Waiting(later, ship) if is_left else None)
+        waves.write(ledger, sweep_id, waves.Waiting([], ship))  # if this process is killed now, jobs submit it
+        outcome.report = report_at_end(
+            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
+        )
+    if outcome.report is not None:
+        waves.write(ledger, sweep_id, None)
     return outcome
-
-
-def _first_run(ledger: Ledger, sweep_id: str) -> tuple[str, Mapping[str, Any]]:
-    run_id = ledger.sweep(sweep_id).run_ids[0]
-    return run_id, read_verified_config(ledger.run_dir(run_id))
 
 
 def _arrays(todo: Sequence[tuple[str, Mapping[str, Any]]], stage_jobs: StageJobs) -> list[Array]:

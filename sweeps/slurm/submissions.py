@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, remove, write_json, write_text
@@ -34,18 +35,12 @@ from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import QueuedTask
 from slurm.submit import QueueFull, Resources, script, submit_script
-from sweeps.slurm import jobs, waves
+from sweeps.slurm import waves
 from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
 PREFIX = "rlvr-"
 WAITING = (
-    "PENDING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "CONFIGURING",
-    "SUSPENDED",
+    *("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING", "SUSPENDED"),
     "RESV_DEL_HOLD",
 )
 UNKNOWN = "SLURM does not answer"
@@ -100,7 +95,8 @@ def send(
     """
     target = record(ledger, sweep_id, run_ids, about)
     folder = folder or target
-    command = [*jobs.command(module, folder), *arguments]
+    path = f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}"  # the submitter's
+    command = ["env", path, *imports.python_command("-m", module, str(folder)), *arguments]
     text = script(command, resources, name=job_name(target), folder=folder, log=log, **placement)
     path = layout.script(folder, script_name)
     write_text(path, text, private=True)

@@ -16,24 +16,10 @@ from rlvr.trainer import distributed
 from tests.job.test_loop import make_run
 
 SMALL = (
-    "task=maze",
-    "task.size=5",
-    "task.test_problems=2",
-    "model=maze_tiny",
-    "model.steps=2",
-    "model.batch=4",
-    "loss=grpo",
-    "lr=1e-3",
-    "steps=2",
-    "rollout.prompts=2",
-    "rollout.samples=2",
-    "rollout.max_tokens=6",
-    "rollout.dynamic_sampling=none",
-    "evaluation.every=2",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "trainer.updates=1",
-    "checkpoint.every=1",
+    *("task=maze", "task.size=5", "task.test_problems=2", "model=maze_tiny", "model.steps=2", "model.batch=4"),
+    *("loss=grpo", "lr=1e-3", "steps=2", "rollout.prompts=2", "rollout.samples=2", "rollout.max_tokens=6"),
+    *("rollout.dynamic_sampling=none", "evaluation.every=2", "evaluation.samples=1", "evaluation.k=[1]"),
+    *("trainer.updates=1", "checkpoint.every=1"),
 )
 
 

@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 VLLM = [
-    "rollout=vllm",
-    "trainer.dtype=bfloat16",
-    "rollout.importance=truncate",
-    "trainer.kl=0.1",
+    *("rollout=vllm", "trainer.dtype=bfloat16", "rollout.importance=truncate", "trainer.kl=0.1"),
     "trainer.activation_checkpointing=true",
 ]
 

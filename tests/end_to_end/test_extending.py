@@ -88,6 +88,9 @@ def test_a_dry_run_shows_what_differs_from_the_default_and_from_the_options_own(
     assert {"loss=filtered", "task=weekdays", "loss.push=0.5", "advantage=none"} <= set(line.split())
     _, out = rlvr(*words, "loss.push=0.1", "task.ahead=2", home=tmp_path, cwd=tmp_path)
     assert "push=" not in out.partition("Time:")[0].replace("push0.1", "")
+    _, out = rlvr("run", "--config-dir", str(mine), "--help", home=tmp_path, cwd=tmp_path)
+    assert ", filtered," in out
+    assert ", weekdays" in out
     assert not list(tmp_path.iterdir())
 
 
@@ -121,14 +124,8 @@ def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_
 
 
 SMALL = {
-    "model_type": "qwen2",
-    "num_hidden_layers": 1,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "vocab_size": 64,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "tie_word_embeddings": True,
+    **{"model_type": "qwen2", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 64},
+    **{"num_attention_heads": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
 }
 
 
@@ -171,12 +168,8 @@ def test_a_subclass_of_a_built_in_task_gives_its_own_rewards(
     task = instantiate(config.task, _convert_="all")
     try:
         problem = task.problem("test", 0)
-        texts = [
-            "that is \\boxed{0.75} exactly",
-            "I add both and then it is \\boxed{3/4}",
-            "\\boxed{1}",
-            "many words " * 9,
-        ]
+        texts = ["that is \\boxed{0.75} exactly", "I add both and then it is \\boxed{3/4}", "\\boxed{1}"]
+        texts.append("many words " * 9)
         rewards = rewards_of(task, [(problem, text) for text in texts])
     finally:
         task.close()
@@ -193,30 +186,19 @@ def test_a_loss_whose_file_says_nothing_of_advantages_may_do_without_one(mine: P
     assert code == 0, out
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "target"),
-    [
-        ("loss", "whole", "filtered.filtered\npush: 0.1"),
-        ("advantage", "whole", "rlvr.objective.advantage.rloo"),
-        ("divergence", "whole", "rlvr.objective.divergence.js"),
-    ],
-)
-def test_a_file_that_leaves_partial_out_is_refused_before_launch(
-    mine: Path, tmp_path: Path, group: str, name: str, target: str
-) -> None:
-    (tmp_path / group).mkdir()
-    (tmp_path / group / f"{name}.yaml").write_text(f"_target_: {target}\n")
-    folders, others = [f"hydra.searchpath=[{tmp_path},{mine}]"], [] if group == "loss" else ["loss=lad"]
-    words = ["run", *folders, *ONE, *others, f"{group}={name}", "--dry-run"]
-    code, out = rlvr(*words, home=tmp_path / "home", cwd=tmp_path)
-    assert code == 2
-    assert "Add `_partial_: true` there." in out
-
-
-def test_help_lists_what_is_there(mine: Path, tmp_path: Path) -> None:
-    _, out = rlvr("run", "--config-dir", str(mine), "--help", home=tmp_path, cwd=tmp_path)
-    assert ", filtered," in out
-    assert ", weekdays" in out
+def test_a_file_that_leaves_partial_out_is_refused_before_launch(mine: Path, tmp_path: Path) -> None:
+    for group, target in (
+        ("loss", "filtered.filtered\npush: 0.1"),
+        ("advantage", "rlvr.objective.advantage.rloo"),
+        ("divergence", "rlvr.objective.divergence.js"),
+    ):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "whole.yaml").write_text(f"_target_: {target}\n")
+        others = [] if group == "loss" else ["loss=lad"]
+        words = ["run", f"hydra.searchpath=[{tmp_path},{mine}]", *ONE, *others, f"{group}=whole", "--dry-run"]
+        code, out = rlvr(*words, home=tmp_path / "home", cwd=tmp_path)
+        assert code == 2
+        assert "Add `_partial_: true` there." in out
 
 
 def test_the_study_learns_the_days_and_says_what_it_asked(trained: Path, mine: Path) -> None:
@@ -301,10 +283,7 @@ def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Pat
 
 
 def test_what_was_killed_is_retried_without_its_directory(mine: Path, tmp_path: Path) -> None:
-    home, words = (
-        tmp_path / "home",
-        ["run", "--config-dir", "mine", "study=days", "steps=200", "evaluation.every=200"],
-    )
+    home, words = tmp_path / "home", ["run", "--config-dir", "mine", "study=days", "steps=200", "evaluation.every=200"]
     process = start(*words, *HERE, "loss.push=0.1", home=home, cwd=mine.parent)
     deadline = time.monotonic() + 300
     while not list(home.glob("runs/*/attempts/1/heartbeat.json")):

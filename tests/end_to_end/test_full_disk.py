@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.test_sweep import deterministic, python, runs
+from tests.support import words
+from tests.support.disks import mount, small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 
 BANDIT = [
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "loss=lad",
-    "divergence=js",
-    "rollout.prompts=1",
-    "rollout.samples=64",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "steps=400",
-    "evaluation.every=400",
-    "checkpoint.every=20",
-    "cluster=local",
-    "tracker=none",
+    *(*words.BANDIT, "loss=lad", "divergence=js", "rollout.samples=64", "steps=400", "evaluation.every=400"),
+    *("checkpoint.every=20", "cluster=local", "tracker=none"),
 ]
 TOO_SMALL, ENOUGH = "400k", "8m"  # the run writes about 600 kB
 
@@ -41,18 +27,10 @@ def launch(home: Path) -> tuple[int, str]:
     return process.returncode, out
 
 
-def mount(*options: str) -> bool:
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", f"size={TOO_SMALL}", "tmpfs", str(path)):
-        pytest.skip("a small disk can be mounted by root only")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with small_disk(tmp_path / "disk", TOO_SMALL) as path:
+        yield path
 
 
 def test_a_run_stopped_by_a_full_disk_goes_on_bit_for_bit_when_there_is_room(disk: Path, tmp_path: Path) -> None:

@@ -15,32 +15,20 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from tests.end_to_end.test_sweep import deterministic, python, runs
 from tests.slurm.place import wait_for
-from tests.support.words import newest
+from tests.support import words
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 
 BANDIT = [
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "loss=reinforce",
-    "rollout.prompts=4",
-    "rollout.samples=8",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "steps=12",
-    "evaluation.every=12",
-    "cluster=local",
-    "tracker=none",
+    *words.newest([*words.BANDIT, "loss=reinforce", "rollout.prompts=4", "rollout.samples=8", "steps=12"]),
+    *("evaluation.every=12", "cluster=local", "tracker=none"),
 ]
 LOGS = "runs/*/attempts/1/log.txt"
 HUNGRY = ["loss._target_=tests.support.hungry.hungry", "trainer.token_budget=32"]
 
 
 def launch(home: Path, *overrides: str) -> tuple[int, str]:
-    process = python("-m", "rlvr.run", *newest(overrides), home=home)
+    process = python("-m", "rlvr.run", *words.newest(overrides), home=home)
     out, _ = process.communicate(timeout=250)
     return process.returncode, out
 
@@ -101,16 +89,11 @@ class TestReal:
         assert "rank 1: OutOfMemoryError: CUDA out of memory: 16 rows" in str(told(run_dir, "exit.json", "message")[0])
 
     def test_a_run_that_builds_its_base_policy_stops_within_seconds_and_goes_on_later(self, tmp_path: Path) -> None:
-        options = ["model.steps=120", "steps=1", "evaluation.every=1", "evaluation.samples=1"]
-        words = [
-            *options,
-            "evaluation.k=[1]",
-            "evaluation.problems=4",
-            "cluster=local",
-            "tracker=none",
-            "cluster.threads=1",
+        typed = [
+            *("model.steps=120", "steps=1", "evaluation.every=1", "evaluation.samples=1", "evaluation.k=[1]"),
+            *("evaluation.problems=4", "cluster=local", "tracker=none", "cluster.threads=1"),
         ]
-        process = python("-m", "rlvr.run", *words, home=tmp_path)
+        process = python("-m", "rlvr.run", *typed, home=tmp_path)
         wait_for(lambda: any("building the pretrain stage" in log.read_text() for log in tmp_path.glob(LOGS)))
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=100)  # it took five minutes, and a SIGKILL
@@ -119,7 +102,7 @@ class TestReal:
         assert told(run_dir, "exit.json", "cause") == ["preempted"]
         assert told(run_dir, "exit.json", "message") == ["SIGTERM: stopped before its next step"]
         assert not list((tmp_path / "runs/stages").glob("[!.]*/stage.json"))
-        code, out = launch(tmp_path, *words)
+        code, out = launch(tmp_path, *typed)
         assert code == 0, out
         assert told(run_dir, "exit.json", "cause") == ["preempted", "ok"]
         assert list(deterministic(run_dir)) == [0, 1]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,19 +12,13 @@ import pytest
 from rlvr.ledger import tags
 from rlvr.ledger.attempt import request_prune
 from rlvr.ledger.sweeps import Ledger
-from tests.end_to_end.test_sweep import deterministic
+from tests.end_to_end.test_sweep import deterministic, python
+from tests.support import words
 
 STEPS = 400
 BANDIT = [
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "rollout.prompts=1",
+    *words.BANDIT,
     "rollout.samples=16",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
     "evaluation.every=100",
     f"steps={STEPS}",
     "cluster=local",
@@ -35,9 +27,7 @@ BANDIT = [
 
 
 def train(home: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rlvr.run", *BANDIT]
-    environment = {**os.environ, "RLVR_HOME": str(home)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return python("-m", "rlvr.run", *BANDIT, home=home)
 
 
 @pytest.mark.slow

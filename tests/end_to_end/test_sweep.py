@@ -21,19 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 # The smallest world that still has everything: dynamic sampling, several updates, two evaluations, checkpoints.
 SMALL = [
-    "task.size=5",
-    "task.test_problems=8",
-    "model.steps=150",
-    "model.batch=32",
-    "steps=6",
-    "rollout.prompts=4",
-    "rollout.samples=4",
-    "rollout.dynamic_sampling=none",
-    "evaluation.every=3",
-    "evaluation.samples=4",
-    "evaluation.k=[1,4]",
-    "checkpoint.every=2",
-    "cluster=local",
+    *("task.size=5", "task.test_problems=8", "model.steps=150", "model.batch=32", "steps=6", "rollout.prompts=4"),
+    *("rollout.samples=4", "rollout.dynamic_sampling=none", "evaluation.every=3", "evaluation.samples=4"),
+    *("evaluation.k=[1,4]", "checkpoint.every=2", "cluster=local"),
 ]
 GRID = ["-m", "loss=lad", "divergence=js,hd", "eta=0.5,1"]
 
@@ -222,17 +212,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(root), str(Path(__file__).parents[2])]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     (wheel,) = root.glob("*.whl")
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(root / "site"),
-        str(wheel),
-    ]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    install += ["--target", str(root / "site"), str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=300)
     return root / "site"
 

@@ -37,28 +37,14 @@ pytestmark = [
 
 STEPS = 16
 MAZE = [
-    "task.size=5",
-    "task.test_problems=8",
-    "model.steps=120",
-    "model.batch=32",
-    f"steps={STEPS}",
-    "rollout.prompts=16",
-    "rollout.samples=8",
-    "rollout.dynamic_sampling=none",
-    f"evaluation.every={STEPS}",
-    "evaluation.samples=32",
-    "loss=grpo",
-    "lr=5e-4",
-    "checkpoint.every=2",
-    "cluster=local",
+    *("task.size=5", "task.test_problems=8", "model.steps=120", "model.batch=32", f"steps={STEPS}"),
+    *("rollout.prompts=16", "rollout.samples=8", "rollout.dynamic_sampling=none", f"evaluation.every={STEPS}"),
+    *("evaluation.samples=32", "loss=grpo", "lr=5e-4", "checkpoint.every=2", "cluster=local"),
     "tracker.enabled=false",
 ]
 VLLM = [
-    "rollout=vllm",
-    f"rollout.engine.python={PYTHON}",
-    "rollout.engine.eager=true",
-    "rollout.engine.max_cache_gb=0.1",
-    "rollout.engine.max_batch_sequences=256",
+    *("rollout=vllm", f"rollout.engine.python={PYTHON}", "rollout.engine.eager=true"),
+    *("rollout.engine.max_cache_gb=0.1", "rollout.engine.max_batch_sequences=256"),
 ]
 ROOM = "rollout.engine.max_batch_sequences=384"
 KILLED_AT = 3

@@ -15,6 +15,7 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle
 from slurm.local_cluster.settings import Settings
+from tests.slurm.stand_in import FakeSlurm
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,11 @@ def slurm() -> Iterator[Settings]:
     finally:
         local.down(root)
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return FakeSlurm.installed(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

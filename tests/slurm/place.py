@@ -10,28 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
-from tests.support.words import newest
+from tests.support import words
 
-BANDIT = [
-    "-m",
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "loss=lad",
-    "rollout.prompts=1",
-    "rollout.samples=64",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "cluster.time_min=10",
-]
+BANDIT = ["-m", *words.BANDIT, "loss=lad", "rollout.samples=64", "cluster.time_min=10"]
 
 
 @dataclass(frozen=True)
@@ -47,24 +34,16 @@ class Place:
         return {**os.environ, **ours}
 
     def python(self, *arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([sys.executable, *arguments], env=self.environment, check=False, timeout=300, **both)
         return done.returncode, done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """The same in the background; what it says is lost."""
-        silent = subprocess.DEVNULL
-        return subprocess.Popen([sys.executable, *arguments], env=self.environment, stdout=silent, stderr=silent)
+    def start(self, *arguments: str, output: IO[str] | int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """The same in the background."""
+        return subprocess.Popen([sys.executable, *arguments], env=self.environment, stdout=output, stderr=output)
 
     def launch(self, *overrides: str, world: Sequence[str] = BANDIT) -> str:
-        code, out = self.python("-m", "rlvr.run", *newest([*world, *overrides]))
+        code, out = self.python("-m", "rlvr.run", *words.newest([*world, *overrides]))
         assert code == 0, out
         return out
 
@@ -95,11 +74,9 @@ def wait_for(is_so: Callable[[], bool], patience_s: float = 900, every_s: float 
 
 def causes(run_dir: Path) -> list[str]:
     """How each attempt ended, in order; "" for one that has not."""
-    causes = []
-    for number in range(1, len(list((run_dir / "attempts").iterdir())) + 1):
-        path = run_dir / "attempts" / str(number) / "exit.json"
-        causes.append(json.loads(path.read_text())["cause"] if path.exists() else "")
-    return causes
+    numbers = range(1, len(list((run_dir / "attempts").iterdir())) + 1)
+    ends = [run_dir / "attempts" / str(number) / "exit.json" for number in numbers]
+    return [json.loads(end.read_text())["cause"] if end.exists() else "" for end in ends]
 
 
 def steps_done(run_dir: Path) -> int:

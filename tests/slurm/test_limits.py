@@ -21,22 +21,25 @@ SMALL = Node("main", True, cpus=4, memory_gb=16.0, gpus=0, time_min=60)
 LARGE = Node("gpu", False, cpus=64, memory_gb=500.0, gpus=8, time_min=2880)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (Resources(10, 5, 1.0), r"cpus=5 on a node, but no node of partition main has more than 4"),
-        (Resources(10, 1, 17.0), r"memory_gb=17 on a node, but no node of partition main has more than 16"),
-        (Resources(10, 1, 1.0, gpus=1), r"gpus=1 on a node, but no node of partition main has more than 0"),
-        (Resources(61, 1, 1.0), r"cluster.time_min=61 is more than partition main allows: 60. Pass"),
-        (Resources(10, 1, 1.0, partition="gup"), r"cluster.partition=gup does not exist here. Partitions: main, gpu"),
-        (Resources(10, 1, 1.0, options={"mem": "1G"}), r"cluster.sbatch.mem: pass cluster.memory_gb"),
-        (Resources(10, 1, 1.0, options={"job_name": "x"}), r"cluster.sbatch.job_name: the launch needs it"),
-        (Resources(10, 1, 1.0, nodes=2), r"2 nodes with 1 CPUs, 0 GPUs and 1 GB each, but 1 of 1"),
-    ],
-)
-def test_what_no_node_can_hold_is_refused(asked: Resources, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        check(asked, [SMALL, LARGE])
+TOO_MUCH = [
+    (Resources(10, 5, 1.0), r"cpus=5 on a node, but no node of partition main has more than 4"),
+    (Resources(10, 1, 17.0), r"memory_gb=17 on a node, but no node of partition main has more than 16"),
+    (Resources(10, 1, 1.0, gpus=1), r"gpus=1 on a node, but no node of partition main has more than 0"),
+    (Resources(61, 1, 1.0), r"cluster.time_min=61 is more than partition main allows: 60. Pass"),
+    (Resources(10, 1, 1.0, partition="gup"), r"cluster.partition=gup does not exist here. Partitions: main, gpu"),
+    (Resources(10, 1, 1.0, options={"mem": "1G"}), r"cluster.sbatch.mem: pass cluster.memory_gb"),
+    (Resources(10, 1, 1.0, options={"job_name": "x"}), r"cluster.sbatch.job_name: the launch needs it"),
+    (Resources(10, 1, 1.0, nodes=2), r"2 nodes with 1 CPUs, 0 GPUs and 1 GB each, but 1 of 1"),
+]
+
+
+def test_what_no_node_can_hold_is_refused_and_what_one_can_hold_accepted() -> None:
+    for asked, said in TOO_MUCH:
+        with pytest.raises(ValueError, match=said):
+            check(asked, [SMALL, LARGE])
+    check(Resources(60, 4, 16.0), [SMALL, LARGE])
+    check(Resources(2000, 64, 400.0, gpus=8, partition="main,gpu"), [SMALL, LARGE])
+    check(Resources(10, 1, 99.0), [Node("main", True, cpus=4, memory_gb=0, gpus=0, time_min=60)])  # it does not say
 
 
 def test_nodes_are_read_as_sinfo_lists_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,12 +57,6 @@ def test_nodes_are_read_as_sinfo_lists_them(monkeypatch: pytest.MonkeyPatch, tmp
         Node("gpu", False, cpus=64, memory_gb=500.0, gpus=3, time_min=90.5),
         Node("long", False, cpus=2, memory_gb=0.0, gpus=4, time_min=float("inf")),
     ]
-
-
-def test_what_a_node_can_hold_is_accepted() -> None:
-    check(Resources(60, 4, 16.0), [SMALL, LARGE])
-    check(Resources(2000, 64, 400.0, gpus=8, partition="main,gpu"), [SMALL, LARGE])
-    check(Resources(10, 1, 99.0), [Node("main", True, cpus=4, memory_gb=0, gpus=0, time_min=60)])  # it does not say
 
 
 class TestReal:
@@ -96,17 +93,9 @@ class TestReal:
         container.write_text(f'echo "$USED $HF_HOME $TMPDIR" > {seen}; ls -d "$TMPDIR" >> {seen}\n')
         container.write_text(container.read_text() + f'shift; exec {sys.executable} "$@"\n')  # for `python`
         here = [
-            "cluster=example",
-            "cluster.partition=main",
-            "cluster.account=root",
-            "cluster.gpus=0",
-            "cluster.cpus=1",
-            "cluster.memory_gb=4",
-            "cluster.time_min=10",
-            "cluster.setup=['export USED=module']",
-            "cluster.report=false",
-            f"cluster.scratch={tmp_path}/local",
-            f"cluster.container='sh {container}'",
+            *("cluster=example", "cluster.partition=main", "cluster.account=root", "cluster.gpus=0"),
+            *("cluster.cpus=1", "cluster.memory_gb=4", "cluster.time_min=10", "cluster.setup=['export USED=module']"),
+            *("cluster.report=false", f"cluster.scratch={tmp_path}/local", f"cluster.container='sh {container}'"),
             "+cluster.sbatch.comment=ours",
         ]
         world = [word for word in BANDIT if not word.startswith("cluster.")]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -21,22 +18,9 @@ from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import Place, causes, freeze, process_of, wait_for
 
 CLUSTER = {
-    "threads": 2,
-    "ranks": 1,
-    "nodes": 1,
-    "sampling_nodes": 0,
-    "pack": 3,
-    "cpus": None,
-    "memory_gb": 4,
-    "gpus": 1,
-    "time_min": 10,
-    "partition": None,
-    "account": None,
-    "qos": None,
-    "environment": {},
-    "scratch": None,
-    "setup": [],
-    "sbatch": {},
+    **{"threads": 2, "ranks": 1, "nodes": 1, "sampling_nodes": 0, "pack": 3, "cpus": None, "memory_gb": 4, "gpus": 1},
+    **{"time_min": 10, "partition": None, "account": None, "qos": None, "environment": {}, "scratch": None},
+    **{"setup": [], "sbatch": {}},
 }
 
 
@@ -45,21 +29,18 @@ def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() 
     assert (asked.cpus, asked.memory_gb, asked.gpus) == (9, 12, 1)  # three runs of 2 threads and a verifier
 
 
-def test_workers_of_ray_have_cpus_on_their_nodes() -> None:
-    """On each of two nodes a rank and three workers, of 2 threads each, and a verifier."""
+def test_engines_have_cpus_beside_their_ranks() -> None:
+    """On each of two nodes a rank and three workers of Ray, of 2 threads each, and a verifier. Then eight ranks and as
+    many vLLMs beside them.
+    """
     cluster = {**CLUSTER, "ranks": 2, "nodes": 2, "pack": 1, "gpus": 4}
     config = {"cluster": cluster, "rollout": {"engine": {"workers": 6}}}
     asked = of_runs(cluster_of(config))
     assert (asked.nodes, asked.cpus, asked.gpus) == (2, 9, 4)
     assert of_runs(cluster_of({**config, "cluster": {**cluster, "cpus": 5}})).cpus == 5
     assert of_runs(cluster_of({**config, "rollout": {"engine": {}}})).cpus == 3
-
-
-def test_a_vllm_beside_each_rank_has_cpus_too() -> None:
-    """Eight ranks and as many vLLMs of 2 threads each, and a verifier."""
-    cluster = {**CLUSTER, "ranks": 8, "pack": 1, "gpus": 8}
-    asked = of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {"python": None}}}))
-    assert asked.cpus == 33
+    eight = {"cluster": {**CLUSTER, "ranks": 8, "pack": 1, "gpus": 8}, "rollout": {"engine": {"python": None}}}
+    assert of_runs(cluster_of(eight)).cpus == 33
 
 
 def test_nodes_without_ranks_have_cores_for_their_workers_and_a_token_that_no_file_knows() -> None:
@@ -100,7 +81,7 @@ def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_
     runs = list(place.runs().values())
     freeze(runs)
     (task,) = place.queue()
-    os.kill(json.loads((runs[1] / "attempts/1/job.json").read_text())["pid"], signal.SIGKILL)
+    process_of(runs[1]).kill()
     wait_for(lambda: causes(runs[1]) == ["error"])
     place.client("scancel", "-s", "USR2", task)  # time is nearly up
     for run in (runs[0], runs[2]):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,46 +11,29 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
-from tests.sweeps.search.test_search import GOAL, trials
+from tests.sweeps.search.test_search import GOAL, ONE_BY_ONE, trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
+
+GRID = [*BANDIT, *GOAL, "hydra/sweeper=optuna", *ONE_BY_ONE, "checkpoint.every=20"]
 
 
 def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
     options = [
-        *BANDIT,
-        *GOAL,
-        "hydra/sweeper=optuna",
-        "hydra/sweeper/sampler=grid",
-        "hydra.sweeper.sampler.seed=1",
-        "hydra/sweeper/pruner=median",
-        "hydra.sweeper.pruner.n_startup_trials=1",
-        "hydra.sweeper.retries=1",
-        "lr=3e-2,1e-9",
-        "steps=600",
-        "when=steps=5000 if lr=1e-9",
-        "evaluation.every=20",
-        "checkpoint.every=20",
-        "tracker=none",
-        "hydra.sweeper.n_jobs=1",
-        "cluster.requeues=0",
+        *(*GRID, "hydra.sweeper.sampler.seed=1", "hydra/sweeper/pruner=median", "hydra.sweeper.retries=1"),
+        *("hydra.sweeper.pruner.n_startup_trials=1", "lr=3e-2,1e-9", "steps=600", "when=steps=5000 if lr=1e-9"),
+        *("evaluation.every=20", "cluster.requeues=0"),
     ]
-    environment = {**os.environ, "RLVR_HOME": str(place.home), "SLURM_CONF": str(cluster.conf)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlvr.run", *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with (out := tmp_path / "out.txt").open("w") as file:
+        process = place.start("-m", "rlvr.run", *options, output=file)
     try:
         wait_for(lambda: process.poll() is not None or any(steps_done(run) >= 20 for run in place.runs().values()))
         place.client("scancel", *place.queue())
-        out, _ = process.communicate(timeout=300)
+        process.wait(300)
     finally:
         process.kill()
-    assert process.returncode == 0, out
+    assert process.returncode == 0, out.read_text()
     trial_rows = trials(place.home)
     assert [(t["lr"], t["state"]) for t in trial_rows] == [("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED")]
     assert trial_rows[0]["cause"] == "preempted"
@@ -68,8 +48,7 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
 
 def test_a_cancelled_search_stops_and_the_same_command_continues_it(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
-    command = ["-m", "rlvr.run", *BANDIT, *GOAL, "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "lr=3e-2,1e-2"]
-    command += ["steps=600", "evaluation.every=600", "checkpoint.every=20", "tracker=none", "hydra.sweeper.n_jobs=1"]
+    command = ["-m", "rlvr.run", *GRID, "lr=3e-2,1e-2", "steps=600", "evaluation.every=600"]
     process = place.start(*command)
     try:
         wait_for(lambda: process.poll() is not None or any(steps_done(run) >= 1 for run in place.runs().values()))

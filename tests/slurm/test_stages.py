@@ -26,24 +26,10 @@ real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 # Arms that rehearse what the base policy solves: both stages, as small as they can be.
 WORLD = [
-    "-m",
-    "task.size=5",
-    "task.test_problems=4",
-    "model.steps=60",
-    "model.batch=16",
-    "steps=1",
-    "rollout.prompts=4",
-    "rollout.samples=4",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "presample.samples=choice(4)",
-    "presample.threshold=choice(1)",
-    "presample.problems=choice(16)",
-    "presample.ratio=choice(4)",
-    "tracker=none",
-    "cluster.report=false",
+    *("-m", "task.size=5", "task.test_problems=4", "model.steps=60", "model.batch=16", "steps=1"),
+    *("rollout.prompts=4", "rollout.samples=4", "rollout.dynamic_sampling=none", "trainer.updates=1"),
+    *("evaluation.samples=1", "evaluation.k=[1]", "presample.samples=choice(4)", "presample.threshold=choice(1)"),
+    *("presample.problems=choice(16)", "presample.ratio=choice(4)", "tracker=none", "cluster.report=false"),
     "cluster.time_min=10",
 ]
 

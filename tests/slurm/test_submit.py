@@ -55,9 +55,8 @@ def test_the_batch_script_is_this() -> None:
     resources = Resources(240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",))
     folder = Path("/shared/runs/submissions/ab")
     command = ["python", "-m", "sweeps.slurm.job_of_runs", "/a b"]
-    assert (
-        script(command, resources, name="rlvr-ab", folder=folder, log="task_%a.out", count=12, max_parallel=3) == SCRIPT
-    )
+    about = {"name": "rlvr-ab", "folder": folder, "log": "task_%a.out", "count": 12, "max_parallel": 3}
+    assert script(command, resources, **about) == SCRIPT
 
 
 # Options of a script of two minutes → (lines that it has, texts that it has not)
@@ -112,25 +111,15 @@ def test_slurm_writes_the_logs_of_such_a_folder_into_it(
 
 
 def test_a_profile_says_what_a_site_needs() -> None:
-    site = Resources(
-        60,
-        1,
-        1.0,
-        setup=("module load cuda",),
-        environment={"HF_HOME": '/data/$USER/"hf"'},
-        scratch="/local/$USER",
-        options={"constraint": "a100", "exclusive": True},
-    )
+    shell = {"setup": ("module load cuda",), "environment": {"HF_HOME": '/data/$USER/"hf"'}, "scratch": "/local/$USER"}
+    site = Resources(60, 1, 1.0, **shell, options={"constraint": "a100", "exclusive": True})
     text = script(["true"], site, name="x", folder=Path("/x"), log="o", count=1)
     assert "#SBATCH --constraint=a100\n" in text
     assert "#SBATCH --exclusive\n" in text
     prepared = text.split("# setup\n")[1].split("\n\n")[0].splitlines()
     assert prepared == [
-        "module load cuda",
-        'export HF_HOME="/data/$USER/\\"hf\\""',
-        'export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID',
-        'mkdir -p "$TMPDIR"',
-        "trap 'rm -rf \"$TMPDIR\"' EXIT",
+        *("module load cuda", 'export HF_HOME="/data/$USER/\\"hf\\""'),
+        *('export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID', 'mkdir -p "$TMPDIR"', "trap 'rm -rf \"$TMPDIR\"' EXIT"),
     ]
 
 
@@ -151,13 +140,8 @@ def test_what_a_submission_says_is_the_users_alone_to_read(tmp_path: Path) -> No
 
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
-    environment = {
-        "SLURM_JOB_ID": "15",
-        "SLURM_ARRAY_JOB_ID": "12",
-        "SLURM_ARRAY_TASK_ID": "3",
-        "SLURM_RESTART_COUNT": "2",
-        "SLURM_NODEID": "1",
-    }
+    environment = {"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+    environment |= {"SLURM_RESTART_COUNT": "2", "SLURM_NODEID": "1"}
     assert Allocation.here(environment) == Allocation("12_3", "12", index=3, node=1, restarts=2)
     assert Allocation.here({"SLURM_JOB_ID": "15"}) == Allocation("15", "15", index=0, node=0, restarts=0)
     with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
@@ -200,11 +184,8 @@ def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
     tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
     states = with_queue_states(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
-    assert [(s.state, s.phase) for s in states] == [
-        ("queued", "PENDING (Priority)"),
-        ("running", "RUNNING on n1"),
-        ("finished", ""),
-    ]
+    expected = [("queued", "PENDING (Priority)"), ("running", "RUNNING on n1"), ("finished", "")]
+    assert [(s.state, s.phase) for s in states] == expected
 
 
 def test_a_run_whose_job_is_about_to_return_to_the_queue_has_not_ended(tmp_path: Path) -> None:
@@ -237,34 +218,30 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-21T08:49
 NO_PYTHON = "slurmstepd-n1: error: execve(): /gone/bin/python: No such file or directory\n"
 
 
-@pytest.mark.parametrize(
-    ("log", "state", "cause", "said"),
-    [
-        (MEMORY, "failed", "host_oom", "out of memory: raise cluster.memory_gb; see "),
-        (LIMIT, "preempted", "time_limit", "killed at its time limit before it could save; see "),
-        (CANCELLED, "preempted", "preempted", "cancelled before it began"),
-        (NO_PYTHON, "failed", "error", "its job ended before the run began: slurmstepd-n1: error: execve(): /gone/bin"),
-        ("", "planned", "", ""),
-    ],
-)
-def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(
-    tmp_path: Path, log: str, state: str, cause: str, said: str
-) -> None:
+LOGS = [
+    (MEMORY, "failed", "host_oom", "out of memory: raise cluster.memory_gb; see "),
+    (LIMIT, "preempted", "time_limit", "killed at its time limit before it could save; see "),
+    (CANCELLED, "preempted", "preempted", "cancelled before it began"),
+    (NO_PYTHON, "failed", "error", "its job ended before the run began: slurmstepd-n1: error: execve(): /gone/bin"),
+    ("", "planned", "", ""),
+]
+
+
+def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
-    (tmp_path / "runs/submissions" / token / "task_0.out").write_text(log)
-    shown = with_queue_states(ledger, ledger.states("a"), Queue({}))[0]
-    assert (shown.state, shown.cause) == (state, cause)
-    assert shown.message.startswith(said)
-    assert with_queue_states(ledger, ledger.states("a"), Queue({"a": task(token, 0, "PENDING")}))[0].state == "queued"
+    for log, state, cause, said in LOGS:
+        (tmp_path / "runs/submissions" / token / "task_0.out").write_text(log)
+        shown = with_queue_states(ledger, ledger.states("a"), Queue({}))[0]
+        assert (shown.state, shown.cause) == (state, cause)
+        assert shown.message.startswith(said)
+        queue = Queue({"a": task(token, 0, "PENDING")})
+        assert with_queue_states(ledger, ledger.states("a"), queue)[0].state == "queued"
 
 
 def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     ledger, _ = made(tmp_path)
-    assert [s.state for s in with_queue_states(ledger, ledger.states("abc"), Queue({}))] == [
-        "planned",
-        "lost",
-        "finished",
-    ]
+    known = with_queue_states(ledger, ledger.states("abc"), Queue({}))
+    assert [s.state for s in known] == ["planned", "lost", "finished"]
     unknown = with_queue_states(ledger, ledger.states("abc"), Queue({}, answered=False))
     assert [s.state for s in unknown] == ["queued", "queued", "finished"]
     assert unknown[1].phase == submissions.UNKNOWN
@@ -311,19 +288,13 @@ def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
     assert supervisor.stop_signal == signal.SIGTERM
 
 
-def test_a_killed_process_is_told_from_one_that_left() -> None:
-    with Supervisor() as supervisor:
-        ended = supervisor.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}, ranks=1)
-    assert ended.status == -9
-    assert supervisor.stop_signal is None
-
-
-def test_the_warning_does_not_kill_what_starts_ranks() -> None:
+def test_a_killed_process_is_told_from_one_that_left_and_the_warning_does_not_kill_what_starts_ranks() -> None:
     """With several ranks the first process must survive SIGUSR2, whose default is death."""
     code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2)"
     with Supervisor() as supervisor:
         assert supervisor.run([sys.executable, "-c", code], {}, ranks=2).status == 0
         assert supervisor.run([sys.executable, "-c", code], {}, ranks=1).status == -signal.SIGUSR2
+    assert supervisor.stop_signal is None
 
 
 def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_open(
@@ -355,12 +326,8 @@ def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_
 
 def test_the_last_end_of_a_requeued_job_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for states, end in {
-        "NODE_FAIL PREEMPTED RUNNING": "PREEMPTED",
-        "TIMEOUT PENDING": "TIMEOUT",
-        "RUNNING": "",
-        "": "",
-    }.items():
+    ends = {"NODE_FAIL PREEMPTED RUNNING": "PREEMPTED", "TIMEOUT PENDING": "TIMEOUT", "RUNNING": "", "": ""}
+    for states, end in ends.items():
         (program := tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '%s\\n' {states}\n")
         program.chmod(0o755)
         assert last_end("7") == end, states

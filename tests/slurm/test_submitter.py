@@ -20,14 +20,8 @@ from tests.slurm.place import Place
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 TWO_RUNS = [
-    "-m",
-    "seed=0,1",
-    "task.size=5",
-    "task.test_problems=4",
-    "model.steps=60",
-    "tracker=none",
-    "cluster.partition=preemptible",
-    "cluster.time_min=10",
+    *("-m", "seed=0,1", "task.size=5", "task.test_problems=4", "model.steps=60", "tracker=none"),
+    *("cluster.partition=preemptible", "cluster.time_min=10"),
 ]
 
 

@@ -23,11 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 GRID = ["divergence=js,hd,tv", "eta=0.5,1", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node; the seed says what strikes it.
 INTERRUPTED = [
-    "steps=300",
-    "evaluation.every=300",
-    "checkpoint.every=50",
-    "seed=0,1,2,3,4",
-    "tracker=none",
+    *("steps=300", "evaluation.every=300", "checkpoint.every=50", "seed=0,1,2,3,4", "tracker=none"),
     "cluster.report=false",
 ]
 ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
@@ -51,9 +47,7 @@ def kill_node(cluster: Settings, name: str) -> None:
 
 def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
-    place.client(
-        "scontrol", "update", "PartitionName=main", "State=DOWN"
-    )  # nothing starts before it has been looked at
+    place.client("scontrol", "update", "PartitionName=main", "State=DOWN")  # nothing starts before it was looked at
     try:
         assert "6 runs submitted to SLURM" in place.launch(*GRID)
         for path in tmp_path.glob("runs/submissions/*/job.json"):
@@ -105,7 +99,7 @@ def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     node, lost = (place.client("squeue", "-h", "-j", f"{job}_{k}", "-o", "%N").strip() for k in (0, 4))
     kill_node(cluster, lost)
     place.client("sbatch", "-p", "urgent", "-w", node, "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
-    os.kill(json.loads((runs[1] / "attempts/1/job.json").read_text())["pid"], signal.SIGKILL)
+    process_of(runs[1]).kill()
     code, out = place.python("-m", "sweeps", "cancel", runs[2].name)
     assert code == 0, out
     assert "1 of 1 runs" in out
@@ -116,9 +110,8 @@ def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     assert "1 runs submitted to SLURM" in place.launch(*INTERRUPTED, *ON_SLURM)  # the cancelled one, and it alone
     wait_for(lambda: not place.queue())
     local.start_node(cluster, lost)
-    (place.home / "cancelled.json").write_text(
-        json.dumps(before[next(n for n, d in place.runs().items() if d == runs[2])])
-    )
+    (name,) = (name for name, run_dir in place.runs().items() if run_dir == runs[2])
+    (place.home / "cancelled.json").write_text(json.dumps(before[name]))
     return place
 
 
@@ -142,11 +135,8 @@ def test_an_interrupted_run_goes_on_and_ends_bit_for_bit_the_same(
     assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
 
 
-def test_a_cancelled_run_is_shown_as_resumable(interrupted: Place) -> None:
+def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_the_ledger(interrupted: Place) -> None:
     assert json.loads((interrupted.home / "cancelled.json").read_text())["state"] == "preempted"
-
-
-def test_a_killed_process_is_named_on_the_ledger(interrupted: Place) -> None:
     run_dir = list(interrupted.runs().values())[1]
     assert "signal 9 (SIGKILL" in json.loads((run_dir / "attempts/1/exit.json").read_text())["message"]
 

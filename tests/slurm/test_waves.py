@@ -32,28 +32,21 @@ from sweeps.slurm.launch import submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
 from sweeps.slurm.waves import Waiting, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.slurm.stand_in import REFUSED, FakeSlurm
 from tests.support.words import newest
 from tests.sweeps.test_plan import planned
 
-REFUSED = (
-    "AssocMaxSubmitJobLimit; Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
-    "user's size and/or time limits)"
-)
 
-
-@pytest.mark.parametrize(
-    ("error", "full", "advice"),
-    [
+def test_the_limits_of_a_site_are_told_from_wrong_accounts() -> None:
+    for error, full, advice in (
         (REFUSED, True, "no more jobs in the queue now"),
         (REFUSED.replace("AssocMaxSubmitJobLimit", "QOSMaxSubmitJobPerUserLimit"), True, "no more jobs in the queue"),
         (REFUSED.replace("AssocMaxSubmitJobLimit", "QOSMaxWallDurationPerJobLimit"), False, "QOSMaxWallDurationPerJob"),
         ("Batch job submission failed: Requested node configuration is not available", False, "`sinfo` lists"),
-    ],
-)
-def test_the_limits_of_a_site_are_told_from_wrong_accounts(error: str, full: bool, advice: str) -> None:
-    assert client.is_full(error) == full
-    assert advice in client.advice(error)
-    assert "account=" not in client.advice(error)
+    ):
+        assert client.is_full(error) == full
+        assert advice in client.advice(error)
+        assert "account=" not in client.advice(error)
 
 
 def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: Path) -> None:
@@ -64,70 +57,47 @@ def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: 
     waves.write(ledger, "s", Waiting(["b"], ship=False))
     assert waiting_for_room(ledger) == {"b": "s"}
     waiting = Queue({"a": QueuedTask("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
-    assert [(s.state, s.phase) for s in with_queue_states(ledger, ledger.states("ab"), waiting)] == [
-        ("queued", "PENDING"),
-        ("queued", LATER),
-    ]
+    states = with_queue_states(ledger, ledger.states("ab"), waiting)
+    assert [(s.state, s.phase) for s in states] == [("queued", "PENDING"), ("queued", LATER)]
     assert [s.state for s in with_queue_states(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
     waves.write(ledger, "s", None)
     assert waiting_for_room(ledger) == {}
 
 
-# A SLURM that keeps a list of jobs, of which there may be one.
-STANDS_IN = {
-    "sbatch": f"""
-        [ ! -s "$QUEUE" ] && grep -q "array=0-0%" "$2" || {{ echo "{REFUSED}" >&2; exit 1; }}
-        echo "1_0|0|PENDING|None||$(sed -n 's/^#SBATCH --job-name=//p' "$2")" > "$QUEUE"
-        echo 1""",
-    "squeue": 'cat "$QUEUE"',
-    "scontrol": "",
-    "sinfo": "",
-}
-
-
-def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> None:
-    for name, does in commands.items():
-        (program := directory / name).write_text(f"#!/bin/sh\n{does}\n")
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+GROWING = [*BANDIT, "divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
 
 
 @pytest.mark.slow
 def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch="echo Invalid account >&2; exit 1", squeue="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
-    words = ["divergence=js,hd", "seed=0,1", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
-    assert main([*BANDIT, *words]) == 2
+    fake.programs(sbatch="echo Invalid account >&2; exit 1")
+    assert main([*GROWING, "seed=0,1"]) == 2
     assert "SLURM refused the jobs: Invalid account" in capsys.readouterr().err
-    assert Ledger(tmp_path / "home").runs() == []
-    assert Ledger(tmp_path / "home").sweeps() == []
+    assert fake.ledger.runs() == fake.ledger.sweeps() == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grows", [[], ["until=decided", "budget=12"]], ids=["grid", "growing"])
 @pytest.mark.parametrize("cluster", ["local", "slurm"])
 def test_where_files_cannot_be_locked_nothing_is_started_or_left_behind(
-    cluster: str, grows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: str, grows: list[str], fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    stand_in(tmp_path, monkeypatch, sbatch=f"touch {tmp_path}/called; echo 1", squeue="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(home := tmp_path / "home"))
+    ledger = fake.ledger
     monkeypatch.setattr(fcntl, "flock", flock)
     assert main([*BANDIT, "divergence=js,hd", *grows, f"cluster={cluster}", "tracker=none"]) == 2
-    assert re.search(rf"{home}/runs/\S*lock cannot be locked: No locks available.*RLVR_HOME", capsys.readouterr().err)
-    assert Ledger(home).runs() == []
-    assert not list(home.glob("runs/sweeps/*"))
-    assert not (tmp_path / "called").exists()
+    locked = rf"{ledger.root}/\S*lock cannot be locked: No locks available.*RLVR_HOME"
+    assert re.search(locked, capsys.readouterr().err)
+    assert ledger.runs() == []
+    assert not list(ledger.root.glob("sweeps/*"))
+    assert not fake.jobs()
 
 
 @pytest.mark.slow
-def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(fake: FakeSlurm) -> None:
     """While sbatch is asked, another command puts a sweep of the run with seed 0 on the ledger."""
     words = ["tracker=none", "cluster=slurm"]
     shared = planned([*BANDIT[1:], "seed=0", *words]).runs[0].run_id
@@ -136,10 +106,9 @@ def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meanti
         mkdir -p "$RLVR_HOME/runs/sweeps/other" && cd "$RLVR_HOME/runs/sweeps/other"
         echo '{line}' > manifest.jsonl && echo '{{"study": "x", "format": {FORMAT}}}' > sweep.json
         echo Invalid account >&2; exit 1"""
-    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
+    fake.programs(sbatch=sbatch)
+    ledger = fake.ledger
     assert main([*BANDIT, "seed=0,1", *words]) == 2
-    ledger = Ledger(tmp_path / "home")
     assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["other"]
     assert ledger.runs() == [shared]
 
@@ -166,53 +135,43 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
 
 
 @pytest.mark.slow
-def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    words = ["divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
-    assert main([*BANDIT, *words]) == 0
-    first, *others = (ledger := Ledger(tmp_path)).runs()
+def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(fake: FakeSlurm) -> None:
+    ledger = fake.ledger
+    assert main(GROWING) == 0
+    first, *others = ledger.runs()
     assert len(others) == 5  # two arms, three seeds
     with Attempt.open(ledger.run_dir(first)) as attempt:
         attempt.close("diverged")
-    assert main([*BANDIT, *words]) == 0
+    fake.queue.write_text("")  # all jobs are gone
+    assert main(GROWING) == 0
     newest = next(content for _, content in history(ledger) if content["runs"])
     assert sorted(newest["runs"]) == others
 
 
 @pytest.mark.slow
 def test_the_next_run_has_the_place_of_one_that_may_not_be_requeued_and_a_growing_sweep_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeSlurm,
 ) -> None:
-    """Six runs, and room for one job at a time; a job without an array is that of the report."""
-    sbatch = f'grep -q array= "$2" || {{ echo 9 | tee "$QUEUE.report"; exit; }}\n{STANDS_IN["sbatch"]}'
-    stand_in(tmp_path, monkeypatch, **STANDS_IN | {"sbatch": sbatch})
-    (queue := tmp_path / "queue").touch()
-    for name, value in {"QUEUE": str(queue), "RLVR_HOME": str(tmp_path), "SLURM_JOB_ID": "1"}.items():
-        monkeypatch.setenv(name, value)
-    words = ["divergence=js,hd", "until=decided", "budget=6", "cluster=slurm", "tracker=none"]
-    assert main([*BANDIT, *words, "cluster.requeues=0", "cluster.report=false"]) == 0
-    ledger = Ledger(tmp_path)
-    for left in (5, 4, 3, 2, 1):
-        assert (len(waiting_for_room(ledger)), (tmp_path / "queue.report").exists()) == (left, False)
+    """Six runs, then the report, and room for one job at a time."""
+    fake.set(ROOM="1")
+    assert main(newest([*GROWING, "budget=6", "cluster.requeues=0", "cluster.report=false"])) == 0
+    ledger = fake.ledger
+    for left in (5, 4, 3, 2, 1, 0):
+        assert (len(waiting_for_room(ledger)), fake.jobs()["report"]) == (left, 0)
         submission, content = history(ledger)[0]
         write_json(layout.run_end(submission, content["runs"][0]), {"cause": "time_limit", "message": ""})
-        queue.write_text("")
+        fake.queue.write_text("")
         assert ArrayTask(submission, Supervisor()).run() == Cause.TIME_LIMIT.code
-    assert (waiting_for_room(ledger), (tmp_path / "queue.report").exists()) == ({}, True)
+    assert fake.jobs() == {"report": 1}
 
 
 def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(tmp_path, monkeypatch, **STANDS_IN)
-    (queue := tmp_path / "queue").touch()
-    monkeypatch.setenv("QUEUE", str(queue))
+    fake.set(ROOM="1")
     monkeypatch.setattr(search, "LOOK_S", 0.0)
     trials = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(3)))
-    write(trials, ledger := Ledger(tmp_path))
+    write(trials, ledger := fake.ledger)
     first, second, third = (run.run_id for run in trials.runs)
     runs = search.SlurmRuns(ledger, trials.sweep_id, None)
     for run in trials.runs:
@@ -220,26 +179,21 @@ def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_i
         assert runs.turn() == {}
     assert waiting_for_room(ledger) == dict.fromkeys([second, third], trials.sweep_id)
     assert runs.turn() == runs.turn() == {}
-    queue.write_text("")  # the first one's job is gone, and could submit none
+    fake.queue.write_text("")  # the first one's job is gone, and could submit none
     assert [set(runs.turn()) for _ in range(3)] == [set(), {first}, set()]
     assert waiting_for_room(ledger) == {third: trials.sweep_id}
 
 
-def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(fake: FakeSlurm) -> None:
     """Runs of two sweeps wait for room; while those of one are handed in, what waits is removed."""
-    sbatch = 'echo x >> "$CALLS"; rm -f "$RLVR_HOME"/runs/sweeps/*/waves.json; echo 1'
-    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
-    for name, value in {"CALLS": str(tmp_path / "calls"), "RLVR_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    ledger = Ledger(tmp_path)
+    fake.programs(sbatch='echo x >> "$RLVR_HOME/calls"; rm -f "$RLVR_HOME"/runs/sweeps/*/waves.json; echo 1')
+    ledger = fake.ledger
     for seed in (0, 1):
         write(sweep := planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]), ledger)
         waves.write(ledger, sweep.sweep_id, Waiting([sweep.runs[0].run_id], ship=False))
     for sweep in ledger.sweeps():
         submit_waiting(ledger, sweep.sweep_id)
-    assert (tmp_path / "calls").read_text() == "x\n"
+    assert (fake.home / "calls").read_text() == "x\n"
     assert len(history(ledger)) == 1
 
 
@@ -256,14 +210,13 @@ def test_a_job_that_cannot_submit_more_on_a_full_disk_ends_as_its_runs_did(
     assert waiting_for_room(ledger) == {"a": "s"}
 
 
-def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, squeue="", scancel="")
+def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LOCK_S", 0.0)
-    ledger = Ledger(tmp_path)
+    ledger = fake.ledger
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
     waves.write(ledger, "s", Waiting(["a"], ship=False))
-    layout.submissions(tmp_path).mkdir()
-    held = lock(layout.lock(layout.submissions(tmp_path)))
+    layout.submissions(fake.home).mkdir()
+    held = lock(layout.lock(layout.submissions(fake.home)))
     assert held is not None
     with pytest.raises(ValueError, match="another launch has been submitting"):
         launch.cancel(ledger, ["a"], "s")
@@ -275,22 +228,20 @@ def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    fake: FakeSlurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scancel="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    words = ["divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
-    launched = [*BANDIT, *words]
-    assert main(launched) == 0
-    (sweep,) = (ledger := Ledger(tmp_path)).sweeps()
+    fake.programs(sbatch="echo 1", squeue="")  # what is submitted is gone at once
+    ledger = fake.ledger
+    assert main(GROWING) == 0
+    (sweep,) = ledger.sweeps()
 
     def num_handed_in_by_its_job() -> int:
         before = len(history(ledger))
-        waves.continued(tmp_path, sweep.sweep_id, "--unless-cancelled")
+        waves.continued(ledger.home, sweep.sweep_id, "--unless-cancelled")
         return len(history(ledger)) - before
 
     assert num_handed_in_by_its_job() > 0
-    for goes_on in (lambda: main(launched), lambda: commands.main(["retry", sweep.sweep_id])):
+    for goes_on in (lambda: main(GROWING), lambda: commands.main(["retry", sweep.sweep_id])):
         assert commands.main(["cancel", sweep.sweep_id]) == 0
         assert num_handed_in_by_its_job() == 0
         assert f"sweep {sweep.sweep_id} was cancelled. `python -m sweeps retry" in capfd.readouterr().err
@@ -331,12 +282,10 @@ def test_a_sweep_of_nine_runs_where_four_jobs_may_be_queued_is_finished_by_its_j
 
 @pytest.mark.slow
 def test_a_silent_squeue_costs_seconds_and_the_states_on_the_ledger_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scontrol="", sinfo="")
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     assert main([*BANDIT, "cluster=slurm", "tracker=none", "cluster.report=false"]) == 0
-    stand_in(tmp_path, monkeypatch, squeue="exec sleep 60")
+    fake.programs(squeue="exec sleep 60")
     monkeypatch.setattr(commands, "PATIENCE_S", 0.5)
     began = time.monotonic()
     assert commands.main(["status"]) == 0

@@ -24,24 +24,17 @@ def usual(**values: object) -> Usual:
 
 
 def test_each_control_has_its_points() -> None:
-    assert controls.added(POINTS, "random", "", usual()) == [
-        (["loss=grpo", "seed=0", "rollout.reward=random"], "random"),
-        (["loss=grpo", "seed=1", "rollout.reward=random"], "random"),
-        (["loss=pacs", "seed=0", "rollout.reward=random"], "random"),
-        (["loss=pacs", "seed=1", "rollout.reward=random"], "random"),
-    ]
-    assert controls.added(POINTS, "seeds", "", usual()) == [
-        (["loss=grpo", "seed=2"], "seeds"),
-        (["loss=grpo", "seed=3"], "seeds"),
-    ]
-    assert controls.added(POINTS, "still", "loss=pacs", usual()) == [
-        (["loss=pacs", "seed=0", "lr=0"], "still"),
-        (["loss=pacs", "seed=1", "lr=0"], "still"),
-    ]
-    assert [words for words, _ in controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", usual(seed=5))] == [
-        ["lr=0"],
-        ["lr=1", "seed=6"],
-    ]
+    def added(text: str, baseline: str = "") -> list[str]:
+        points = controls.added(POINTS, text, baseline, usual())
+        assert {control for _, control in points} == {text}
+        return [" ".join(words) for words, _ in points]
+
+    arms = [f"loss={loss} seed={seed}" for loss in ("grpo", "pacs") for seed in (0, 1)]
+    assert added("random") == [f"{arm} rollout.reward=random" for arm in arms]
+    assert added("seeds") == ["loss=grpo seed=2", "loss=grpo seed=3"]
+    assert added("still", "loss=pacs") == ["loss=pacs seed=0 lr=0", "loss=pacs seed=1 lr=0"]
+    both = controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", usual(seed=5))
+    assert both == [(["lr=0"], "still"), (["lr=1", "seed=6"], "seeds")]
     with pytest.raises(ValueError, match="placebo is unknown. Controls: seeds, random, flipped, still"):
         controls.added(POINTS, "placebo", "", usual())
 

@@ -129,21 +129,18 @@ def test_a_claim_about_time_is_warned_of_where_runs_share_a_machine(launched, ab
     assert line.endswith("set cluster=slurm cluster.gpus=1 cluster.pack=1.")
 
 
-@pytest.mark.parametrize(
-    ("cluster", "warned"),
-    [
+def test_a_claim_about_time_needs_gpus_of_each_run(tmp_path: Path) -> None:
+    claims = f"claims=[{WINS.replace('metric: avg', 'metric: hours')}]"
+    for cluster, warned in (
         ("backend=slurm gpus=1", False),
         ("backend=slurm gpus=1 pack=2", True),
         ("backend=slurm gpus=0", True),
         ("backend=local gpus=1", True),
-    ],
-)
-def test_a_claim_about_time_needs_gpus_of_each_run(tmp_path: Path, cluster: str, warned: bool) -> None:
-    claims = f"claims=[{WINS.replace('metric: avg', 'metric: hours')}]"
-    words = ["steps=4", claims, *(f"cluster.{word}" for word in cluster.split())]
-    lines = check(planned([*words, "loss=grpo"], [*words, "loss=pacs"]), Ledger(tmp_path), REGISTRY, [])
-    assert bool(lines) == warned
-    assert all("time also depends on what else a machine did" in line for line in lines)
+    ):
+        words = ["steps=4", claims, *(f"cluster.{word}" for word in cluster.split())]
+        lines = check(planned([*words, "loss=grpo"], [*words, "loss=pacs"]), Ledger(tmp_path), REGISTRY, [])
+        assert bool(lines) == warned, cluster
+        assert all("time also depends on what else a machine did" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.gc import STALE_S, find
+from sweeps.gc import STALE_S, find, remove
 
 KB = 1024
 
@@ -54,6 +54,10 @@ def names(ledger: Ledger) -> set[str]:
     return {str(left.path.relative_to(ledger.root)) for left in find(ledger)}
 
 
+def of_steps(*steps: int) -> set[str]:
+    return {f"run/checkpoints/step-{step:08d}" for step in steps}
+
+
 def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,75 +74,52 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     assert ledger.state("done").state == "finished"
 
 
-def test_a_damaged_checkpoint_can_go(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_can_go_and_the_best_of_a_finished_run_stays(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
-    run_dir = make_run(ledger, "run", "preempted", 40, 80)
+    run_dir = make_run(ledger, "half", "preempted", 40, 80)
     set_aside(run_dir / "checkpoints" / "step-00000080")
-    assert names(ledger) == {"run/checkpoints/damaged-step-00000080"}
-
-
-def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    assert names(ledger) == {"half/checkpoints/damaged-step-00000080"}
     run_dir = make_run(ledger, "run", "ok", 40, 80, 120, 160)
     for step, score in ((40, 0.5), (80, 0.7), (120, None)):
         state = {"extra": {"step": step, "score": score}}
         (run_dir / "checkpoints" / f"step-{step:08d}" / "trainer.json").write_text(json.dumps(state))
-    assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000120"}
+    assert names(ledger) == {"half/checkpoints/damaged-step-00000080", *of_steps(40, 120)}
 
 
 def test_a_checkpoint_that_an_evaluation_waits_for_stays(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    run_dir = make_run(ledger, "run", "ok", 40, 80, 120)
-    policy = {"policy": {"path": str(run_dir / "checkpoints" / "step-00000040")}}
-    evaluation = ledger.create_run("evaluation", json.dumps(policy), {"name": "evaluation"})
-    assert names(ledger) == {"run/checkpoints/step-00000080"}
-    config = layout.config(evaluation)
-    config.rename(aside := config.with_suffix(".lost"))  # what it reads is not known
-    assert names(ledger) == set()
-    aside.rename(config)
-    with Attempt.open(evaluation) as attempt:
-        attempt.close("ok")
-    assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000080"}
-
-
-def test_a_checkpoint_that_an_evaluation_names_by_another_path_stays(tmp_path: Path) -> None:
-    """The home is reached through a link, as /home/me/project often is on a cluster."""
+    """Also where the evaluation reached the home through a link, as /home/me/project often is on a cluster."""
     home = tmp_path / "disk"
     home.mkdir()
     (tmp_path / "link").symlink_to(home)
-    run_dir = make_run(Ledger(home), "run", "ok", 40, 80)
+    ledger = Ledger(home)
+    run_dir = make_run(ledger, "run", "ok", 40, 80, 120)
     named = tmp_path / "link" / run_dir.relative_to(home) / "checkpoints" / "step-00000040"
-    Ledger(home).create_run("evaluation", json.dumps({"policy": {"path": str(named)}}), {"name": "evaluation"})
-    for ledger in (Ledger(home), Ledger(tmp_path / "link")):
-        assert names(ledger) == set()
+    evaluation = ledger.create_run("evaluation", json.dumps({"policy": {"path": str(named)}}), {"name": "evaluation"})
+    assert names(ledger) == names(Ledger(tmp_path / "link")) == of_steps(80)
+    config = layout.config(evaluation)
+    config.rename(lost := config.with_suffix(".lost"))  # what it reads is not known
+    assert names(ledger) == set()
+    lost.rename(config)
+    with Attempt.open(evaluation) as attempt:
+        attempt.close("ok")
+    assert names(ledger) == of_steps(40, 80)
 
 
-def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
+def test_what_was_half_written_goes_unless_the_run_is_held_or_taken_between_looking_and_removing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None, 40)
     half = files.temporary_path(layout.checkpoint(layout.checkpoints(run_dir), 80))
     half.mkdir()
-    with Attempt.open(run_dir) as attempt:
-        assert names(ledger) == set()
-        attempt.close("preempted")
-    assert names(ledger) == {"run/checkpoints/.step-00000080.tmp"}
-
-
-def test_a_run_that_is_taken_between_looking_and_removing_is_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sweeps.gc import remove
-
-    ledger = Ledger(tmp_path)
-    run_dir = make_run(ledger, "run", None)
-    half = files.temporary_path(layout.checkpoint(layout.checkpoints(run_dir), 80))
-    half.mkdir(parents=True)
     removable = find(ledger)
     with Attempt.open(run_dir) as attempt:
+        assert names(ledger) == set()
         assert remove(removable, print) == 0
         attempt.close("preempted")
     assert half.is_dir()
     assert "in use now" in capsys.readouterr().out
+    assert names(ledger) == {"run/checkpoints/.step-00000080.tmp"}
 
 
 def test_what_cannot_be_removed_is_named_and_the_rest_is_removed(
@@ -160,44 +141,30 @@ def test_what_cannot_be_removed_is_named_and_the_rest_is_removed(
 
 
 def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    run_dir = make_run(ledger, "run", "ok")
-    pid = dead_pid()
-    aside(run_dir / "attempts" / "1" / f".exit.json.{pid}.tmp")
-    aside(run_dir / f".config.yaml.{os.getpid()}.tmp")  # of a living process
-    aside(run_dir / f".run.json.{pid}.tmp", old=False)
-    aside(ledger.root / "stages" / f".abc.{pid}.tmp")
-    aside(run_dir / "samples" / f".test-00000040.parquet.{pid}-a1b2c3d4.tmp")
-    aside(ledger.root / "sweeps" / "s" / f".manifest.jsonl.{pid}-a1b2c3d4.tmp")
-    aside(ledger.root / f".0123456789ab.{pid}-a1b2c3d4.tmp" / "config.yaml")
-    os.utime(ledger.root / f".0123456789ab.{pid}-a1b2c3d4.tmp", (0, 0))
-    assert names(ledger) == {
-        f"run/attempts/1/.exit.json.{pid}.tmp",
-        f"stages/.abc.{pid}.tmp",
-        f"run/samples/.test-00000040.parquet.{pid}-a1b2c3d4.tmp",
-        f"sweeps/s/.manifest.jsonl.{pid}-a1b2c3d4.tmp",
-        f".0123456789ab.{pid}-a1b2c3d4.tmp",
-    }
-    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
-    assert names(ledger) == set()
-
-
-def test_files_aside_of_evaluations_diversity_and_reports_go_too(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    pid = dead_pid()
+    ledger, pid = Ledger(tmp_path), dead_pid()
+    run_dir, of_dead = make_run(ledger, "run", "ok"), f"{pid}-a1b2c3d4.tmp"
+    reports = tmp_path / "reports"
     abandoned = [
-        ledger.root / "evaluations" / "0123456789ab" / f".r-0000.parquet.{pid}-a1b2c3d4.tmp",
-        make_run(ledger, "run", "ok") / "diversity" / f".problems.parquet.{pid}-a1b2c3d4.tmp",
-        tmp_path / "reports" / "eta" / f".summary.json.{pid}-a1b2c3d4.tmp",
-        tmp_path / "reports" / ".cache" / f".samples.parquet.{pid}-a1b2c3d4.tmp",
-        tmp_path / "reports" / ".cache" / "journals" / f".run.parquet.{pid}-a1b2c3d4.tmp",
+        run_dir / "attempts" / "1" / f".exit.json.{pid}.tmp",
+        run_dir / "samples" / f".test-00000040.parquet.{of_dead}",
+        run_dir / "diversity" / f".problems.parquet.{of_dead}",
+        ledger.root / "stages" / f".abc.{pid}.tmp",
+        ledger.root / "sweeps" / "s" / f".manifest.jsonl.{of_dead}",
+        ledger.root / "evaluations" / "0123456789ab" / f".r-0000.parquet.{of_dead}",
+        reports / "eta" / f".summary.json.{of_dead}",
+        reports / ".cache" / f".samples.parquet.{of_dead}",
+        reports / ".cache" / "journals" / f".run.parquet.{of_dead}",
     ]
     for path in abandoned:
         aside(path)
-    half_report = tmp_path / "reports" / f".lad.{pid}-a1b2c3d4.tmp"
-    aside(half_report / f".summary.json.{pid}-a1b2c3d4.tmp")
-    os.utime(half_report, (0, 0))
-    assert [item.path for item in find(ledger)] == sorted([*abandoned, half_report])
+    of_report = {reports / f".lad.{of_dead}": f".summary.json.{of_dead}"}  # one item, whatever it contains
+    folders = {ledger.root / f".0123456789ab.{of_dead}": "config.yaml", **of_report}
+    for folder, content in folders.items():
+        aside(folder / content)
+        os.utime(folder, (0, 0))
+    aside(run_dir / f".config.yaml.{os.getpid()}.tmp")  # of a living process
+    aside(run_dir / f".run.json.{pid}.tmp", old=False)
+    assert [item.path for item in find(ledger)] == sorted([*abandoned, *folders])
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert find(ledger) == []
 
@@ -212,21 +179,12 @@ def test_a_stage_goes_when_no_run_starts_from_it_and_every_run_has_said_so(tmp_p
     assert names(ledger) == set()
     record_stages(silent, [])
     assert names(ledger) == {"stages/unused"}
+    info = layout.info(silent).read_text()
+    layout.info(silent).write_text(json.dumps({**json.loads(info), "format": 99}))  # by another version
+    assert names(ledger) == set()
+    layout.info(silent).write_text(info)
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert sorted(path.name for path in (ledger.root / "stages").iterdir() if path.is_dir()) == ["new", "used"]
-
-
-def test_all_stages_stay_while_a_run_cannot_be_read(tmp_path: Path) -> None:
-    """A run of another version may name its stages in another way."""
-    ledger = Ledger(tmp_path)
-    (stage := ledger.root / "stages" / "unused").mkdir(parents=True)
-    os.utime(stage, (time.time() - 2 * STALE_S,) * 2)
-    run_dir = make_run(ledger, "run", "ok")
-    record_stages(run_dir, [])
-    assert names(ledger) == {"stages/unused"}
-    info = json.loads(layout.info(run_dir).read_text())
-    layout.info(run_dir).write_text(json.dumps({**info, "format": 99}))
-    assert names(ledger) == set()
 
 
 def test_a_stage_that_is_being_built_on_another_machine_stays(tmp_path: Path) -> None:

@@ -66,17 +66,12 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
 
 
-def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
-    text = preview(planned(["steps=9", "seed=0"], ["steps=9", "seed=1"]), Ledger(tmp_path), slurm=False)
-    assert "2 runs, 0 finished, 2 to do" in text
-    assert text.count("steps=9") == 1
-    assert text.count("seed=1") == 1
-
-
-def test_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
-    new_plan = planned(["seed=0"], ["seed=1"])
+def test_what_all_runs_have_is_said_once_and_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
+    new_plan = planned(["steps=9", "seed=0"], ["steps=9", "seed=1"])
     marked = replace(new_plan, runs=(new_plan.runs[0], replace(new_plan.runs[1], control="seeds")))
-    assert preview(marked, Ledger(tmp_path), slurm=False).count("seed=1 control=seeds") == 1
+    text = preview(marked, Ledger(tmp_path), slurm=False)
+    assert "2 runs, 0 finished, 2 to do" in text
+    assert [text.count(part) for part in ("steps=9", "seed=1", "seed=1 control=seeds")] == [1, 1, 1]
 
 
 @pytest.mark.slow
@@ -117,25 +112,24 @@ def test_a_run_that_needs_more_gpus_than_this_machine_has_is_told_so_on_paper(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("visible", "has", "advice"),
-    [("", "no GPU", "cluster.gpus=0"), ("0", "1 GPU", "cluster.gpus=1"), ("0,1", "2 GPUs", "cluster.gpus=2")],
-)
 def test_gpus_that_a_recipe_asks_for_and_this_machine_lacks_are_told_on_paper(
-    visible: str, has: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A launch is refused for them with one rank too, which could train on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     ledger, local = Ledger(tmp_path), ["cluster=local", "cluster.gpus=4"]
-    past = planned(["steps=10", "seed=7", *local])
+    past, coming = planned(["steps=10", "seed=7", *local]), planned(["steps=40", *local])
+    on_cpu = planned(["steps=40", "cluster=local", "cluster.workers=3"])
     write(past, ledger)
     finish(ledger, past.runs[0].run_id, 10, 3600)
-    text = preview(planned(["steps=40", *local]), ledger, slurm=False)
-    assert f"1 rank with 1 thread each; not here: cluster.gpus=4, and this machine has {has}. Pass {advice}," in text
-    assert " here (from" not in text
-    on_cpu = preview(planned(["steps=40", "cluster=local", "cluster.workers=3"]), ledger, slurm=False)
-    assert "1 rank with 1 thread each, 3 at a time on this machine" in on_cpu
-    assert " here (from" in on_cpu
+    for visible, has, num in (("", "no GPU", 0), ("0", "1 GPU", 1), ("0,1", "2 GPUs", 2)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        text = preview(coming, ledger, slurm=False)
+        refusal = f"cluster.gpus=4, and this machine has {has}. Pass cluster.gpus={num},"
+        assert f"1 rank with 1 thread each; not here: {refusal}" in text
+        assert " here (from" not in text
+        text = preview(on_cpu, ledger, slurm=False)
+        assert "1 rank with 1 thread each, 3 at a time on this machine" in text
+        assert " here (from" in text
 
 
 def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,16 +157,8 @@ def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
 
 def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     """Qwen2.5-1.5B: 1.54 billion parameters, 12 bytes of each in a checkpoint, two checkpoints kept: 34.5 GB."""
-    numbers = {
-        "model_type": "qwen2",
-        "num_hidden_layers": 28,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "vocab_size": 151936,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    }
+    numbers = {"model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "intermediate_size": 8960}
+    numbers |= {"vocab_size": 151936, "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True}
     write_hollow_model(tmp_path, numbers)
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
@@ -238,24 +224,23 @@ def test_a_dry_run_of_a_mistake_says_the_mistake(command: Command, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        ("cluster=local cluster.time_min=10", ["No effect with cluster=local: cluster.time_min=10."]),
-        (
-            "cluster=local +cluster.environment.A=b cluster.partition=gpu cluster.threads=2",
-            ["No effect with cluster=local: +cluster.environment.A=b, cluster.partition=gpu."],
-        ),
-        ("cluster=slurm cluster.workers=2", ["No effect with cluster=slurm: cluster.workers=2."]),
-        ("cluster=local cluster.time_min=240 cluster.workers=2", []),  # 240 is what it is anyway
-        ("cluster=slurm cluster.time_min=10", []),
-        ("cluster=auto cluster.time_min=10 cluster.workers=2", []),
-    ],
-)
-def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read(words: str, lines: list[str]) -> None:
-    runs = planned([*words.split(), "seed=0"], [*words.split(), "seed=1"])
-    assert before_launch._unread_lines(runs, REGISTRY, words.split()) == lines
-    assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
+UNREAD = {
+    "cluster=local cluster.time_min=10": "No effect with cluster=local: cluster.time_min=10.",
+    "cluster=local +cluster.environment.A=b cluster.partition=gpu cluster.threads=2": (
+        "No effect with cluster=local: +cluster.environment.A=b, cluster.partition=gpu."
+    ),
+    "cluster=slurm cluster.workers=2": "No effect with cluster=slurm: cluster.workers=2.",
+    "cluster=local cluster.time_min=240 cluster.workers=2": "",  # 240 is what it is anyway
+    "cluster=slurm cluster.time_min=10": "",
+    "cluster=auto cluster.time_min=10 cluster.workers=2": "",
+}
+
+
+def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read() -> None:
+    for words, line in UNREAD.items():
+        runs = planned([*words.split(), "seed=0"], [*words.split(), "seed=1"])
+        assert before_launch._unread_lines(runs, REGISTRY, words.split()) == [line] * bool(line), words
+        assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
 
 
 def test_a_dry_run_names_the_knobs_that_have_no_effect(command: Command, tmp_path: Path) -> None:
@@ -287,18 +272,15 @@ def test_only_a_launch_that_speaks_of_claims_withdraws_them() -> None:
     assert "baseline" not in withdrawn.about
 
 
-@pytest.mark.parametrize(
-    ("claim", "message"),
-    [
+def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched() -> None:
+    for claim, message in (
         ("{says: wins, metric: avg, arm: 'loss=lad', relation: better}", "a relation is >, <, ~ MARGIN"),
         ("{says: wins, metric: avg, relation: '>'}", "lacks arm"),
         ("{says: same, metric: avg, arm: 'loss=lad', relation: '~ 0'}", "that two arms are the same within 0. Name a"),
         ("wins", "got 'wins'"),
-    ],
-)
-def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(claim: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"claim 1: .*{re.escape(message)}"):
-        planned(["study=eta", "eta=2", f"claims=[{claim}]"])
+    ):
+        with pytest.raises(ValueError, match=f"claim 1: .*{re.escape(message)}"):
+            planned(["study=eta", "eta=2", f"claims=[{claim}]"])
 
 
 def test_hours_of_runs_like_none_are_modelled(tmp_path: Path) -> None:
@@ -315,28 +297,25 @@ def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
     return match[1], float(match[2]), match[3]
 
 
-@pytest.mark.parametrize(
-    ("amount", "shown"),
-    [(7660.4, "7,660"), (1183, "1,183"), (110, "110"), (54.4, "54"), (9.96, "10"), (9.94, "9.9"), (0.123, "0.12")],
-)
-def test_hours_and_gigabytes_are_whole_from_ten_up(amount: float, shown: str) -> None:
-    assert _rounded(amount) == shown
-    assert _size(amount * 2**30).removesuffix(" GB") == shown or amount < 0.5
+def test_hours_and_gigabytes_are_whole_from_ten_up() -> None:
+    rows = {7660.4: "7,660", 1183: "1,183", 110: "110", 54.4: "54", 9.96: "10", 9.94: "9.9", 0.123: "0.12"}
+    for amount, shown in rows.items():
+        assert _rounded(amount) == shown
+        assert _size(amount * 2**30).removesuffix(" GB") == shown or amount < 0.5
 
 
-@pytest.mark.parametrize("key", ["trainer.clip_norm", "rollout.temperature", "lr"])
-def test_a_number_typed_in_two_forms_is_one_run(key: str) -> None:
-    with pytest.raises(ValueError, match=f"{key}=1 and {key}=1.0 make the same run"):
-        planned([f"{key}=1"], [f"{key}=1.0"])
+def test_a_number_typed_in_two_forms_is_one_run() -> None:
+    for key in ("trainer.clip_norm", "rollout.temperature", "lr"):
+        with pytest.raises(ValueError, match=f"{key}=1 and {key}=1.0 make the same run"):
+            planned([f"{key}=1"], [f"{key}=1.0"])
 
 
 @pytest.mark.slow
 def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(command: Command, tmp_path: Path) -> None:
     _, text, _ = command("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path)
     assert re.search(r"about 9\d\d hours of runs, 7,\d{3} GPU-hours", text), text
-    assert (
-        "\nDisk: about 1,709 GB, " in text
-    )  # 8 runs, 2 checkpoints each, 12 + 2 bytes (reference) of 8.19e9 parameters
+    # 8 runs, 2 checkpoints each, 12 + 2 bytes (reference) of 8.19e9 parameters
+    assert "\nDisk: about 1,709 GB, " in text
     assert "e+0" not in text
 
 
@@ -393,28 +372,15 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
     warn_of_changed_inputs(ledger, configs)
     assert capsys.readouterr().err == ""
     (mine / "launched_loss.py").write_text("after that")
-    warn_of_changed_inputs(ledger, configs)
-    how = (
-        "and the same command. To have both: a module of another name for the new one, in its `_target_`, which makes "
-        "other runs.\n"
-    )
-    assert capsys.readouterr().err == (
-        f"{mine}/launched_loss.py: 1 finished run was made with another version, and is not run again. To train anew: "
-        f"rm -r {tmp_path}/runs/aaaaaaaaaaaa, {how}"
-    )
-    finish(ledger, "b" * 12, 1, 1)
-    warn_of_changed_inputs(ledger, configs)
-    assert capsys.readouterr().err == (
-        f"{mine}/launched_loss.py: 2 finished runs were made with another version, and are not run again. To train "
-        f"anew: rm -r {tmp_path}/runs/{{aaaaaaaaaaaa,bbbbbbbbbbbb}}, {how}"
-    )
-
-
-def test_a_dry_run_shows_the_overlap_of_sampling_and_training(tmp_path: Path) -> None:
-    """The parts are percentages of the hours: 100 % in all, with the overlap."""
-    text = preview(planned(["steps=40", "rollout.ahead=1"]), Ledger(tmp_path), slurm=False)
-    match = re.search(r"hours of runs, [^(]*\(([^;]*); an order of size", text)
-    assert match is not None, text
-    shares = {name: int(share) for name, share in re.findall(r"([a-z-]+) (-?\d+)%", match[1])}
-    assert shares["overlap"] < 0
-    assert sum(shares.values()) == pytest.approx(100, abs=3)  # each is rounded
+    own_name = " To have both: a module of another name for the new one, in its `_target_`, which makes other runs.\n"
+    for run_id, runs, be, folders in (
+        ("a" * 12, "1 finished run was", "is", "a" * 12),
+        ("b" * 12, "2 finished runs were", "are", f"{{{'a' * 12},{'b' * 12}}}"),
+    ):
+        if run_id == "b" * 12:
+            finish(ledger, run_id, 1, 1)
+        warn_of_changed_inputs(ledger, configs)
+        assert capsys.readouterr().err == (
+            f"{mine}/launched_loss.py: {runs} made with another version, and {be} not run again. To train anew: "
+            f"rm -r {tmp_path}/runs/{folders}, and the same command.{own_name}"
+        )

@@ -17,19 +17,9 @@ from tests.sweeps.test_plan import planned
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SMALL = [
-    "task.size=5",
-    "task.test_problems=4",
-    "model.steps=5",
-    "model.batch=8",
-    "steps=1",
-    "rollout.prompts=4",
-    "rollout.samples=2",
-    "rollout.dynamic_sampling=none",
-    "evaluation.samples=4",
-    "evaluation.k=[1]",
-    "cluster=local",
-    "cluster.workers=1",
-    "tracker=none",
+    *("task.size=5", "task.test_problems=4", "model.steps=5", "model.batch=8", "steps=1", "rollout.prompts=4"),
+    *("rollout.samples=2", "rollout.dynamic_sampling=none", "evaluation.samples=4", "evaluation.k=[1]"),
+    *("cluster=local", "cluster.workers=1", "tracker=none"),
 ]
 
 
@@ -70,12 +60,8 @@ def test_a_pruned_run_is_trained_on_only_if_it_is_named(tmp_path: Path) -> None:
 
 def fake_slurm(folder: Path) -> Path:
     """Programs of a SLURM with an empty queue that accepts every job."""
-    scripts = {
-        "sbatch": "echo 101",
-        "squeue": "",
-        "scontrol": "echo 'MaxArraySize = 1001'",
-        "sinfo": "printf '%s|64|256000|gpu:8|infinite\\n' 'main*' long",
-    }
+    scripts = {"sbatch": "echo 101", "squeue": "", "scontrol": "echo 'MaxArraySize = 1001'"}
+    scripts |= {"sinfo": "printf '%s|64|256000|gpu:8|infinite\\n' 'main*' long"}
     folder.mkdir()
     for name, line in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")

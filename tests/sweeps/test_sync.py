@@ -40,14 +40,19 @@ def test_the_words_of_an_earlier_shipper_are_not_the_reason_of_one_that_was_kill
     assert "yet: its shipper ended with code -9" in shipper.finish(60, hurry=lambda: False)
 
 
+def ended_sweep(home: Path, letter: str, **tracker: object) -> Path:
+    """A sweep of one run of four steps, which has ended; the run's directory."""
+    run_dir = make_run(home, letter * 12, steps=4)
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"tracker": {"enabled": True, **tracker}}))
+    end_attempt(run_dir, 1, "ok")
+    make_sweep(home, f"sweep-{letter}", [letter * 12])
+    return run_dir
+
+
 def test_commands_in_a_row_start_one_shipper(tmp_path: Path) -> None:
     """Though the log that the first one is to write is old, and it has written nothing yet."""
-    run_dir = make_run(tmp_path, "a" * 12, steps=1)
-    config = yaml.safe_load((run_dir / "config.yaml").read_text())
-    tracker = {"enabled": True, "uri": "http://127.0.0.1:9"}  # where nobody answers
-    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"tracker": tracker}))
-    end_attempt(run_dir, 1, "ok")
-    make_sweep(tmp_path, "s", ["a" * 12])
+    ended_sweep(tmp_path, "a", uri="http://127.0.0.1:9")  # where nobody answers
     (log := tmp_path / "runs/sync.log").touch()
     os.utime(log, (time.time() - 600,) * 2)
     assert [sync_in_background(Ledger(tmp_path)) for _ in range(3)] == [True, False, False]
@@ -72,10 +77,8 @@ def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_bef
 @pytest.mark.real
 def test_sync_ships_each_sweep_to_the_store_that_its_launch_named(tmp_path: Path) -> None:
     named, other = tmp_path / "named.db", tmp_path / "other.db"
-    for run_id, store in (("a" * 12, f"sqlite:///{named}"), ("b" * 12, None)):
-        config = make_run(tmp_path, run_id, steps=4) / "config.yaml"
-        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"tracker": {"uri": store}}))
-        make_sweep(tmp_path, f"sweep-{run_id[0]}", [run_id])
+    ended_sweep(tmp_path, "a", uri=f"sqlite:///{named}")
+    ended_sweep(tmp_path, "b", uri=None)
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{other}"}
     command = [sys.executable, "-m", "sweeps", "sync", "--home", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
@@ -91,11 +94,7 @@ def test_a_launch_with_a_store_of_its_own_ships_the_others_to_theirs(
 ) -> None:
     """A sweep before it named none, and was not shipped."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    run_dir = make_run(tmp_path, "a" * 12, steps=4)
-    config = yaml.safe_load((run_dir / "config.yaml").read_text()) | {"tracker": {"enabled": True, "uri": None}}
-    (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
-    end_attempt(run_dir, 1, "ok")
-    make_sweep(tmp_path, "sweep-a", ["a" * 12])
+    ended_sweep(tmp_path, "a", uri=None)
     own = f"sqlite:///{tmp_path}/own.db"
     tracker = OmegaConf.create({"enabled": True, "uri": own})
     assert (shipper_of(Ledger(tmp_path), "sweep-b", tracker) or [])[-2:] == ["--uri", own]
@@ -110,13 +109,8 @@ def test_a_launch_with_a_store_of_its_own_ships_the_others_to_theirs(
 def test_the_next_status_or_report_ships_what_a_dead_server_did_not_take(tmp_path: Path) -> None:
     """A run ended while the server was away; another one's launch wanted no tracker. The clock has been set back."""
     store = tmp_path / "store.db"
-    for run_id, enabled in (("a" * 12, True), ("b" * 12, False)):
-        run_dir = make_run(tmp_path, run_id, steps=4)
-        config = yaml.safe_load((run_dir / "config.yaml").read_text())
-        tracker = {"enabled": enabled, "uri": f"sqlite:///{store}"}
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"tracker": tracker}))
-        end_attempt(run_dir, 1, "ok")
-        make_sweep(tmp_path, f"sweep-{run_id[0]}", [run_id])
+    for letter, enabled in (("a", True), ("b", False)):
+        ended_sweep(tmp_path, letter, enabled=enabled, uri=f"sqlite:///{store}")
     assert is_behind(tmp_path / "runs" / ("a" * 12))
     in_an_hour = time.time() + 3600
     (tmp_path / "runs/sync.log").touch()

@@ -46,9 +46,7 @@ def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a
     assert silent_for(Watchdog(tmp_path, 0, MINUTES, new_tag()), 30)
     end = read_end(attempt.path)
     assert end is not None
-    assert end.cause is Cause.HUNG
-    assert end.cause.goes_on
-    assert end.cause.state is State.PREEMPTED
+    assert (end.cause, end.cause.goes_on, end.cause.state) == (Cause.HUNG, True, State.PREEMPTED)
     assert "phase 'train': ended. The stacks of its threads are at the end of" in end.message
 
 
@@ -85,12 +83,12 @@ def test_a_run_that_never_begins_its_attempt_is_ended_as_hung_in_one_of_its_own(
         tmp_path, 1, -9, stopping=False, log=tmp_path / "job.out", known=watchdog.verdict(tmp_path / "job.out")
     )
     assert (ended.cause, ended.again) == (Cause.HUNG, True)
-    ends = [read_end(tmp_path / f"attempts/{number}") for number in (1, 2)]
-    assert [end and end.cause for end in ends] == [Cause.TIME_LIMIT, Cause.HUNG]
-    assert ends[0] is not None
-    assert ends[0].message == "as it was"
-    assert ends[1] is not None
-    assert re.fullmatch(rf"no attempt was begun in \d+ s: ended; see {tmp_path}/job.out", ends[1].message)
+    first, second = (read_end(tmp_path / f"attempts/{number}") for number in (1, 2))
+    assert first is not None
+    assert (first.cause, first.message) == (Cause.TIME_LIMIT, "as it was")
+    assert second is not None
+    assert second.cause is Cause.HUNG
+    assert re.fullmatch(rf"no attempt was begun in \d+ s: ended; see {tmp_path}/job.out", second.message)
 
 
 def test_a_launch_that_was_suspended_itself_does_not_take_its_runs_to_hang(

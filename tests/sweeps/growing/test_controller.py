@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -69,9 +70,16 @@ def train(home: Path, right: Callable[[str, int], float], cause: str = "ok", of:
         shutil.rmtree(path)
         problems = counts(*(min(8, max(0, round(share) + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))
         evaluations: Mapping[int, Any] = {40: {"maze7": problems}}
-        write_run(
-            home, one.run.config, evaluations, name=one.run.name, study="study", validation=share / 8, cause=cause
-        )
+        about = {"name": one.run.name, "study": "study", "validation": share / 8, "cause": cause}
+        write_run(home, one.run.config, evaluations, **about)
+
+
+def tuned(home: Path, *, places: tuple[int, ...] = (0, 1), finals: int = 1, **rules: Any) -> GrowingRecord:
+    """A sweep of these arms, each with two learning rates under the seed 1000, and with seeds that are reported."""
+    grid = tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000])
+    stages = [(TUNING, 1000), *((FINAL, seed) for seed in range(finals))]
+    runs = [candidate(p, s, stage=stage, lr=lr) for p in places for lr in (1e-6, 1e-5) for stage, s in stages]
+    return sweep(home, runs, tune=tuning.rule(grid, list(range(finals))), **rules)
 
 
 def looks(home: Path) -> list[dict[str, Any]]:
@@ -135,15 +143,18 @@ def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> Non
     assert outcome.summary() == "17 of 18 runs finished, 1 diverged. 40s; 2 workers busy 60% of the time"
 
 
+def trained(home: Path, waves: list[int], outcome: LaunchOutcome) -> LaunchOutcome:
+    """What a launch of a wave does. waves: gets the number of runs begun."""
+    train(home, lambda _, seed: 3 + seed % 2)
+    waves.append(len(Ledger(home).sweep("s").run_ids))
+    return outcome
+
+
 def test_cancel_between_two_waves_ends_the_sweep_before_the_next(tmp_path: Path) -> None:
     """And the same command, or `retry`, takes the next look as if nothing had been."""
     until(tmp_path)
     ledger, waves = Ledger(tmp_path), list[int]()
-
-    def start() -> LaunchOutcome:
-        train(tmp_path, lambda _, seed: 3 + seed % 2)
-        waves.append(len(ledger.sweep("s").run_ids))
-        return LaunchOutcome()
+    start = functools.partial(trained, tmp_path, waves, LaunchOutcome())
 
     def cancel_at_a_look(_: str) -> None:
         assert stop(ledger, "s") == [os.getpid()]
@@ -160,14 +171,9 @@ def test_cancel_between_two_waves_ends_the_sweep_before_the_next(tmp_path: Path)
 def test_a_signal_after_the_last_run_of_a_wave_ends_the_sweep_too(tmp_path: Path) -> None:
     """It came while metrics were shipped: see test_local.py."""
     until(tmp_path)
-    ledger, waves = Ledger(tmp_path), list[int]()
-
-    def start() -> LaunchOutcome:
-        train(tmp_path, lambda _, seed: 3 + seed % 2)
-        waves.append(len(ledger.sweep("s").run_ids))
-        return LaunchOutcome(signalled=True)
-
-    outcome = grow(ledger, "s", start, lambda _: None)
+    waves = list[int]()
+    start = functools.partial(trained, tmp_path, waves, LaunchOutcome(signalled=True))
+    outcome = grow(Ledger(tmp_path), "s", start, lambda _: None)
     assert (waves, outcome.interrupted, outcome.exit_code) == ([9], True, 130)
 
 
@@ -218,13 +224,8 @@ def test_a_run_that_failed_is_no_result_and_one_that_diverged_is(tmp_path: Path)
 
 def test_each_arm_goes_on_with_the_value_that_is_best_on_the_validation_split(tmp_path: Path) -> None:
     grid = tuning.read("lr:1e-6,1e-5 seed:1000,1001", [["loss=grpo"], ["loss=pacs"]])
-    candidates = [
-        candidate(place, seed, stage=stage, lr=lr)
-        for place in (0, 1)
-        for lr in (1e-6, 1e-5)
-        for stage, seeds in ((TUNING, grid.seeds), (FINAL, (0, 1)))
-        for seed in seeds
-    ]
+    stages = [(TUNING, 1000), (TUNING, 1001), (FINAL, 0), (FINAL, 1)]
+    candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
     rule = {**tuning.rule(grid, [0, 1]), "values": ["lr=1e-06", "lr=1e-05"]}
     record = sweep(tmp_path, candidates, tune=rule)
     assert all("tuning" in run for run in advance(record.ledger, "s", print))
@@ -250,7 +251,7 @@ def test_each_arm_goes_on_with_the_value_that_is_best_on_the_validation_split(tm
 
 
 def test_a_best_value_at_the_edge_of_the_grid_is_warned_of(tmp_path: Path) -> None:
-    rule = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",), ("lr=0.0001",)], [1000]), [0]), "picks": {}}
+    rule = tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",), ("lr=0.0001",)], [1000]), [0])
     tried = [candidate(0, 1000, stage=TUNING, lr=lr) for lr in (1e-6, 1e-5, 1e-4)]
     record = sweep(tmp_path, [*tried, *(candidate(0, 0, lr=lr) for lr in (1e-6, 1e-5, 1e-4))], tune=rule)
     advance(record.ledger, "s", print)
@@ -269,10 +270,7 @@ def test_a_value_that_diverged_under_one_seed_is_not_picked() -> None:
 
 
 def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
-    rule = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0]), "picks": {}}
-    stages = ((TUNING, 1000), (FINAL, 0))
-    candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
-    record = sweep(tmp_path, candidates, tune=rule)
+    record = tuned(tmp_path)
     lines: list[str] = []
     advance(record.ledger, "s", lines.append)
     train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")
@@ -283,17 +281,14 @@ def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tm
     train(tmp_path, lambda name, seed: 4)
     assert advance(record.ledger, "s", lines.append) == []
     assert sum(line.startswith("Left out") for line in lines) == 1
-    tuned = tuning_table.table(load(tmp_path))
-    assert tuned is not None
-    assert [cell["row"] for cell in tuned.records if "picked" in cell["row"]] == ["lr = 1e-06 (picked)"]
+    rows = tuning_table.table(load(tmp_path))
+    assert rows is not None
+    assert [cell["row"] for cell in rows.records if "picked" in cell["row"]] == ["lr = 1e-06 (picked)"]
 
 
 def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_path: Path) -> None:
-    tune = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
     until_decided = stopping.rule("", arms=2, first=3, runs=6) | {"hours": None, "budget": "6"}
-    stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
-    candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
-    record = sweep(tmp_path, candidates, tune=tune, until=until_decided)
+    record = tuned(tmp_path, finals=3, until=until_decided)
     lines: list[str] = []
     advance(record.ledger, "s", lines.append)
     train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")
@@ -304,12 +299,9 @@ def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_
 
 
 def test_a_claim_of_an_arm_that_is_left_out_is_not_said_to_be_decided(tmp_path: Path) -> None:
-    tune = {**tuning.rule(tuning.TuningGrid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
     until_decided = stopping.rule(CLAIMS, arms=3, first=3, runs=9) | {"hours": None, "budget": "9"}
-    stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
-    candidates = [candidate(p, s, stage=stage, lr=lr) for p in ARMS for lr in (1e-6, 1e-5) for stage, s in stages]
     claims = [{"says": "more", "metric": "avg", "arm": f"loss={arm}", "relation": ">"} for arm in ("pacs", "rloo")]
-    record = sweep(tmp_path, candidates, tune=tune, until=until_decided, claims=claims)
+    record = tuned(tmp_path, places=(*ARMS,), finals=3, until=until_decided, claims=claims)
     lines: list[str] = []
     advance(record.ledger, "s", lines.append)
     train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")

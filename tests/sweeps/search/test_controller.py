@@ -50,9 +50,8 @@ def test_killed_again_and_again_it_proposes_and_tells_the_same(
     searching = search(home, **options)
     assert rows(searching) == undisturbed
     assert lives > 5
-    manifest = [
-        json.loads(line) for line in (searching.ledger.sweep_dir("s") / "manifest.jsonl").read_text().splitlines()
-    ]
+    lines = (searching.ledger.sweep_dir("s") / "manifest.jsonl").read_text().splitlines()
+    manifest = [json.loads(line) for line in lines]
     first = {t.user_attrs["run_id"]: t.number for t in reversed(searching.trials())}  # a point may come twice: one run
     assert {line["run_id"]: line["trial"] for line in manifest} == first
     for line in manifest:
@@ -93,13 +92,6 @@ def test_killed_with_several_trials_at_work_it_loses_and_doubles_none(tmp_path: 
     assert len(finished) == 8
 
 
-def test_a_line_that_a_full_disk_has_torn_costs_nothing(tmp_path: Path) -> None:
-    undisturbed = complete(tmp_path)
-    with (tmp_path / "runs/sweeps/s/optuna.journal").open("a") as journal:
-        journal.write('{"op_code":4,"worker_id"')
-    assert complete(tmp_path, n_trials=9)[:8] == undisturbed
-
-
 def test_a_damaged_journal_is_named_and_without_it_nothing_is_trained_again(tmp_path: Path) -> None:
     undisturbed = complete(tmp_path)
     path = tmp_path / "runs/sweeps/s/optuna.journal"
@@ -128,8 +120,11 @@ def test_the_outcome_of_a_command_counts_the_runs_of_its_trials(tmp_path: Path) 
     assert set(second.skipped) == set(first.finished)
 
 
-def test_more_trials_go_on_from_those_there_are(tmp_path: Path) -> None:
-    assert complete(tmp_path, n_trials=4) + complete(tmp_path, n_trials=9)[4:] == complete(tmp_path / "b", n_trials=9)
+def test_more_trials_go_on_from_those_there_are_also_after_a_full_disk_has_torn_a_line(tmp_path: Path) -> None:
+    first = complete(tmp_path, n_trials=4)
+    with (tmp_path / "runs/sweeps/s/optuna.journal").open("a") as file:
+        file.write('{"op_code":4,"worker_id"')
+    assert first + complete(tmp_path, n_trials=9)[4:] == complete(tmp_path / "b", n_trials=9)
 
 
 def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Path) -> None:

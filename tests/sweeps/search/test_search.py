@@ -17,84 +17,64 @@ from typing import Any
 import pytest
 
 from sweeps import commands
-from tests.end_to_end.test_sweep import attempts, deterministic
-from tests.support.words import newest
+from tests.end_to_end.test_sweep import attempts, deterministic, python
+from tests.support import words
 from tests.test_run import Command, command
 
 __all__ = ["command"]  # a fixture
 
 METRIC = "evaluation/bandit/expected_reward"
-BANDIT = [
-    "-m",
-    "hydra/sweeper=optuna",
-    "task=bandit",
-    "model=table",
-    "advantage=reinforce",
-    "loss=lad",
-    "rollout.prompts=1",
-    "rollout.samples=16",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-    "cluster=local",
-]
+BANDIT = ["-m", "hydra/sweeper=optuna", *words.BANDIT, "loss=lad", "rollout.samples=16", "cluster=local"]
 GOAL = [f"hydra.sweeper.metrics={METRIC}", "hydra.sweeper.directions=maximize"]
+ONE_BY_ONE = ["hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1", "tracker=none"]
 GOOD_FIRST = 1  # seed of an order in which the first of three points comes first
 SHORT = [*BANDIT, "lr=tag(log,interval(1e-4,1e-1))", "eta=range(0.5,2.5,0.5)", "steps=6", "evaluation.every=3"]
 
-MISTAKES = {
-    "nothing to optimise": (["eta=interval(1,2)"], f"pass hydra.sweeper.metrics={METRIC} hydra.sweeper.directions="),
-    "an unknown metric": (
-        ["eta=interval(1,2)", "hydra.sweeper.metrics=evaluation/bandit/reward", "hydra.sweeper.directions=maximize"],
+TWO_METRICS = f"hydra.sweeper.metrics=[{METRIC},reward/mean]"
+MISTAKES = [
+    (["eta=interval(1,2)"], f"pass hydra.sweeper.metrics={METRIC} hydra.sweeper.directions="),
+    (
+        ["eta=interval(1,2)", "hydra.sweeper.metrics=evaluation/bandit/reward", GOAL[1]],
         f"no run measures evaluation/bandit/reward. Did you mean {METRIC}? Evaluations measure {METRIC}.",
     ),
-    "no direction": (
-        ["eta=interval(1,2)", f"hydra.sweeper.metrics=[{METRIC},reward/mean]", "hydra.sweeper.directions=[maximize]"],
-        f"hydra.sweeper.directions=[maximize] for hydra.sweeper.metrics=[{METRIC},reward/mean]: pass maximize or "
-        "minimize for each metric.",
+    (
+        ["eta=interval(1,2)", TWO_METRICS, "hydra.sweeper.directions=[maximize]"],
+        f"hydra.sweeper.directions=[maximize] for {TWO_METRICS}: pass maximize or minimize for each metric.",
     ),
-    "an unknown direction": (
+    (
         ["eta=interval(1,2)", GOAL[0], "hydra.sweeper.directions=up"],
         "hydra.sweeper.directions=up must be maximize or minimize.",
     ),
-    "an empty space": (["eta=2", *GOAL], "nothing to search: no key has several values."),
-    "a grid without end": (
+    (["eta=2", *GOAL], "nothing to search: no key has several values."),
+    (
         ["eta=interval(1,2)", *GOAL, "hydra/sweeper/sampler=grid"],
         "sampler=grid cannot visit every point of eta=interval(1,2): write range(a,b,step) or a list",
     ),
-    "a space of no result": (["cluster.threads=1,2", *GOAL], "cluster.threads changes no result"),
-    "a space without a legal point": (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),
-    "GPUs that are not here": (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
-    "threads of some trials": (
+    (["cluster.threads=1,2", *GOAL], "cluster.threads changes no result"),
+    (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),  # no legal point
+    (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
+    (
         ["eta=1,2", "when=cluster.threads=2 if eta=2", *GOAL, "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=2"],
         "all runs of a launch on this machine share it. Launch them separately.",
     ),
-    "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
-    "a pruner of several metrics": (
-        [
-            "eta=interval(1,2)",
-            f"hydra.sweeper.metrics=[{METRIC},reward/mean]",
-            "hydra/sweeper/pruner=median",
-            "hydra.sweeper.directions=[maximize,maximize]",
-        ],
+    (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
+    (
+        ["eta=1,2", TWO_METRICS, "hydra/sweeper/pruner=median", "hydra.sweeper.directions=[maximize,maximize]"],
         "a pruner compares one metric: with several pass hydra/sweeper/pruner=none.",
     ),
-    "a misspelt knob of a sampler": (
+    (
         ["eta=interval(1,2)", *GOAL, "+hydra.sweeper.sampler.sede=1"],
         "hydra.sweeper.sampler.sede is unknown: hydra.sweeper.sampler takes n_ei_candidates, n_startup_trials, seed.",
     ),
-}
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, command: Command, tmp_path: Path) -> None:
-    arguments, message = MISTAKES[mistake]
-    code, _, (line,) = command(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
-    assert code == 2
-    assert message in line
-    assert list(tmp_path.iterdir()) == []
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(command: Command, tmp_path: Path) -> None:
+    for arguments, message in MISTAKES:
+        code, _, (line,) = command(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
+        assert (code, message in line) == (2, True), line
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -102,13 +82,13 @@ def test_a_search_on_fewer_gpus_than_a_trial_has_is_refused_or_shown_on_paper(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    usual = [word for word in SHORT if word != "rollout.prompts=1"]
-    words = [*usual, *GOAL, "rollout.prompts=2", "hydra.sweeper.n_jobs=2", "cluster.ranks=2", "tracker=none"]
-    code, _, errors = command(*words, home=tmp_path)
+    two = ["rollout.prompts=2", "hydra.sweeper.n_jobs=2", "cluster.ranks=2", "tracker=none"]
+    typed = words.newest([*SHORT, *GOAL, *two])
+    code, _, errors = command(*typed, home=tmp_path)
     assert (code, len(errors)) == (2, 1), errors
     assert "a run of this launch has 2 processes with a GPU each" in errors[0]
     assert list(tmp_path.iterdir()) == []
-    _, shown, _ = command(*words, "--dry-run", home=tmp_path)
+    _, shown, _ = command(*typed, "--dry-run", home=tmp_path)
     assert "2 at a time. The first ones:" in shown
     assert "not here: a run of this launch has 2 processes" in shown
 
@@ -141,15 +121,7 @@ def real(test: Any) -> Any:
 
 
 def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "120"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlvr.run", *newest(arguments)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return python("-m", "rlvr.run", *words.newest(arguments), home=home, start_new_session=True)
 
 
 def search(home: Path, *arguments: str) -> tuple[int, str]:
@@ -189,7 +161,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @real
-def test_the_value_of_a_trial_is_the_metric_of_its_run_at_the_last_step(home: Path) -> None:
+def test_the_value_of_a_trial_is_the_metric_of_its_run_and_the_command_that_is_told_that_of_the_best(
+    home: Path,
+) -> None:
     trial_rows = trials(home)
     assert [t["state"] for t in trial_rows] == ["COMPLETE"] * 3
     for trial in trial_rows:
@@ -200,20 +174,9 @@ def test_the_value_of_a_trial_is_the_metric_of_its_run_at_the_last_step(home: Pa
     (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
     assert best["run_id"] in text
     assert f"lr={best['lr']}" in text
-
-
-@real
-def test_the_command_that_is_told_is_that_of_the_best_run(home: Path) -> None:
-    (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
     (line,) = [line.strip() for line in text.splitlines() if "python -m rlvr.run" in line]
-    done = subprocess.run(
-        [sys.executable, *line.replace("'", "").split()[1:], "--dry-run"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "RLVR_HOME": str(home)},
-    )
-    assert "1 run, 1 finished" in done.stdout
+    out, _ = python(*line.replace("'", "").split()[1:], "--dry-run", home=home).communicate(timeout=100)
+    assert "1 run, 1 finished" in out
 
 
 @real
@@ -249,21 +212,10 @@ def test_stopped_killed_and_repeated_it_ends_as_if_it_had_not_been(home: Path, t
 @real
 def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_path: Path) -> None:
     """Learning rates that learn nothing, for so long that they cannot end first, after one that does."""
-    code, out = search(
-        tmp_path,
-        *BANDIT,
-        *GOAL,
-        "lr=3e-2,1e-9,1e-8",
-        "steps=60",
-        "when=steps=5000 if lr=1e-9,1e-8",
-        "evaluation.every=20",
-        "tracker=none",
-        "hydra/sweeper/sampler=grid",
-        "hydra.sweeper.n_jobs=1",
-        f"hydra.sweeper.sampler.seed={GOOD_FIRST}",
-        "hydra/sweeper/pruner=median",
-        "hydra.sweeper.pruner.n_startup_trials=1",
-    )
+    pruning = [f"hydra.sweeper.sampler.seed={GOOD_FIRST}", "hydra/sweeper/pruner=median"]
+    pruning += ["hydra.sweeper.pruner.n_startup_trials=1", "evaluation.every=20"]
+    steps = ["lr=3e-2,1e-9,1e-8", "steps=60", "when=steps=5000 if lr=1e-9,1e-8"]
+    code, out = search(tmp_path, *BANDIT, *GOAL, *ONE_BY_ONE, *steps, *pruning)
     assert code == 0, out
     first, *rest = trials(tmp_path)
     assert (first["lr"], first["state"]) == ("0.03", "COMPLETE")
@@ -284,8 +236,7 @@ def test_workers_that_cannot_start_use_up_no_trial(tmp_path: Path, monkeypatch: 
     lines = "import os, sys", "if 'rlvr.job' in sys.orig_argv:", "    os.write(2, b'libcuda is gone'); os._exit(1)"
     (broken := tmp_path / "broken").mkdir()
     (broken / "sitecustomize.py").write_text("\n".join(lines))
-    options = (*BANDIT, *GOAL, "steps=2", "evaluation.every=2", "tracker=none", "lr=1e-3,1e-2")
-    options += ("hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1")
+    options = (*BANDIT, *GOAL, *ONE_BY_ONE, "steps=2", "evaluation.every=2", "lr=1e-3,1e-2")
     with monkeypatch.context() as environment:
         environment.setenv("PYTHONPATH", str(broken))
         code, out = search(tmp_path, *options)
@@ -300,16 +251,7 @@ def test_workers_that_cannot_start_use_up_no_trial(tmp_path: Path, monkeypatch: 
 @real
 def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
     options = ["lr=1e-3,1e-2", "steps=120", "evaluation.every=120", "checkpoint.every=30", "cluster.retries=0"]
-    process = start(
-        tmp_path,
-        *BANDIT,
-        *GOAL,
-        *options,
-        "tracker=none",
-        "hydra/sweeper/sampler=grid",
-        "hydra.sweeper.retries=1",
-        "hydra.sweeper.n_jobs=1",
-    )
+    process = start(tmp_path, *BANDIT, *GOAL, *ONE_BY_ONE, *options, "hydra.sweeper.retries=1")
     wait_for(lambda: list(tmp_path.glob("runs/*/checkpoints/step-00000030")), process)
     (killed,) = tmp_path.glob("runs/*/attempts/1/job.json")
     os.kill(json.loads(killed.read_text())["pid"], signal.SIGKILL)
@@ -317,10 +259,8 @@ def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
     assert process.returncode == 0, out
     trial_rows = trials(tmp_path)
     run_id = killed.parent.parent.parent.name
-    assert [(t["state"], t["cause"]) for t in trial_rows if t["run_id"] == run_id] == [
-        ("FAIL", "error"),
-        ("COMPLETE", ""),
-    ]
+    ends = [(t["state"], t["cause"]) for t in trial_rows if t["run_id"] == run_id]
+    assert ends == [("FAIL", "error"), ("COMPLETE", "")]
     assert sorted(t["state"] for t in trial_rows) == ["COMPLETE", "COMPLETE", "FAIL"]
     assert attempts(tmp_path / "runs" / run_id) == 2
     assert list(deterministic(tmp_path / "runs" / run_id)) == list(range(121))
