@@ -18,14 +18,12 @@ SCORE = "evaluation/"  # how the names of scores begin
 
 def launches_as_data(launches: Sequence[Launch], ledger: Ledger) -> list[dict[str, Any]]:
     """One object per launch, or per launch that a dry run would have made."""
-    return [_launch(launch, ledger) for launch in launches]
-
-
-def _launch(launch: Launch, ledger: Ledger) -> dict[str, Any]:
-    of_plan = {"study": launch.plan.study, "sweep_id": launch.plan.sweep_id, "dry_run": launch.dry_run}
-    if launch.dry_run:
-        return {**of_plan, "runs": _planned(launch.plan, ledger)}
-    return {**of_plan, "runs": [_launched(run) for run in SweepResult.of(launch, ledger)]}
+    data = list[dict[str, Any]]()
+    for launch in launches:
+        dry, plan = launch.dry_run, launch.plan
+        runs = _planned(plan, ledger) if dry else [_launched(run) for run in SweepResult.of(launch, ledger)]
+        data.append({"study": plan.study, "sweep_id": plan.sweep_id, "dry_run": dry, "runs": runs})
+    return data
 
 
 def _planned(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,12 @@ class RunCost:
     other: int  # bytes of all its other files
 
 
-Past = Mapping[str, Sequence[RunCost]]  # by kind, or by run id
+Past = Mapping[str, Sequence[RunCost]]  # by run id
 
 
-def costs_of_finished_runs(ledger: Ledger, kinds: Collection[str]) -> Past:
-    """The costs of the finished runs of these kinds, by kind."""
-    costs: dict[str, list[RunCost]] = {}
+def alike(runs: Sequence[PlannedRun], ledger: Ledger) -> Past:
+    """For each of these runs the costs of the finished runs of its kind; without runs whose kind is new."""
+    kinds, costs = {run.run_id: kind_of(run.config) for run in runs}, dict[str, list[RunCost]]()
     for state in ledger.states(ledger.runs()):
         if state.state is not State.FINISHED or not state.steps or not state.seconds:
             continue
@@ -47,12 +47,12 @@ def costs_of_finished_runs(ledger: Ledger, kinds: Collection[str]) -> Past:
             kind = kind_of(read_config(run_dir))
         except Unreadable:
             continue
-        if kind in kinds:
+        if kind in kinds.values():
             kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
             pace_s = max(0.0, state.seconds - waited_s(run_dir, state)) / state.steps
             run_cost = RunCost(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
             costs.setdefault(kind, []).append(run_cost)
-    return costs
+    return {run_id: costs[kind] for run_id, kind in kinds.items() if kind in costs}
 
 
 def waited_s(run_dir: Path, state: RunState) -> float:
@@ -82,8 +82,10 @@ def mean_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> float | None:
 
 def run_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> dict[str, float]:
     """Estimated hours by run id, from the pace of finished runs of its kind; without runs whose kind is new."""
-    kinds = {run.run_id: kind_of(run.config) for run in runs}
-    past = costs_of_finished_runs(ledger, set(kinds.values()))
-    pace_hours = {kind: statistics.median(cost.pace_s for cost in costs) / 3600 for kind, costs in past.items()}
-    known = [run for run in runs if kinds[run.run_id] in pace_hours]
-    return {run.run_id: run.config["steps"] * pace_hours[kinds[run.run_id]] for run in known}
+    past = alike(runs, ledger)
+    known = [run for run in runs if run.run_id in past]
+    return {run.run_id: run.config["steps"] * median_pace_s(past[run.run_id]) / 3600 for run in known}
+
+
+def median_pace_s(costs: Sequence[RunCost]) -> float:
+    return statistics.median(cost.pace_s for cost in costs)

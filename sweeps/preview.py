@@ -22,7 +22,7 @@ from rlvr.ledger.stages import PRESAMPLED_BY
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.machine import at_once, available_gpus, check_here, gpus_of
-from sweeps.past import Past, costs_of_finished_runs, kind_of
+from sweeps.past import Past, alike, median_pace_s
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
 from sweeps.progress import duration
@@ -51,14 +51,10 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
-    kinds = {run.run_id: kind_of(run.config) for run in todo}
-    past = costs_of_finished_runs(ledger, set(kinds.values()))
-    past_of_run = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
-    without_past = [run for run in todo if run.run_id not in past_of_run]
-    num_past = sum(map(len, past.values()))
-    lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past_of_run, num_past, slurm=slurm)]
-    lines += _modelled(without_past, states, slurm=slurm)
-    lines += _disk(todo, past_of_run, ledger)
+    past = alike(todo, ledger)
+    lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past, slurm=slurm)]
+    lines += _modelled([run for run in todo if run.run_id not in past], states, slurm=slurm)
+    lines += _disk(todo, past, ledger)
     return "\n".join(lines)
 
 
@@ -168,11 +164,8 @@ def _use_of_data(config: Mapping[str, Any], size: int) -> str:
     return f"{problems}, {epochs} epoch{'s' * (epochs != '1')}{more} in {steps:,} steps of {prompts:,}"
 
 
-def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past, num_past: int, *, slurm: bool) -> str:
-    """Hours from the pace of finished runs that are alike in task, model, rollout, trainer and evaluation.
-
-    past: for each run, by id, the finished runs that are like it, if there are any; num_past: their number in all.
-    """
+def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past, *, slurm: bool) -> str:
+    """Hours from the pace of finished runs that are alike in task, model, rollout, trainer and evaluation."""
     known = [run for run in todo if run.run_id in past]
     if not known:
         return "Time: no finished run of the ledger is like these, no estimate."
@@ -180,7 +173,7 @@ def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past
     hours = {"GPU": 0.0, "CPU": 0.0}
     for run in known:
         steps = max(0, run.config["steps"] - states[run.run_id].step)
-        seconds.append(steps * statistics.median(run_cost.pace_s for run_cost in past[run.run_id]))
+        seconds.append(steps * median_pace_s(past[run.run_id]))
         device, num_devices = _devices(run.config, slurm=slurm)
         hours[device] += num_devices * seconds[-1] / 3600
     text = "Time: about " + ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items() if h)
@@ -188,6 +181,7 @@ def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past
         with contextlib.suppress(ValueError):  # they cannot run on this machine
             text += f", {duration(sum(seconds) / min(_workers(todo[0].config), len(seconds)))} here"
     unknown = f"; {_count(len(todo) - len(known), 'run')} without an estimate" if len(todo) > len(known) else ""
+    num_past = len({id(cost) for costs in past.values() for cost in costs})
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 

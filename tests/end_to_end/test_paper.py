@@ -223,13 +223,7 @@ CLIPS: list[tuple[str, str, float, tuple[str, str, str] | str]] = [
     *[(recipe, "grpo", 0.2, "") for recipe in ("pacs_4b", "maxrl_polaris_4b")],
 ]
 
-RECIPES = sorted(
-    [
-        *("lad_math", "lad_math_nemotron_1b5", "lad_math_thinkless_1b5", "lad_code", "pacs_4b", "pacs_8b"),
-        *("maxrl_polaris_4b", "maxrl_polaris_1b7", "maxrl_gsm8k", "maxrl_maze", "maxrl_maze_scaling"),
-        *("dph_sql", "dph_sql_32b", "dph_math_llama", "dph_math_qwen"),
-    ]
-)
+RECIPES = sorted({recipe for recipe, *_ in SETTINGS})
 
 
 pytestmark = pytest.mark.usefixtures("composing")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -331,24 +333,25 @@ def test_a_run_whose_pace_is_unknown_says_what_it_does(
     assert capsys.readouterr().out.splitlines()[-1] == "0s | 1 running | name-new 0/80 base policy"
 
 
+def on_a_terminal(words: list[str], **pipes: Any) -> tuple[int, subprocess.Popen[bytes]]:
+    """(the terminal's other end, a process that writes to the terminal)"""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=slave, **pipes)
+    os.close(slave)
+    return master, process
+
+
 @pytest.mark.real
 def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
-    import pty
-
     plan(tmp_path, a={"steps": 30, "pause": 0.05}, bad="diverged")
     code = "import sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
     code += f"run_local(Ledger(sys.argv[1]), 's', workers=2, command=[sys.executable, *{WORKER!r}, '--serve'])"
-    master, slave = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    words = [sys.executable, "-c", code, str(tmp_path)]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=slave, stdin=slave, env=environment)
-    os.close(slave)
+    master, process = on_a_terminal(["-c", code, str(tmp_path)])
     seen = b""
-    try:
+    with contextlib.suppress(OSError):  # how Linux says that the terminal is closed
         while part := os.read(master, 65536):
             seen += part
-    except OSError:  # how Linux says that the terminal is closed
-        pass
     assert process.wait(30) == 0
     wanted = ("name-a", "accuracy", "DIVERGED name-bad (bad): diverged: as told", "1 of 2 runs finished, 1 diverged")
     assert not [text for text in wanted if text not in seen.decode()]
@@ -356,16 +359,10 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
-    import pty
-
     plan(tmp_path, a="")
-    watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]
-    master, slave = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with (
-        Attempt.open(tmp_path / "runs" / "a"),  # it runs: else there is nothing to wait for
-        subprocess.Popen(watch, cwd=ROOT, env=env, stdout=slave, stderr=subprocess.PIPE) as process,
-    ):
+    with Attempt.open(tmp_path / "runs" / "a"):  # it runs: else there is nothing to wait for
+        words = ["-m", "sweeps", "watch", "--home", str(tmp_path)]
+        master, process = on_a_terminal(words, stderr=subprocess.PIPE)
         seen = b""
         while b"name-a" not in seen:  # the table stands: it is watching
             seen += os.read(master, 65536)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import write
+from tests.slurm.stand_in import FakeSlurm
 from tests.sweeps.test_commands import command
 from tests.sweeps.test_plan import planned
 
@@ -58,17 +58,6 @@ def test_a_pruned_run_is_trained_on_only_if_it_is_named(tmp_path: Path) -> None:
     assert ledger.state(other).state == "finished"
 
 
-def fake_slurm(folder: Path) -> Path:
-    """Programs of a SLURM with an empty queue that accepts every job."""
-    scripts = {"sbatch": "echo 101", "squeue": "", "scontrol": "echo 'MaxArraySize = 1001'"}
-    scripts |= {"sinfo": "printf '%s|64|256000|gpu:8|infinite\\n' 'main*' long"}
-    folder.mkdir()
-    for name, line in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-        (folder / name).chmod(0o755)
-    return folder
-
-
 def test_what_the_newest_launch_sent_to_slurm_goes_there_again_whatever_a_finished_run_was_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +70,8 @@ def test_what_the_newest_launch_sent_to_slurm_goes_there_again_whatever_a_finish
     with Attempt.open(ledger.run_dir(finished)) as attempt:
         attempt.close("ok")
     write(plan, ledger)
-    monkeypatch.setenv("PATH", f"{fake_slurm(tmp_path / 'bin')}:{os.environ['PATH']}")
+    fake = FakeSlurm.installed(tmp_path, monkeypatch)
+    fake.programs(sinfo="printf '%s|64|256000|gpu:8|infinite\\n' 'main*' long")
     done = command(tmp_path, "retry", plan.sweep_id)
     assert done.returncode == 0, done.stdout + done.stderr
     (array,) = tmp_path.glob("runs/submissions/*/array.sbatch")
