@@ -37,7 +37,7 @@ from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluation_config import check_words, evaluation_point
 from rlvr.config.freeze import BEST, frozen_config
-from rlvr.config.overrides import key_of
+from rlvr.config.overrides import as_text, key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.cause import State
@@ -318,7 +318,7 @@ def _with_directories(policies: Sequence[EvaluatedPolicy], overrides: Sequence[s
     added = [folder for folder in added if "://" in folder or Path(folder).is_dir()]
     if not added:
         return list(overrides)
-    quoted = ",".join(map(runs.as_text, dict.fromkeys([*registry.folders, *added])))
+    quoted = ",".join(map(as_text, dict.fromkeys([*registry.folders, *added])))
     return [f"hydra.searchpath=[{quoted}]", *(word for word in overrides if key_of(word) != "hydra.searchpath")]
 
 

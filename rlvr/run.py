@@ -26,11 +26,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr import __version__
 from rlvr.config import imports, schema
-from rlvr.config.explain import BAD_INPUT, explain
-from rlvr.config.overrides import check, command_line, key_of
+from rlvr.config.explain import BAD_INPUT, MULTIRUN, explain
+from rlvr.config.overrides import check, command_line, key_of, quoted
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
+from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sweeps.result import RunResult, SweepResult
     from sweeps.session import Session
 
-MULTIRUN = frozenset({"-m", "--multirun"})
 OWN_FLAGS = frozenset({"--debug", "--dry-run", "--json"})
 
 
@@ -193,30 +192,6 @@ def _separate_hydra() -> Generator[None, None, None]:
 
 
 # --- words
-
-
-def quoted(words: Sequence[str]) -> list[str]:
-    """Words quoted for Hydra: `exclude="loss=grpo eta=2"` becomes a list of lines, `exclude=['loss=grpo eta=2']`.
-
-    A `;` separates lines. `tune=lr:1e-5,3e-5`, which Hydra would sweep, becomes one text.
-    """
-    return [_quoted(word) for word in words]
-
-
-def _quoted(word: str) -> str:
-    key, _, value = word.partition("=")
-    if value in ("", "null") or value.startswith(("[", "'", '"')):
-        return word
-    if key_of(word) in (*GROWTH, *ADDED_ARMS, *NAMING, "baseline"):
-        return f"{key}={as_text(value)}"
-    if key_of(word) not in GRID_KEYS:
-        return word
-    return f"{key}=[" + ",".join(as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
-
-
-def as_text(value: str) -> str:
-    """A value as quoted text of Hydra's grammar."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def deferred(words: Sequence[str], registry: Registry) -> list[str]:

@@ -10,22 +10,17 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from omegaconf import DictConfig
-
 from analysis.scores.claim import read as read_claim
 from rlvr.config import imports, targets
-from rlvr.config.by_number import ConfigOfNumbers, setting_and_numbers
-from rlvr.config.checks import Checker
-from rlvr.config.compose import Composed, Points
-from rlvr.config.freeze import arm_name, frozen_config, group_id, group_of, run_name
+from rlvr.config.checks import Checker, NotRead
+from rlvr.config.compose import Composed, Points, Setting
+from rlvr.config.freeze import arm_name, run_name
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
 from sweeps.naming import RunNames, check_words, is_naming
 from sweeps.planned import PlannedRun, write_runs
-
-WORTHWHILE = 3  # least points of a setting: learning what they have in common takes at least two compositions
 
 
 @dataclass(frozen=True)
@@ -118,77 +113,26 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
 
 
 def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRun]:
-    """Every point as a run, checked. Of points that differ by numbers alone only the first is composed."""
+    """Every point as a run, checked."""
     groups: dict[tuple[str, ...], str] = {}
-    paths: dict[frozenset[str], tuple[str, ...]] = {}
-    settings = _Settings(points)
+    paths: dict[frozenset[str], tuple[str, ...]] = {}  # by the targets of a run
     for index in range(len(points)):
-        if index in settings:
-            yield settings.run_without_composing(index, checker)
-            continue
-        overrides, config, choices = points[index]
-        with _point_in_errors(points, overrides):
-            plain = frozen_config(config, choices, on_paper=checker.dry_run)
-            packages = targets.packages(plain)
-            if packages not in paths:
-                paths[packages] = imports.import_paths(packages)
-            targets.refuse_targets(plain, paths[packages])
-            checker.check(config, choices, plain)
-            checker.check_task(config, choices, plain)
-        typed = _typed(overrides)
+        words = points.words(index) if isinstance(points, Points) else points[index][0]
+        with _point_in_errors(points, words):
+            setting = points.setting(index) if isinstance(points, Points) else Setting(*points[index][1:])
+            plain = setting.frozen(on_paper=checker.dry_run)
+            of_run = targets.targets(plain)
+            if of_run not in paths:
+                paths[of_run] = imports.import_paths(targets.packages(plain))
+                targets.refuse_targets(plain, paths[of_run])
+            checker.check(setting.config, setting.choices, plain, setting.written)
+            checker.check_task(setting.config, setting.choices, plain)
+        typed = _typed(words)
         group = tuple(o for o in typed if key_of(o) != "seed")
         if group not in groups:
             is_group = plain["seed"] == 0 and not plain.get("policy")  # the group id is the run id with seed 0
-            groups[group] = run_id(plain) if is_group else group_id(config, on_paper=checker.dry_run)
-        run = PlannedRun(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
-        settings.learn(index, run, config, choices)
-        yield run
-
-
-class _Settings:
-    """Settings: points that differ by numbers alone. Once one point of a setting is composed, the others are not.
-
-    The setting of a point is known to this class (`index in settings`) after `learn`.
-    """
-
-    def __init__(self, points: Sequence[Composed]) -> None:
-        self._points = points
-        words = map(points.words, range(len(points))) if isinstance(points, Points) else ()
-        self._setting_and_numbers = [setting_and_numbers(overrides) for overrides in words]
-        self._num_points = Counter(setting for setting, _ in self._setting_and_numbers)
-        self._known: dict[tuple[str, ...], tuple[PlannedRun, ConfigOfNumbers]] = {}
-        self._groups: dict[tuple[object, ...], str] = {}
-
-    def __contains__(self, index: int) -> bool:
-        return bool(self._setting_and_numbers) and self._setting_and_numbers[index][0] in self._known
-
-    def learn(self, index: int, run: PlannedRun, config: DictConfig, choices: Mapping[str, str | None]) -> None:
-        if not self._setting_and_numbers:
-            return
-        setting, numbers = self._setting_and_numbers[index]
-        if self._num_points[setting] < WORTHWHILE:
-            return
-        by_number = ConfigOfNumbers.of(config, choices, run.config, numbers)
-        if by_number is None:
-            self._num_points[setting] = 0  # each of its points has to be composed
-        else:
-            self._known[setting] = run, by_number
-
-    def run_without_composing(self, index: int, checker: Checker) -> PlannedRun:
-        """The run of a point whose setting is known, checked."""
-        setting, numbers = self._setting_and_numbers[index]
-        first, by_number = self._known[setting]
-        words = cast("Points", self._points).words(index)
-        with _point_in_errors(self._points, words):
-            plain = by_number.at(numbers)
-            checker.check(by_number.config, by_number.choices, plain, by_number.written)
-            checker.check_task(by_number.config, by_number.choices, plain)
-        this_id = run_id(plain)
-        group = (setting, *(number for key, number in numbers.items() if key != "seed"))
-        if group not in self._groups:
-            is_group = plain["seed"] == 0 and not plain.get("policy")
-            self._groups[group] = this_id if is_group else group_of(by_number.at({**numbers, "seed": 0}))
-        return replace(first, run_id=this_id, group_id=self._groups[group], overrides=_typed(words), config=plain)
+            groups[group] = run_id(plain) if is_group else setting.group_id(on_paper=checker.dry_run)
+        yield PlannedRun(run_id(plain), groups[group], "", typed, plain, import_paths=paths[of_run])
 
 
 def _typed(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -199,10 +143,12 @@ def _typed(overrides: Sequence[str]) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generator[None, None, None]:
     """Add the point to the message of a ValueError that is raised in this context."""
+    where = f" (in the grid point {' '.join(_typed(overrides))})" if len(points) > 1 else ""
     try:
         yield
+    except NotRead as error:
+        raise NotRead(f"{error}{where}", error.knob, error.loss) from None
     except ValueError as error:
-        where = f" (in the grid point {' '.join(_typed(overrides))})" if len(points) > 1 else ""
         raise ValueError(f"{error}{where}") from None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rlvr.config import registry, values
+from rlvr.config import registry, schema, values
 from rlvr.config.signature import signature
 
 # Arguments that the code passes to a component at run time: no YAML file sets them.
@@ -28,42 +28,34 @@ class UnresolvedConfig:
     """Facts about a composed config before interpolation; the same for all points that differ in values alone."""
 
     def __init__(self, config: DictConfig) -> None:
-        self._config = config
+        self._raw = schema.as_dict(config)
         self._components: dict[str, tuple[str, ...]] = {}
 
     def components(self, section: str) -> tuple[str, ...]:
         """The dotted paths of all components under a top-level key."""
         if section not in self._components:
-            nodes = components(self._config, section) if section in self._config else ()
-            self._components[section] = tuple(path for path, _ in nodes)
+            self._components[section] = tuple(_components(section, self._raw.get(section)))
         return self._components[section]
 
     @functools.cached_property
     def shorthands(self) -> tuple[str, ...]:
         """The shorthands (`registry.SHORTHANDS`) that the loss reads."""
-        return tuple(name for name in registry.SHORTHANDS if registry.reads(self._config.loss, name))
+        return tuple(name for name in registry.SHORTHANDS if registry.key_reading(name, self._raw["loss"]))
 
     @functools.cached_property
     def reads_lr(self) -> bool:
         """Whether any component reads the top-level `lr`. A typed `trainer.lr` takes its place."""
-        return registry.reads(self._config, "lr")
+        return registry.key_reading("lr", self._raw) is not None
 
 
-def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:
-    """(dotted path, node) of every node of a top-level key that has a `_target_`."""
-
-    def walk(path: str, node: object) -> Iterator[tuple[str, DictConfig]]:
-        if isinstance(node, DictConfig):
-            if node.get("_target_"):
-                yield path, node
-            for key in node:
-                # A component inserted by interpolation (loss.divergence) is checked under its own key.
-                if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, str(key)):
-                    yield from walk(f"{path}.{key}", node[key])
-
-    if OmegaConf.is_missing(config, section) or OmegaConf.is_interpolation(config, section):
-        return iter(())
-    return walk(section, config[section])
+def _components(path: str, node: object) -> Iterator[str]:
+    """Paths of nodes with a `_target_`. One that is inserted by reference (loss.divergence) has a key of its own."""
+    if isinstance(node, Mapping):
+        section = cast("Mapping[str, object]", node)
+        if section.get("_target_"):
+            yield path
+        for key, inner in section.items():
+            yield from _components(f"{path}.{key}", inner)
 
 
 def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:
@@ -86,7 +78,7 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
         if isinstance(node, DictConfig) and OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         if key in knobs and node[key] != MISSING:  # a dry run keeps missing values
-            _check_type(f"{path}.{key}", parameters[key].annotation, node[key], usual)
+            _check_type(f"{path}.{key}", parameters[key].kind, node[key], usual)
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:
         raise ValueError(f"{path} needs {', '.join(missing)}: pass {path}.{missing[0]}=...")
@@ -104,8 +96,7 @@ def check_partial(path: str, node: Mapping[str, Any]) -> None:
         )
 
 
-def _check_type(key: str, annotation: str, value: object, usual: Callable[[str], object]) -> None:
-    kind = values.type_of(annotation)
+def _check_type(key: str, kind: Any, value: object, usual: Callable[[str], object]) -> None:
     if kind is not None:
         plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         values.check(key, plain, kind, usual)

@@ -17,10 +17,9 @@ from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_mat
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.pairing import TaskAbilities
-from rlvr.config.registry import SHORTHANDS, Registry, check_option_names
+from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
 from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
-from rlvr.ledger.runs import flatten
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
@@ -32,6 +31,14 @@ SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELIS
 LOGIN = re.compile(r"\w://[^/?#\s:@]*:(?!\$)[^/?#\s]+@")  # user:password@ of an address, and no reference to a password
 ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # of a shell variable: its name, and the first character of its value
 MOST_DIVISORS = 1000  # the largest number of mini-batches that a message proposes
+
+
+class NotRead(ValueError):
+    """Raised for a shorthand that the loss of a point does not read."""
+
+    def __init__(self, message: str, knob: str, loss: str) -> None:
+        super().__init__(message)
+        self.knob, self.loss = knob, loss
 
 
 class Checker:
@@ -144,9 +151,11 @@ class Checker:
             if (loss := str(choices.get("loss"))) in readers:
                 raise ValueError(_set_below(name, knobs, self.registry.node("loss", loss)))
             advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."
-            raise ValueError(
+            raise NotRead(
                 f"{name}={knobs[name]} has no effect with loss={loss}. "
-                f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
+                f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}",
+                name,
+                loss,
             )
         usual = {self.registry.as_written(choices, key) for key in ("lr", "paper.lr", "study.lr")}
         if not written.reads_lr and knobs.lr not in usual:
@@ -158,8 +167,8 @@ def _set_below(name: str, knobs: Section, node: DictConfig) -> str:
 
     node: the option of the loss as its file has it, in which that knob is an interpolation of the shorthand.
     """
-    written = flatten(schema.as_dict(node))
-    key = next(key for key, value in written.items() if f"${{{name}}}" in str(value))
+    key = key_reading(name, schema.as_dict(node))
+    assert key is not None
     value = values.value_at(knobs.loss, key)
     return (
         f"{name}={knobs[name]} has no effect beside loss.{key}={value}, for which it is a shorthand. Drop {name}, or "

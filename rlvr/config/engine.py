@@ -11,11 +11,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.config import memory
-from rlvr.config.definition import Unclear, definition
 from rlvr.config.nodes import ranks_of_node, sampling_nodes, training_nodes
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
-from rlvr.config.signature import declared, has_terms_per_response
+from rlvr.config.signature import declared, definition, has_terms_per_response
 from rlvr.records import NotAvailable
 
 MOST_AHEAD = 16  # steps
@@ -272,10 +271,8 @@ def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
 
 def _may_stream(target: str) -> bool:
     """Whether the engine can take new weights while it samples. If its source is unclear, the run's start checks it."""
-    try:
-        node = definition(target).node
-    except Unclear:
-        return True
+    defined = definition(target)
+    node = None if defined is None else defined.node
     if not isinstance(node, ast.ClassDef) or node.bases:
         return True
     return any(isinstance(member, ast.FunctionDef) and member.name == "generate_stream" for member in node.body)

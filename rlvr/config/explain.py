@@ -1,25 +1,39 @@
-"""Explains errors of Hydra and OmegaConf in one line: what came, what is allowed, what to type."""
+"""Explains errors of Hydra and OmegaConf in one line: what came, what is allowed, what to type.
+
+Hydra's messages are not read. The words of a command that it refused are examined, one after the other, against the
+options and knobs that there are, until one is at fault; Hydra's own text is shown only if none is.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast, get_origin
+from typing import Any, cast, get_origin
 
 import yaml
-from hydra.errors import HydraException
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from rlvr.config import schema, values
 from rlvr.config.binding import close_match
-from rlvr.config.overrides import key_of
+from rlvr.config.checks import NotRead
+from rlvr.config.overrides import key_of, parse, quoted
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
 from rlvr.ledger.layout import home
 from rlvr.ledger.terminal import one_line
 
+MULTIRUN = frozenset({"-m", "--multirun"})
 # Errors that a command reports in one line and with exit code 2; any other is a bug of ours and keeps its traceback.
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
@@ -64,8 +78,17 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
         return _interpolation_error(error)
-    text = str(error)
-    return _several_values(text, registry, sweep) or next(_explanations(text, arguments, registry))
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        return _no_option(group, option, registry)
+    command = _Command(arguments, registry)
+    if isinstance(error, NotRead):
+        explanations = command.not_read(error.knob, error.loss)
+    elif isinstance(error, HydraException | OmegaConfBaseException):
+        explanations = command.faults(error, sweep)
+    else:
+        explanations = command.dropped_knobs()
+    return next(explanations, "") or _without_internals(str(error))
 
 
 def unreadable_option_lines(registry: Registry) -> list[str]:
@@ -76,126 +99,235 @@ def unreadable_option_lines(registry: Registry) -> list[str]:
     ]
 
 
-def _explanations(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
-    """Explanations of a message, the most precise first; the last one is the message itself."""
-    keys = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
-    yield from _dropped_knobs(text, arguments, registry)
-    yield from _not_read(text, keys, arguments, registry)
-    if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
-        yield _no_option(unknown.group(1), unknown.group(2), registry)
-    if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
-        key = unknown.group(1)
-        group = key.split(".")[0]
-        if key.startswith(("hydra.sweeper.", "hydra/sweeper/")):
-            yield _not_of_sweeper(key, keys, registry)
-        if explanation := _missing_in_some(key, keys, registry):
-            yield explanation
-        # Finding the losses composes a config: only for groups that a loss may have.
-        if registry.losses_with(group):
-            losses = _losses(arguments, registry)
-            if explanation := (
-                _set_by_study(key, losses, keys, registry) or _without_effect(key, group, losses, registry)
-            ):
-                yield explanation
-        if _is_entry(key):
-            typed = f"{key}={keys.get(key, '...')}"
-            yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
-        if others := _options_with(key, registry):
-            yield f"{key} is a knob of {key.split('.')[0]}={', '.join(others)}. Pass one of them, or drop {key}."
-        yield f"{key} is not a knob.{_proposal(key, arguments, registry)} {LIST_ALL}"
-    if unmerged := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
-        yield _type_error(unmerged.group(1), unmerged.group(2), registry)
-    if missing := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        yield f"{missing.group(1)} has no value: pass {missing.group(1)}=..."
-    if repeated := re.search(r"Multiple values for ([\w./]+)\.", text):
-        yield f"{repeated.group(1)} is chosen already: type {repeated.group(1)}=OPTION without +."
-    if absent := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
-        section, _, name = absent.group(1).rpartition(".")
+class _Command:
+    """The words of a command that was refused. Its methods give explanations, the most precise first."""
+
+    def __init__(self, arguments: Sequence[str], registry: Registry) -> None:
+        self.arguments, self.registry = arguments, registry
+        self.typed = dict(argument.lstrip("+~").split("=", 1) for argument in arguments if "=" in argument)
+        self.overrides = [override for word in quoted(arguments) for override in _override(word)]
+
+    def faults(self, error: BaseException, sweep: str) -> Iterator[str]:
+        """What is wrong with words that Hydra refused with this error. sweep: see `explain`."""
+        if not MULTIRUN & set(self.arguments) and not self._of_study("hydra.mode"):
+            yield from (self._several_values(o, sweep) for o in self.overrides if o.is_sweep_override())
+        yield from self.dropped_knobs()
+        for override in self.overrides:
+            if override.is_delete():
+                yield self._not_dropped(override.key_or_group)
+            else:
+                yield from self._unknown(override)
+        for key in self._of_study("hydra.sweeper.params"):
+            if key in SHORTHANDS or self.registry.losses_with(key.partition(".")[0]):
+                yield from filter(None, [self._set_by_study(key, self.losses)])
+        for key, value in self.typed.items():
+            if self.registry.losses_with(key):
+                yield self._without_effect_in_arm(f"{key}={value}")
+        if isinstance(error, MissingMandatoryValue):
+            yield f"{error.full_key} has no value: pass {error.full_key}=..."
+        yield from self._rules_that_are_no_lists()
+
+    def not_read(self, knob: str, loss: str) -> Iterator[str]:
+        """What is wrong with a shorthand that a loss of the command does not read."""
+        yield from filter(None, [self._missing_in_some(knob), self._set_by_study(knob, loss)])
+        if knob in self.typed and loss not in self.losses.split(","):
+            yield self._without_effect_in_arm(f"{knob}={self.typed[knob]}")
+
+    def dropped_knobs(self) -> Iterator[str]:
+        """Explanations for typed `~KEY` where KEY is a knob or a group, which runs cannot lack."""
+        for key in (key_of(word) for word in self.arguments if word.startswith("~")):
+            if any(name == key or name.startswith(f"{key}.") for name in self.registry.names()):
+                yield f"~{key}: only entries of a mapping can be dropped. Leave ~{key} out, or set {key}=VALUE."
+
+    def _several_values(self, override: Override, sweep: str) -> str:
+        key, _, value = str(override.input_line).partition("=")
+        as_list = "" if key in self.registry.groups() or "(" in value else f" One list is {key}=[{value}]."
+        return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
+
+    def _not_dropped(self, key: str) -> str:
+        section, _, name = key.rpartition(".")
         if not section:
-            yield f"~{name}: there is no such knob or group.{close_match(name, registry.names())}"
-        if entries := _entries(section, arguments, registry):
+            return f"~{name}: there is no such knob or group.{close_match(name, self.registry.names())}"
+        node = OmegaConf.select(self._config, section, throw_on_missing=False) if self._config else None
+        names = map(str, node) if isinstance(node, DictConfig) else ()
+        if entries := [entry for entry in names if not entry.startswith("_")]:
             near = close_match(name, entries)
-            yield f"~{absent.group(1)}: there is no such entry to drop. {section} has: {', '.join(entries)}.{near}"
-        yield f"~{absent.group(1)}: there is no such entry to drop. A knob that is off is {absent.group(1)}=null."
-    if scalar := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
-        key, file = scalar.group(1), re.match(r"In '[^']+': ", text)
-        yield f"{file.group() if file else ''}{key} is a list: under `{key}:` each line as `- LINE`."
-    yield _without_internals(text)
+            return f"~{key}: there is no such entry to drop. {section} has: {', '.join(entries)}.{near}"
+        return f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
 
-
-def _several_values(text: str, registry: Registry, sweep: str) -> str:
-    """Explanation for a command that gives a key of one run several values; "" if the message is another."""
-    several = re.search(r"Ambiguous value for argument '(.+?)'\s+1\. To use", text, re.DOTALL)
-    several = several or re.search(r"Sweep parameters? '(.+)' requires? --multirun", text)
-    if several is None:
-        return ""
-    key, _, value = several.group(1).partition("=")
-    as_list = "" if key in registry.groups() or "(" in value else f" One list is {key}=[{value}]."
-    return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
-
-
-def _not_read(text: str, keys: Mapping[str, str], arguments: Sequence[str], registry: Registry) -> Iterator[str]:
-    """Explanations of a message about a divergence, or a shorthand, that some loss of the command does not read."""
-    if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        typed, losses = f"divergence={keys['divergence']}", _losses(arguments, registry)
-        yield (
-            _missing_in_some("divergence", keys, registry)
-            or _without_effect(typed, "divergence", losses, registry)
-            or _without_effect_in_arm(typed, losses, keys)
-        )
-    if unread := re.match(rf"({'|'.join(SHORTHANDS)})=\S+ has no effect with loss=(\w+)\. Losses that read", text):
-        key, loss = unread.groups()
-        if explanation := _missing_in_some(key, keys, registry) or _set_by_study(key, loss, keys, registry):
+    def _unknown(self, override: Override) -> Iterator[str]:
+        """What is wrong with a word that sets a knob or chooses an option of a group; nothing if it is right."""
+        key, registry = override.key_or_group, self.registry
+        group = key.partition(".")[0]
+        if key.startswith(("hydra.sweeper.", "hydra/sweeper/")):
+            yield from filter(None, [self._not_of_sweeper(key)])
+        if explanation := self._missing_in_some(key):
             yield explanation
-        if key in keys and loss not in (losses := _losses(arguments, registry)).split(","):
-            yield _without_effect_in_arm(f"{key}={keys[key]}", losses, keys)
+        if registry.losses_with(group):
+            typed = f"{key}={self.typed.get(key, '')}" if key == group else key
+            yield from filter(None, [self._set_by_study(key, self.losses), self._without_effect(typed, group)])
+        if key in registry.groups() and not isinstance(override.value(), dict):
+            if override.is_add():
+                yield f"{key} is chosen already: type {key}=OPTION without +."
+            return
+        for value in _values(override):
+            refusal = self._refusal(override, value)
+            if isinstance(refusal, ConfigAttributeError | ConfigKeyError):
+                yield self._no_knob(key)
+            elif refusal is not None:
+                yield _type_error(key, value, registry)
+
+    def _refusal(self, override: Override, value: str) -> BaseException | None:
+        """The error of OmegaConf for one value of an override, in a run with the command's options."""
+        key = override.key_or_group
+        if self._config is None or key.startswith("hydra"):
+            return None
+        try:
+            word = str(override.input_line).partition("=")[0] + f"={value}"
+            ConfigLoaderImpl._apply_overrides_to_config(  # pyright: ignore[reportPrivateUsage]
+                parse([word]), self._config
+            )
+        except HydraException as error:
+            return error.__cause__
+        return None
+
+    def _no_knob(self, key: str) -> str:
+        if _is_entry(key):
+            typed = f"{key}={self.typed.get(key, '...')}"
+            return f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
+        if others := _options_with(key, self.registry):
+            return f"{key} is a knob of {key.split('.')[0]}={', '.join(others)}. Pass one of them, or drop {key}."
+        return f"{key} is not a knob.{self._proposal(key)} {LIST_ALL}"
+
+    def _not_of_sweeper(self, key: str) -> str:
+        """Explanation for a knob that the sweeper of the command does not have; else ""."""
+        name = key.removeprefix("hydra").lstrip("./").removeprefix("sweeper").lstrip("./")
+        knobs = [str(knob) for knob in self.registry.node("hydra/sweeper", "optuna") if not str(knob).startswith("_")]
+        knobs += ["sampler", "pruner"]
+        is_known, is_search = name.split(".")[0] in knobs, self.typed.get("hydra/sweeper") == "optuna"
+        if is_known and is_search and "." not in name:
+            return ""
+        if is_known and not is_search:
+            return f"{key} has an effect on searches only. Search with -m hydra/sweeper=optuna, or drop it."
+        near = "" if "." in name else close_match(name, knobs)
+        return f"{key} is not a knob. Those of hydra.sweeper in a search: {', '.join(knobs)}.{near}"
+
+    def _missing_in_some(self, key: str) -> str:
+        """Explanation for a typed knob that only some of the swept options have, of its group or of `loss`; else ""."""
+        group, readers = _readers(key, self.registry)
+        options = [o for o in self.typed.get(group, "").split(",") if o in self.registry.options(group)]
+        having = [option for option in options if option in readers]
+        if key not in self.typed or not having or having == options:
+            return ""
+        lacking, others = ",".join(option for option in options if option not in having), ",".join(having)
+        return f"{key} is no knob of {group}={lacking}. {self._to_others_alone(key, f'{group}={others}')}"
+
+    def _to_others_alone(self, key: str, condition: str) -> str:
+        """What to type for a knob, given on the command line, that only points with this condition can have."""
+        rule, typed = f"{key} if {condition}", self.typed.get("when", "")
+        if typed and not typed.startswith("["):
+            return f'Give it to the others alone: extend `when` to when="{typed}; {rule}".'
+        return f'Give it to the others alone: add when="{rule}".'
+
+    def _set_by_study(self, key: str, losses: str) -> str:
+        """Explanation for a knob that the study sets, not the user, and that the typed losses do not read; else ""."""
+        readers = _readers(key, self.registry)[1]
+        if key in self.typed or not {"study", "loss"} <= self.typed.keys() or set(losses.split(",")) <= set(readers):
+            return ""
+        return (
+            f"study={self.typed['study']} sets {key}, which loss={losses} does not read. Losses that do: "
+            f"{', '.join(readers)}. Drop loss={self.typed['loss']} or pass one of these."
+        )
+
+    def _without_effect_in_arm(self, typed: str) -> str:
+        """The losses of the command read the key that was typed, but that of an arm of `also`, or of a study, not."""
+        return (
+            f"{typed} has no effect with the loss of some arm, of `also` for example. "
+            f"{self._to_others_alone(typed.partition('=')[0], f'loss={self.losses}')}"
+        )
+
+    def _without_effect(self, typed: str, group: str) -> str:
+        """`divergence=js has no effect with loss=grpo. …` for a group that only other losses take; else ""."""
+        takers = self.registry.losses_with(group)
+        if set(self.losses.split(",")) <= set(takers):
+            return ""
+        return (
+            f"{typed} has no effect with loss={self.losses}. Losses that take a {group}: {', '.join(takers)}. "
+            f"Drop {typed.partition('=')[0]} or pass loss={takers[0]}."
+        )
+
+    def _proposal(self, key: str) -> str:
+        """` Did you mean ...?` from the knobs and groups of a run with the chosen options; "" if none is similar."""
+        ours = [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]
+        if ours:
+            return f" Did you mean {ours[0]}?"
+        try:
+            known = self.registry.names(tuple(self._chosen))
+        except BAD_INPUT:
+            known = self.registry.names()
+        match = close_match(key, known)
+        if not match and "." in key:  # a knob under the wrong group
+            name = key.rsplit(".", 1)[1]
+            match = close_match(name, {k.rsplit(".", 1)[-1]: k for k in known})
+        return match
+
+    def _rules_that_are_no_lists(self) -> Iterator[str]:
+        """Explanation for a study file in which a list of the schema is one text."""
+        for key, kind in values.types_of(schema.RunConfig).items():
+            if get_origin(kind) is list and isinstance(self._of_study(key), str):
+                yield f"In 'study/{self.typed['study']}': {key} is a list: under `{key}:` each line as `- LINE`."
+
+    # --- the config of the command
+
+    @property
+    def _chosen(self) -> list[str]:
+        """Overrides that choose the command's options; of several options in a group the first."""
+        groups = self.registry.groups()
+        return [word.split(",")[0] for word in self.arguments if word.partition("=")[0] in groups]
+
+    @functools.cached_property
+    def _config(self) -> DictConfig | None:
+        """The config with the chosen options; None if they cannot be composed. Applied overrides change it."""
+        try:
+            return self.registry.compose(self._chosen)[0]
+        except BAD_INPUT:
+            return None
+
+    @functools.cached_property
+    def losses(self) -> str:
+        """The losses that were typed, as they were; else that of the recipe, the study or the default."""
+        if "loss" in self.typed:
+            return self.typed["loss"]
+        try:
+            _, choices = self.registry.compose([w for w in self._chosen if not w.startswith("divergence=")])
+        except BAD_INPUT:
+            return "?"
+        return str(choices.get("loss"))
+
+    def _of_study(self, key: str) -> Any:
+        """The value of a key in the file of the command's study; () if there is none."""
+        study = self.typed.get("study", "")
+        if study not in self.registry.readable("study"):
+            return ()
+        return OmegaConf.select(self.registry.node("study", study), key) or ()
 
 
-def _dropped_knobs(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
-    """Explanations of a message about a typed `~KEY` where KEY is a knob or a group, which runs cannot lack."""
-    for key in (key_of(word) for word in arguments if word.startswith("~")):
-        about = rf"Interpolation key '{key}|override ~{key}\b|pass {key}\b|from config\. .*'{key}'"
-        if re.search(about, text) and any(name == key or name.startswith(f"{key}.") for name in registry.names()):
-            yield f"~{key}: only entries of a mapping can be dropped. Leave ~{key} out, or set {key}=VALUE."
-
-
-def _not_of_sweeper(key: str, keys: Mapping[str, str], registry: Registry) -> str:
-    """Explanation for a knob that the sweeper of the command does not have."""
-    name = re.split(r"[./]", key, maxsplit=2)[2]
-    knobs = [str(knob) for knob in registry.node("hydra/sweeper", "optuna") if not str(knob).startswith("_")]
-    knobs += ["sampler", "pruner"]
-    if keys.get("hydra/sweeper") != "optuna" and name.split(".")[0] in knobs:
-        return f"{key} has an effect on searches only. Search with -m hydra/sweeper=optuna, or drop it."
-    near = "" if "." in name else close_match(name, knobs)
-    return f"{key} is not a knob. Those of hydra.sweeper in a search: {', '.join(knobs)}.{near}"
-
-
-def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str]:
-    """The names in a mapping of the config with the chosen options; [] if there is no such mapping."""
+def _override(word: str) -> list[Override]:
+    """A word as an override; [] for an option of the command, and for what Hydra cannot read."""
     try:
-        config, _ = registry.compose(_chosen(arguments, registry))
-        node = OmegaConf.select(config, key, throw_on_missing=False)
-    except BAD_INPUT:
+        return [] if word.startswith("-") else parse([word])
+    except HydraException:
         return []
-    return [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, DictConfig) else []
 
 
-def _losses(arguments: Sequence[str], registry: Registry) -> str:
-    """The losses that were typed, as they were; else that of the recipe, the study or the default."""
-    for word in arguments:
-        if word.startswith("loss="):
-            return word.removeprefix("loss=")
-    try:
-        _, choices = registry.compose([w for w in _chosen(arguments, registry) if not w.startswith("divergence=")])
-    except BAD_INPUT:
-        return "?"
-    return str(choices.get("loss"))
-
-
-def _chosen(arguments: Sequence[str], registry: Registry) -> list[str]:
-    """Overrides that choose the command's options; of several options in a group the first."""
-    groups = registry.groups()
-    return [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
+def _values(override: Override) -> list[str]:
+    """The values of an override, as typed; several of a sweep."""
+    if override.is_discrete_sweep():
+        try:
+            return list(override.sweep_string_iterator())
+        except (HydraException, ValueError):  # a glob
+            return []
+    return [str(override.input_line).partition("=")[2]]
 
 
 def _without_internals(text: str) -> str:
@@ -262,26 +394,6 @@ def _type_error(key: str, text: str, registry: Registry) -> str:
     )
 
 
-def _missing_in_some(key: str, keys: Mapping[str, str], registry: Registry) -> str:
-    """Explanation for a typed knob that only some of the swept options have, of its group or of `loss`; else ""."""
-    group, readers = _readers(key, registry)
-    options = [option for option in keys.get(group, "").split(",") if option in registry.options(group)]
-    having = [option for option in options if option in readers]
-    if key not in keys or not having or having == options:
-        return ""
-    lacking = ",".join(option for option in options if option not in having)
-    others = f"{group}={','.join(having)}"
-    return f"{key} is no knob of {group}={lacking}. {_to_others_alone(key, others, keys)}"
-
-
-def _to_others_alone(key: str, condition: str, keys: Mapping[str, str]) -> str:
-    """What to type for a knob, given on the command line, that only points with this condition can have."""
-    rule, typed = f"{key} if {condition}", keys.get("when", "")
-    if typed and not typed.startswith("["):
-        return f'Give it to the others alone: extend `when` to when="{typed}; {rule}".'
-    return f'Give it to the others alone: add when="{rule}".'
-
-
 def _readers(key: str, registry: Registry) -> tuple[str, list[str]]:
     """(a group, those of its options that have a knob, or read it)."""
     group = key.partition(".")[0]
@@ -292,40 +404,10 @@ def _readers(key: str, registry: Registry) -> tuple[str, list[str]]:
     return group, _options_with(key, registry)
 
 
-def _set_by_study(key: str, losses: str, keys: Mapping[str, str], registry: Registry) -> str:
-    """Explanation for a knob that the study sets, not the user, and that the typed losses do not read; else ""."""
-    readers = _readers(key, registry)[1]
-    if key in keys or not {"study", "loss"} <= keys.keys() or set(losses.split(",")) <= set(readers):
-        return ""
-    return (
-        f"study={keys['study']} sets {key}, which loss={losses} does not read. Losses that do: {', '.join(readers)}. "
-        f"Drop loss={keys['loss']} or pass one of these."
-    )
-
-
 def _is_entry(key: str) -> bool:
     """Whether the key is a mapping of the schema with free names, or an entry of one."""
     types = values.types_of(schema.RunConfig)
     return any(get_origin(types.get(mapping)) is dict for mapping in (key, key.rpartition(".")[0]))
-
-
-def _without_effect_in_arm(typed: str, losses: str, keys: Mapping[str, str]) -> str:
-    """The losses of the command read the key that was typed, but the loss of an arm of `also`, or of a study, not."""
-    return (
-        f"{typed} has no effect with the loss of some arm, of `also` for example. "
-        f"{_to_others_alone(typed.partition('=')[0], f'loss={losses}', keys)}"
-    )
-
-
-def _without_effect(typed: str, group: str, losses: str, registry: Registry) -> str:
-    """`divergence=js has no effect with loss=grpo. …` for a group that only other losses take; else ""."""
-    takers = registry.losses_with(group)
-    if not takers or set(losses.split(",")) <= set(takers):
-        return ""
-    return (
-        f"{typed} has no effect with loss={losses}. Losses that take a {group}: {', '.join(takers)}. "
-        f"Drop {typed.partition('=')[0]} or pass loss={takers[0]}."
-    )
 
 
 def _options_with(key: str, registry: Registry) -> list[str]:
@@ -343,19 +425,3 @@ def _has(node: DictConfig, knob: str) -> bool:
             return False
         inner = cast("dict[str, object]", inner)[name]
     return True
-
-
-def _proposal(key: str, arguments: Sequence[str], registry: Registry) -> str:
-    """` Did you mean ...?` from all knobs and groups of the config with the chosen options; "" if none is similar."""
-    ours = [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]
-    if ours:
-        return f" Did you mean {ours[0]}?"
-    try:
-        known = registry.names(tuple(_chosen(arguments, registry)))
-    except BAD_INPUT:
-        known = registry.names()
-    match = close_match(key, known)
-    if not match and "." in key:  # a knob under the wrong group
-        name = key.rsplit(".", 1)[1]
-        match = close_match(name, {k.rsplit(".", 1)[-1]: k for k in known})
-    return match

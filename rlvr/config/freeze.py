@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,14 +26,30 @@ def frozen_config(config: DictConfig, choices: Choices, *, on_paper: bool = Fals
     on_paper: a dry run, in which knobs of the task may lack a value and are then "???". Raises ValueError for any other
     key without a value.
     """
+    return frozen(resolved(config, on_paper=on_paper), choices)
+
+
+def resolved(config: DictConfig, *, on_paper: bool = False) -> dict[str, Any]:
+    """A composed config as plain data. on_paper, errors: see `frozen_config`."""
     missing = missing_of_task(config) if on_paper else []
+    with resolving():
+        return as_dict(config, resolve=True, throw_on_missing=not missing)
+
+
+@contextlib.contextmanager
+def resolving() -> Generator[None, None, None]:
+    """Raises ValueError for a reference that cannot be resolved in this context, and for a missing value."""
     try:
-        plain = as_dict(config, resolve=True, throw_on_missing=not missing)
+        yield
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{error.full_key} cannot be resolved: {reason}. Type {error.full_key}=VALUE.") from None
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
+
+
+def frozen(plain: dict[str, Any], choices: Choices) -> dict[str, Any]:
+    """A resolved config, frozen. It is changed in place."""
     _check_components(plain)
     if "_target_" not in (plain.get("presample") or {}):
         plain["presample"] = None  # settings of a recipe whose loss draws no samples before training
@@ -74,7 +91,7 @@ def _check_components(plain: Mapping[str, Any]) -> None:
 
 def _paths(task: str) -> list[str]:
     """Knobs of a task that are annotated as paths."""
-    return [p.name for p in signature(task).parameters if "Path" in re.findall(r"\w+", p.annotation)]
+    return [p.name for p in signature(task).parameters if "Path" in re.findall(r"\w+", f"{p.annotation} {p.kind}")]
 
 
 def _absolute(data: object) -> object:
@@ -92,18 +109,8 @@ def _directory(path: str) -> str:
     return str(directory.resolve()) if not Path(path).is_absolute() and directory.is_dir() else path
 
 
-def group_id(config: DictConfig, *, on_paper: bool = False) -> str:
-    """The identity without the seed: runs that differ only in their seed are repetitions of one group."""
-    seed = config.seed
-    try:
-        config.seed = 0
-        return group_of(frozen_config(config, {}, on_paper=on_paper))
-    finally:
-        config.seed = seed
-
-
 def group_of(plain: Mapping[str, Any]) -> str:
-    """`group_id` of a frozen config with seed 0."""
+    """The identity of a frozen config with seed 0: runs that differ only in their seed are repetitions of one group."""
     if plain.get("policy"):
         policy = {**plain["policy"], "digest": ""}  # the digest differs between seeds
         if policy["group"].endswith(BEST):

@@ -16,6 +16,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
+
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
 HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
 MOST_POINTS = 100_000  # of one launch: composing and checking so many takes ten minutes
@@ -49,6 +51,30 @@ def parse(words: Sequence[str]) -> list[Override]:
 def key_of(word: str) -> str:
     """The key of an override, or of the part before its `=`: `+task.size=9` -> task.size"""
     return word.partition("=")[0].lstrip("+~")
+
+
+def quoted(words: Sequence[str]) -> list[str]:
+    """Words quoted for Hydra: `exclude="loss=grpo eta=2"` becomes a list of lines, `exclude=['loss=grpo eta=2']`.
+
+    A `;` separates lines. `tune=lr:1e-5,3e-5`, which Hydra would sweep, becomes one text.
+    """
+    return [_quoted(word) for word in words]
+
+
+def _quoted(word: str) -> str:
+    key, _, value = word.partition("=")
+    if value in ("", "null") or value.startswith(("[", "'", '"')):
+        return word
+    if key_of(word) in (*GROWTH, *ADDED_ARMS, *NAMING, "baseline"):
+        return f"{key}={as_text(value)}"
+    if key_of(word) not in GRID_KEYS:
+        return word
+    return f"{key}=[" + ",".join(as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
+
+
+def as_text(value: str) -> str:
+    """A value as quoted text of Hydra's grammar."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def check(words: Sequence[str], groups: Collection[str]) -> None:

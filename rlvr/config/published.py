@@ -4,88 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-_QWEN2 = {"model_type": "qwen2"}
-_7B = {
-    **_QWEN2,
-    "hidden_size": 3584,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "intermediate_size": 18944,
-    "vocab_size": 152064,
-}
-_1B5 = {
-    **_QWEN2,
-    "hidden_size": 1536,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "intermediate_size": 8960,
-    "vocab_size": 151936,
-}
-_QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
-_QWEN3_1B7 = {
-    **_QWEN3,
-    "hidden_size": 2048,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "intermediate_size": 6144,
-    "tie_word_embeddings": True,
-}
-_QWEN3_4B = {
-    **_QWEN3,
-    "hidden_size": 2560,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "intermediate_size": 9728,
-    "tie_word_embeddings": True,
-}
-
-MODELS: dict[str, dict[str, Any]] = {
+_COLUMNS = (
+    *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "vocab_size", "tie_word_embeddings"),
+)
+_7B = ("qwen2", 3584, 28, 28, 4, 128, 18944, 152064, False)
+_1B5 = ("qwen2", 1536, 28, 12, 2, 128, 8960, 151936)
+_QWEN3_4B = ("qwen3", 2560, 36, 32, 8, 128, 9728, 151936, True)
+_ROWS = {
     "Qwen/Qwen2.5-7B": _7B,
     "Qwen/Qwen2.5-Math-7B": _7B,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": _7B,
-    "nvidia/OpenMath-Nemotron-1.5B": {**_1B5, "tie_word_embeddings": True},
-    "Vinnnf/Thinkless-1.5B-RL-DeepScaleR": _1B5,
-    "seeklhy/OmniSQL-32B": {
-        **_QWEN2,
-        "hidden_size": 5120,
-        "num_hidden_layers": 64,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-        "intermediate_size": 27648,
-        "vocab_size": 152064,
-    },
-    "Qwen/Qwen3-1.7B-Base": _QWEN3_1B7,
+    "nvidia/OpenMath-Nemotron-1.5B": (*_1B5, True),
+    "Vinnnf/Thinkless-1.5B-RL-DeepScaleR": (*_1B5, False),
+    "seeklhy/OmniSQL-32B": ("qwen2", 5120, 64, 40, 8, 128, 27648, 152064, False),
+    "Qwen/Qwen3-1.7B-Base": ("qwen3", 2048, 28, 16, 8, 128, 6144, 151936, True),
     "Qwen/Qwen3-4B": _QWEN3_4B,
     "Qwen/Qwen3-4B-Base": _QWEN3_4B,
-    "Qwen/Qwen3-8B": {
-        **_QWEN3,
-        "hidden_size": 4096,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "intermediate_size": 12288,
-    },
-    "HuggingFaceTB/SmolLM2-360M-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 960,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 15,
-        "num_key_value_heads": 5,
-        "intermediate_size": 2560,
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    },
-    "meta-llama/Llama-3.1-8B-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-    },
+    "Qwen/Qwen3-8B": ("qwen3", 4096, 36, 32, 8, 128, 12288, 151936, False),
+    "HuggingFaceTB/SmolLM2-360M-Instruct": ("llama", 960, 32, 15, 5, 64, 2560, 49152, True),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 4096, 32, 32, 8, 128, 14336, 128256, False),
 }
+# Name on the hub -> what its config.json says of its size.
+MODELS: dict[str, dict[str, Any]] = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
 
 # Problems of benchmarks, by their names in `task.test` of recipes and studies.
 BENCHMARKS: dict[str, int] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlvr.config import schema, sources
 from rlvr.config.overrides import command_line, parse
+from rlvr.ledger.runs import flatten
 
 SHORTHANDS = ("eta", "beta", "clip_high")  # top-level knobs for the losses that read them
 
@@ -57,6 +57,7 @@ class Registry:
         self.loader = ConfigLoaderImpl(path)
         self._read: dict[str, tuple[DictConfig, list[InputDefault]]] = {}
         self._nodes: dict[tuple[str, str], DictConfig] = {}
+        self._plain: dict[str, Any] = {}
         self._names: dict[tuple[str, ...], list[str]] = {}
         self._readable: dict[str, list[str]] = {}
         self.unreadable: dict[tuple[str, str], Exception] = {}  # (group, option), of those that were looked at
@@ -125,8 +126,11 @@ class Registry:
         """The value of a knob in the file of the chosen option, or in run.yaml; None if it has none or interpolates."""
         group, _, knob = key.partition(".")
         option = choices.get(group)
-        node = self.node(group, option) if option else self._load("run")[0]
-        value: Any = OmegaConf.to_container(node, resolve=False)
+        path = f"{group}/{option}" if option else "run"
+        if path not in self._plain:
+            node = self.node(group, option) if option else self._load(path)[0]
+            self._plain[path] = OmegaConf.to_container(node, resolve=False)
+        value = self._plain[path]
         for name in (knob if option else key).split("."):
             value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
         return None if isinstance(value, str) and ("${" in value or value == "???") else value
@@ -169,7 +173,8 @@ class Registry:
 
     def losses_reading(self, shorthand: str) -> list[str]:
         """Losses that read one of SHORTHANDS."""
-        return [loss for loss in self.readable("loss") if reads(self.node("loss", loss), shorthand)]
+        nodes = {loss: schema.as_dict(self.node("loss", loss)) for loss in self.readable("loss")}
+        return [loss for loss, node in nodes.items() if key_reading(shorthand, node)]
 
     # --- composing
 
@@ -229,9 +234,9 @@ def _dotted_keys(prefix: str, node: object) -> list[str]:
     return keys
 
 
-def reads(node: DictConfig, shorthand: str) -> bool:
-    """Whether a loss or a whole config, before it is resolved, reads a top-level knob."""
-    return f"${{{shorthand}}}" in json.dumps(OmegaConf.to_container(node, resolve=False))
+def key_reading(name: str, node: Mapping[str, Any]) -> str | None:
+    """The dotted key that reads a top-level knob, in a loss or a config before it is resolved; None: none does."""
+    return next((key for key, value in flatten(node).items() if f"${{{name}}}" in str(value)), None)
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:

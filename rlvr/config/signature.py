@@ -1,49 +1,179 @@
-"""A component's parameters and declarations, read from the source of its `_target_`, else by a process that imports it.
+"""What a component takes and declares, read from the source of its `_target_`: imports are followed, nothing is run.
 
-`python -m rlvr.config.signature` is that process: it reads a JSON object from standard input and prints another.
+Planning must not import torch, and most losses are in modules that do. What source does not tell is not checked before
+launch: such a component takes any knob (`takes_any`), and the start of its run names one that it does not have.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import importlib
-import inspect
-import json
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rlvr.config import definition as source
-from rlvr.config.definition import Definition, Unclear, definition
-from rlvr.config.imports import add_import_paths, child_environment, own_entries, python_command, refuse_hidden
+from rlvr.config import values
+from rlvr.config.imports import find_spec, own_entries, refuse_hidden
 
-# Decorators that do not change a function's parameters -> the mark that each of them sets.
-MARKS = {
-    "rlvr.objective.batch.binary_rewards": "binary_rewards",
-    "rlvr.objective.batch.one_token_responses": "one_token_responses",
-    "rlvr.objective.batch.per_response": "per_response",
-    "rlvr.objective.batch.compares_responses": "compares_responses",
-    "rlvr.objective.batch.uses_equal_groups": "uses_equal_groups",
-    "rlvr.objective.batch.whole_groups": "whole_groups",
-    "rlvr.model.native_only": "native_only",
-}
-NEEDS, FIRST_PASS, PARTIAL = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass", "functools.partial"
-DATACLASS, FIELD = "dataclasses.dataclass", "dataclasses.field"
+MOST_REEXPORTS = 20  # that are followed for one name
+MARKING = ("rlvr.objective.batch", "rlvr.model")  # modules whose decorators only mark a function, with their own name
+NEEDS, FIRST_PASS = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass"
+DATACLASS, FIELD, PARTIAL = "dataclasses.dataclass", "dataclasses.field", "functools.partial"
 LIBRARIES_OF_TYPES = ("typing", "collections", "pathlib", "pydantic", "annotated_types")
 WITHOUT_INIT = ("typing.Protocol", "typing.Generic", "abc.ABC")
 
 
-@dataclass(frozen=True)
+# --- where a name is defined
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """The names that the top-level statements of a module bind, in branches of `if` and `try` too."""
+
+    name: str
+    bindings: Mapping[str, ast.stmt]  # name -> the statement, other than an import, that binds it
+    origins: Mapping[str, str]  # imported name -> the dotted name that it refers to
+    starred: Sequence[str]  # modules all of whose names are imported
+    is_open: bool  # it may have other names: by `*`, `__getattr__` or globals()
+
+    def dotted(self, node: ast.expr) -> str | None:
+        """The dotted name that a name or attribute refers to; None for other nodes and for names not bound here."""
+        if isinstance(node, ast.Attribute):
+            value = self.dotted(node.value)
+            return None if value is None else f"{value}.{node.attr}"
+        if not isinstance(node, ast.Name):
+            return None
+        return f"{self.name}.{node.id}" if node.id in self.bindings else self.origins.get(node.id)
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A function, a class, or an assignment at the top level of a module."""
+
+    module: Module
+    node: ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+def definition(target: str) -> Definition | None:
+    """The definition of a dotted name; None if source does not tell it. ValueError if there is no such module or name.
+
+    A method, `module.Class.method`, is none of these.
+    """
+    dotted = target
+    for _ in range(MOST_REEXPORTS):
+        name, _, attribute = dotted.rpartition(".")
+        if not name or find_spec(name) is None:
+            _refuse_module(name, target)
+            return None
+        if (module := read(name)) is None:
+            return None
+        node = module.bindings.get(attribute)
+        alias = module.dotted(node.value) if isinstance(node, ast.Assign | ast.AnnAssign) and node.value else None
+        alias = alias or module.origins.get(attribute)
+        if alias is None and isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign):
+            return Definition(module, node)
+        alias = alias or next((f"{star}.{attribute}" for star in module.starred if _binds(star, attribute)), None)
+        if alias is None and node is None and not module.is_open:
+            raise ValueError(f"_target_: {target}: {name} defines no {attribute}")
+        if alias is None:
+            return None
+        dotted = alias
+    return None
+
+
+def _refuse_module(name: str, target: str) -> None:
+    """Raises ValueError unless `name` is a class, or another object, in a module."""
+    outer, inner = name, ""
+    while outer and find_spec(outer) is None:
+        outer, _, inner = outer.rpartition(".")
+    known = read(outer) if outer else None
+    if not outer or (known is not None and not known.is_open and not _binds(outer, inner)):
+        raise ValueError(f"_target_: {target}: no module {name}")
+
+
+def _binds(module: str, name: str) -> bool:
+    known = read(module)
+    return known is not None and (name in known.bindings or name in known.origins)
+
+
+@functools.cache
+def read(module: str) -> Module | None:
+    """The bindings of a module; None if it has no Python source. Raises ValueError for a syntax error."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"{spec.origin}, line {error.lineno}: {error.msg}.") from None
+    package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+    bindings: dict[str, ast.stmt] = {}
+    origins: dict[str, str] = {}
+    for statement in _unnested(statements):
+        for name, origin in _bound(statement, package):
+            bindings.pop(name, None)
+            origins.pop(name, None)
+            if origin is None:
+                bindings[name] = statement
+            else:
+                origins[name] = origin
+    starred = [origin.removesuffix(".*") for origin in origins.values() if origin.endswith(".*")]
+    is_open = bool(starred) or "globals(" in text or "__getattr__" in bindings
+    return Module(module, bindings, origins, starred, is_open)
+
+
+def _unnested(statements: Sequence[ast.stmt | ast.ExceptHandler]) -> Iterator[ast.stmt]:
+    """Statements, and in place of one with branches the statements of its branches."""
+    for statement in statements:
+        if isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try | ast.ExceptHandler):
+            for name in ("body", "handlers", "orelse", "finalbody"):
+                yield from _unnested(getattr(statement, name, []))
+        else:
+            yield statement
+
+
+def _bound(statement: ast.stmt, package: str) -> Iterator[tuple[str, str | None]]:
+    """(name, dotted name that it refers to, or None if it is defined here) of each name that a statement binds."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name, None
+    elif isinstance(statement, ast.Import):
+        for alias in statement.names:
+            top = alias.name.split(".")[0]
+            yield (alias.asname, alias.name) if alias.asname else (top, top)
+    elif isinstance(statement, ast.ImportFrom):
+        for alias in statement.names:
+            name = f"{source_of(statement, package)}.{alias.name}"
+            yield (name if alias.name == "*" else alias.asname or alias.name), name
+    else:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id, None
+
+
+def source_of(statement: ast.ImportFrom, package: str) -> str:
+    """The module from which a statement of a module in this package imports."""
+    parts = package.split(".")
+    parts = parts[: len(parts) - statement.level + 1] if statement.level else []
+    return ".".join([*parts, *([statement.module] if statement.module else [])])
+
+
+# --- what a component takes
+
+
+@dataclass(frozen=True, eq=False)
 class Parameter:
     name: str
-    annotation: str
+    annotation: str  # as written
     required: bool
+    module: Module
+
+    @functools.cached_property
+    def kind(self) -> Any:
+        """The type of the annotation; None for a class of the component's own, which a nested component builds."""
+        return values.checkable(functools.partial(_evaluated, self.annotation, self.module))
 
 
 @dataclass(frozen=True)
@@ -52,27 +182,24 @@ class Signature:
 
     parameters: tuple[Parameter, ...]
     declared: frozenset[str] = frozenset()
-    takes_any: bool = False  # it has `**knobs`: any other name is accepted too
+    takes_any: bool = False  # any other name is accepted too: it has `**knobs`, or source does not tell
+
+
+UNKNOWN = Signature((), takes_any=True)
 
 
 @functools.cache  # called for every point of a sweep
 def signature(target: str) -> Signature:
     """The signature of a function or class by its import path.
 
-    Raises ValueError if it does not exist, if its module cannot be imported, or if Python finds another module first.
+    Raises ValueError if it does not exist, or if Python finds another module of the name first.
     """
     try:
-        return _from_source_or_import(target)
+        defined = definition(target)
+        return UNKNOWN if defined is None else _of(defined)
     except ValueError:
         refuse_hidden(target.split(".")[0], own_entries())  # then this is the reason
         raise
-
-
-def _from_source_or_import(target: str) -> Signature:
-    try:
-        return _from_source(definition(target))
-    except Unclear:
-        return _from_import(target)
 
 
 def declared(target: str) -> frozenset[str]:
@@ -87,245 +214,128 @@ def has_terms_per_response(loss: Mapping[Any, Any]) -> bool:
 def clear_caches() -> None:
     """Clear all caches of sources: in a notebook, files change between two commands."""
     signature.cache_clear()
-    source.read.cache_clear()
+    read.cache_clear()
     importlib.invalidate_caches()
 
 
-# --- from source
+def _of(defined: Definition) -> Signature:
+    if isinstance(defined.node, ast.FunctionDef):
+        return _of_function(defined.module, defined.node)
+    if isinstance(defined.node, ast.ClassDef):
+        return _of_class(defined.module, defined.node)
+    return _of_partial(defined.module, defined.node)
 
 
-def _from_source(defined: Definition) -> Signature:
-    node = defined.node
-    if isinstance(node, ast.FunctionDef):
-        return _of_function(defined, node)
-    if isinstance(node, ast.ClassDef):
-        return replace(_of_class(defined, node), declared=frozenset())
-    return _of_partial(defined, node)
+def _of_function(module: Module, node: ast.FunctionDef) -> Signature:
+    """A decorator that only marks changes nothing; another one may let the function take further knobs."""
+    marks = [_marks(module, decorator) for decorator in node.decorator_list]
+    takes_any = node.args.kwarg is not None or None in marks
+    declares = frozenset(word for of_decorator in marks for word in of_decorator or ())
+    return Signature(tuple(_parameters(module, node.args)), declares, takes_any)
 
 
-def _of_function(defined: Definition, node: ast.FunctionDef) -> Signature:
-    marks = frozenset[str]().union(*(_marks(defined, decorator) for decorator in node.decorator_list))
-    parameters = tuple(_without_aliases(defined, parameter) for parameter in _parameters(node))
-    return Signature(parameters, marks, takes_any=node.args.kwarg is not None)
-
-
-def _marks(defined: Definition, decorator: ast.expr) -> frozenset[str]:
-    """What a decorator declares of a function. Raises Unclear for a foreign one: it may change the parameters."""
-    name = defined.module.dotted(decorator)
-    if name in MARKS:
-        return frozenset({MARKS[name]})
-    called = defined.module.dotted(decorator.func) if isinstance(decorator, ast.Call) else None
-    if not isinstance(decorator, ast.Call) or called not in (NEEDS, FIRST_PASS):
-        raise Unclear
-    if called == NEEDS:
-        words = [argument.value for argument in decorator.args if isinstance(argument, ast.Constant)]
-        if len(words) != len(decorator.args):
-            raise Unclear
+def _marks(module: Module, decorator: ast.expr) -> frozenset[str] | None:
+    """What a decorator declares of a function; None for a foreign one."""
+    arguments = decorator.args if isinstance(decorator, ast.Call) else []
+    name = module.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) or ""
+    if name == NEEDS:
+        words = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
+        if len(words) != len(arguments):
+            raise ValueError(f"{module.name}: @needs is read from source: type its words as texts.")
         return frozenset(map(str, words))
-    first_pass = defined.module.dotted(decorator.args[0])
-    if first_pass is None:
-        raise Unclear
-    return signature(first_pass).declared | {"first_pass"}  # a loss is given what its first pass needs
+    if name == FIRST_PASS:
+        statistics = module.dotted(arguments[0])  # a loss is given what its first pass needs
+        return (declared(statistics) if statistics else frozenset[str]()) | {"first_pass"}
+    where, _, mark = name.rpartition(".")
+    return frozenset({mark}) if where in MARKING else None
 
 
-def _parameters(node: ast.FunctionDef) -> Iterator[Parameter]:
-    positional = [*node.args.posonlyargs, *node.args.args]
-    first_default = len(positional) - len(node.args.defaults)
-    for index, arg in enumerate(positional):
-        yield Parameter(arg.arg, _text(arg.annotation), index < first_default)
-    for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        yield Parameter(arg.arg, _text(arg.annotation), default is None)
+def _parameters(module: Module, arguments: ast.arguments) -> Iterator[Parameter]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults, *arguments.kw_defaults]
+    for arg, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
+        annotation = "Any" if arg.annotation is None else ast.unparse(arg.annotation)
+        yield Parameter(arg.arg, annotation, default is None, module)
 
 
-def _text(annotation: ast.expr | None) -> str:
-    return "Any" if annotation is None else ast.unparse(annotation)
-
-
-def _without_aliases(defined: Definition, parameter: Parameter) -> Parameter:
-    """A parameter whose annotation has no aliases: `Ratio | None` becomes `Literal[...] | None`.
-
-    The alias may be defined in the component's module or imported into it.
-    """
-    try:
-        annotation = ast.parse(parameter.annotation, mode="eval")
-    except SyntaxError:
-        return parameter
-    return replace(parameter, annotation=ast.unparse(_AliasResolver(defined.module).visit(annotation)))
-
-
-class _AliasResolver(ast.NodeTransformer):
-    """Replaces aliases in an annotation by their values, and imported types by their names in `values.VOCABULARY`."""
-
-    def __init__(self, module: source.Module) -> None:
-        self.module = module
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._resolved(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._resolved(node)
-
-    def _resolved(self, node: ast.expr) -> ast.expr:
-        dotted = self.module.dotted(node)
-        if dotted is None:
-            return node
-        if dotted.split(".")[0] in LIBRARIES_OF_TYPES:
-            return ast.Name(dotted.rpartition(".")[2])
-        if dotted.split(".")[0] not in ("rlvr", self.module.name.split(".")[0]):  # a library's type, such as torch's
-            return node
-        try:
-            alias = definition(dotted)
-        except (Unclear, ValueError):
-            return node
-        if not isinstance(alias.node, ast.Assign | ast.AnnAssign) or alias.node.value is None:
-            return node
-        return _AliasResolver(alias.module).visit(copy.deepcopy(alias.node.value))
-
-
-def _of_class(defined: Definition, node: ast.ClassDef) -> Signature:
+def _of_class(module: Module, node: ast.ClassDef) -> Signature:
     """Parameters of `__init__`, its own or inherited, or the fields of a dataclass."""
-    bound = {name: statement for statement in node.body for name in source.names_bound(statement)}
-    init = bound.get("__init__")
-    if node.keywords or "__new__" in bound or (init is not None and not isinstance(init, ast.FunctionDef)):
-        raise Unclear
-    if init is not None:
-        of_init = _of_function(defined, init)
-        return replace(of_init, parameters=of_init.parameters[1:])  # without `self`
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            known = _of_function(module, member)
+            return Signature(known.parameters[1:], takes_any=known.takes_any)  # without `self`
+    bases = [_of_base(module, base) for base in node.bases]
+    takes_any = any(base.takes_any for base in bases)
     decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-    bases = [_of_class(base, base.node) for base in _bases(defined, node) if isinstance(base.node, ast.ClassDef)]
-    if not decorators:
-        return next((base for base in bases if base.parameters), Signature(()))
-    if [defined.module.dotted(decorator) for decorator in decorators] != [DATACLASS]:
-        raise Unclear
+    if DATACLASS not in map(module.dotted, decorators):
+        parameters = next((base.parameters for base in bases if base.parameters), ())
+        return Signature(parameters, takes_any=takes_any or bool(decorators or node.keywords))
     fields = {parameter.name: parameter for base in reversed(bases) for parameter in base.parameters}
-    fields |= {parameter.name: _without_aliases(defined, parameter) for parameter in _fields(defined, node)}
-    return Signature(tuple(fields.values()))
+    fields |= {parameter.name: parameter for parameter in _fields(module, node)}
+    return Signature(tuple(fields.values()), takes_any=takes_any)
 
 
-def _bases(defined: Definition, node: ast.ClassDef) -> Iterator[Definition]:
-    for base in node.bases:
-        plain = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
-        name = defined.module.dotted(plain)
-        if name in WITHOUT_INIT or ast.unparse(plain) == "object":
-            continue
-        if name is None:
-            raise Unclear
-        yield definition(name)
+def _of_base(module: Module, base: ast.expr) -> Signature:
+    plain = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
+    name = module.dotted(plain)
+    if name in WITHOUT_INIT or ast.unparse(plain) == "object":
+        return Signature(())
+    return UNKNOWN if name is None else signature(name)
 
 
-def _fields(defined: Definition, node: ast.ClassDef) -> Iterator[Parameter]:
+def _fields(module: Module, node: ast.ClassDef) -> Iterator[Parameter]:
     for statement in node.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        if "ClassVar" in ast.unparse(statement.annotation):
-            continue
+        annotation = ast.unparse(statement.annotation)
         required = statement.value is None
-        if isinstance(statement.value, ast.Call) and defined.module.dotted(statement.value.func) == FIELD:
+        if isinstance(statement.value, ast.Call) and module.dotted(statement.value.func) == FIELD:
             options = {keyword.arg: ast.unparse(keyword.value) for keyword in statement.value.keywords}
             if options.get("init") == "False":
                 continue
             required = not options.keys() & {"default", "default_factory"}
-        yield Parameter(statement.target.id, ast.unparse(statement.annotation), required)
+        if "ClassVar" not in annotation:
+            yield Parameter(statement.target.id, annotation, required, module)
 
 
-def _of_partial(defined: Definition, node: ast.Assign | ast.AnnAssign) -> Signature:
+def _of_partial(module: Module, node: ast.Assign | ast.AnnAssign) -> Signature:
     """`mine = functools.partial(other, 1, knob=2)`: positional arguments remove parameters, named ones are defaults."""
     call = node.value
-    if not isinstance(call, ast.Call) or defined.module.dotted(call.func) != PARTIAL:
-        raise Unclear
-    function, *positional = call.args
-    name = defined.module.dotted(function)
-    is_spread = any(isinstance(p, ast.Starred) for p in positional) or any(k.arg is None for k in call.keywords)
-    if name is None or is_spread:
-        raise Unclear
-    inner = signature(name)
+    if not isinstance(call, ast.Call) or module.dotted(call.func) != PARTIAL:
+        return UNKNOWN
+    name = module.dotted(call.args[0])
     named = {keyword.arg for keyword in call.keywords}
-    remaining = inner.parameters[len(positional) :]
+    if name is None or None in named or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return UNKNOWN
+    inner = signature(name)
+    remaining = inner.parameters[len(call.args) - 1 :]
     return replace(inner, parameters=tuple(replace(p, required=p.required and p.name not in named) for p in remaining))
 
 
-# --- from the component itself
+# --- the type of an annotation
 
 
-def _from_import(target: str) -> Signature:
-    """The signature that a process finds by importing the module: slower, but right for any source."""
-    module, _, name = target.rpartition(".")
-    if module in sys.modules:
-        if not hasattr(sys.modules[module], name):
-            file = getattr(sys.modules[module], "__file__", "built in")
-            raise ValueError(f"_target_: {target}: {module} ({file}) defines no {name}")
-        return _inspected(target)
-    request = json.dumps({"target": target, "path": sys.path})
-    command = python_command("-m", "rlvr.config.signature")
-    child = subprocess.run(command, input=request, capture_output=True, text=True, env=child_environment(), check=False)
-    if child.returncode:
-        lines = [line for line in child.stderr.splitlines() if line.strip()]
-        exited = f"_target_: {target}: importing it ends Python with exit code {child.returncode}"
-        raise ValueError(lines[-1] if lines else exited)
-    return _from_plain(json.loads(child.stdout.splitlines()[-1]))
+def _evaluated(annotation: str, module: Module) -> Any:
+    """The type that an annotation of a module means. Raises NameError if it names a class that is not known here."""
+    return eval(annotation, {}, _Names(module))  # text of the component's source, which is executed anyway
 
 
-def _inspected(target: str) -> Signature:
-    from hydra.utils import get_object
+class _Names(dict[str, Any]):
+    """The names that annotations of a module may use: types of libraries, and the module's own aliases of types."""
 
-    component = get_object(target)
-    parameters = inspect.signature(component).parameters.values()
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return Signature(
-        tuple(_inspected_parameter(parameter, component) for parameter in named),
-        frozenset(_declared_by(component)),
-        takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
-    )
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.module = module
 
-
-def _inspected_parameter(parameter: inspect.Parameter, component: Any) -> Parameter:
-    annotation = _evaluated(parameter.annotation, component)
-    if not isinstance(annotation, str):
-        annotation = "Any" if annotation is parameter.empty else inspect.formatannotation(annotation)
-    annotation = re.sub(rf"\b(?:{'|'.join(LIBRARIES_OF_TYPES)})\.(?:\w+\.)*", "", annotation)
-    return Parameter(parameter.name, annotation, parameter.default is parameter.empty)
-
-
-def _evaluated(annotation: Any, component: Any) -> Any:
-    """The value of an annotation that is text; the text itself if it names a class or cannot be evaluated."""
-    while isinstance(component, functools.partial):
-        component = component.func
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        value = eval(annotation, vars(sys.modules[component.__module__]))
-    except (NameError, AttributeError, TypeError, KeyError, SyntaxError):
-        return annotation
-    return annotation if isinstance(value, type) else value
-
-
-def _declared_by(component: Any) -> Iterable[str]:
-    while isinstance(component, functools.partial):
-        component = component.func
-    first_pass = getattr(component, "first_pass", None)
-    words = [*getattr(component, "needs", ()), *getattr(component, "marks", ())]
-    return [*words, *(_declared_by(first_pass) if first_pass is not None else ())]
-
-
-def _from_plain(plain: Mapping[str, Any]) -> Signature:
-    parameters = tuple(Parameter(**fields) for fields in plain["parameters"])
-    return Signature(parameters, frozenset(plain["declared"]), takes_any=plain["takes_any"])
-
-
-def _main() -> int:
-    """The child process. What the module prints goes to standard error, so that standard output holds only JSON."""
-    request = json.loads(sys.stdin.read())
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    add_import_paths(request["path"])
-    try:
-        inspected = _inspected(request["target"])
-    except Exception as error:  # noqa: BLE001 - a user's module may raise anything; it is reported in one line
-        print(f"_target_: {request['target']}: {type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
-        return 1
-    print(json.dumps({**asdict(inspected), "declared": sorted(inspected.declared)}), file=output)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())
+    def __missing__(self, name: str) -> Any:
+        dotted = self.module.dotted(ast.Name(name))
+        if dotted is None:
+            raise KeyError(name)  # a builtin
+        top = dotted.split(".")[0]
+        if top in LIBRARIES_OF_TYPES:
+            module, _, attribute = dotted.rpartition(".")
+            return getattr(importlib.import_module(module), attribute) if module else importlib.import_module(dotted)
+        defined = definition(dotted) if top in ("rlvr", self.module.name.split(".")[0]) else None
+        if defined is None or not isinstance(defined.node, ast.Assign | ast.AnnAssign) or defined.node.value is None:
+            raise NameError(name)
+        return _evaluated(ast.unparse(defined.node.value), defined.module)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlvr.config import imports
-from rlvr.config.definition import Unclear, definition
+from rlvr.config.signature import definition
 from rlvr.ledger.runs import TRUST, flatten, trusted
 
 # Packages that contain only components, and the modules with components of other packages.
@@ -91,9 +91,10 @@ def _is_component(target: str) -> bool:
     if not {module, module.rpartition(".")[0]} & COMPONENTS or name.startswith("_"):
         return False
     try:
-        return definition(target).module.name == module
-    except (ValueError, Unclear):
+        defined = definition(target)
+    except ValueError:
         return False
+    return defined is not None and defined.module.name == module
 
 
 def targets(config: object) -> frozenset[str]:

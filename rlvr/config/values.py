@@ -16,21 +16,11 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-import annotated_types
 import pydantic
 
 LARGEST = 2**63  # all signed integers of 64 bits are below it
 FLOAT32 = (1.2e-38, 3.4e38)  # its smallest and largest normal numbers: objectives are computed in float32
 
-# Names that annotations of knobs may use; a type with any other name is not checked here.
-VOCABULARY: Mapping[str, object] = {
-    **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le", "Interval", "MultipleOf", "Len")},
-    **{name: getattr(pydantic, name) for name in ("PositiveInt", "NonNegativeInt", "NegativeInt", "FiniteFloat")},
-    **{name: getattr(pydantic, name) for name in ("PositiveFloat", "NonNegativeFloat", "NegativeFloat", "Field")},
-    **{name: getattr(typing, name) for name in ("Any", "Annotated", "Literal", "Optional", "Union")},
-    **{"Path": Path, "Sequence": Sequence, "Mapping": Mapping},
-    **{"Dict": dict, "List": list, "Tuple": tuple},
-}
 NOUNS: Mapping[object, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -43,15 +33,22 @@ NOUNS: Mapping[object, str] = {
 }
 
 
-@functools.cache
-def type_of(annotation: str) -> Any:
-    """The type of an annotation; None for a class of the component's own, whose value a nested component builds."""
+def checkable(evaluate: Callable[[], Any]) -> Any:
+    """The type that an annotation evaluates to; None if that fails, or if its values are no plain data."""
     try:
-        kind = eval(annotation, dict(VOCABULARY))  # text of the component's source, which is executed anyway
+        kind = evaluate()
         _validator(kind)
-    except (NameError, AttributeError, TypeError, pydantic.PydanticUserError):
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError, pydantic.PydanticUserError):
         return None
-    return kind
+    return kind if _is_data(kind) else None
+
+
+def _is_data(kind: Any) -> bool:
+    if get_origin(kind) is Literal or kind in (Any, Ellipsis):
+        return True
+    if get_origin(kind) is Annotated:
+        return _is_data(get_args(kind)[0])
+    return (get_origin(kind) or kind) in (*NOUNS, Union, types.UnionType) and all(map(_is_data, get_args(kind)))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.config.binding import bind, check_partial, close_match, components
+from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.signature import clear_caches
 
 SOURCE = """
@@ -105,7 +105,7 @@ def test_a_function_with_keyword_arguments_accepts_any_knob() -> None:
 def test_components_are_found_under_their_own_keys() -> None:
     inner, outer = {"_target_": "b.B"}, {"_target_": "a.A"}
     config = OmegaConf.create({"loss": {**outer, "inner": inner, "other": "${divergence}"}, "divergence": inner})
-    assert [path for path, _ in components(config, "loss")] == ["loss", "loss.inner"]
+    assert UnresolvedConfig(config).components("loss") == ("loss", "loss.inner")
 
 
 def test_a_similar_name_is_proposed_and_a_different_one_is_not() -> None:

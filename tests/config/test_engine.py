@@ -41,68 +41,103 @@ def test_a_missing_vllm_is_an_error_before_launch(monkeypatch: pytest.MonkeyPatc
     assert "rollout=vllm needs vLLM, which this environment lacks" in refused("rollout=vllm")
 
 
-WORKERS = {
-    "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2, a multiple or a divisor.",
-    "rollout.engine.workers=0": "Pass rollout.engine.workers=1, a multiple or a divisor.",
-    "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
-    "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
-        "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
-    ),
-    "cluster=slurm cluster.gpus=2": "cluster.gpus=2. Pass cluster.gpus=3, or fewer workers.",
+# Words -> further words -> what the refusal says. HERE: of a python with vLLM.
+REFUSED = {
+    "rollout=ray HERE": {
+        "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2, a multiple or a divisor.",
+        "rollout.engine.workers=0": "Pass rollout.engine.workers=1, a multiple or a divisor.",
+        "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
+        "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
+            "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
+        ),
+        "cluster=slurm cluster.gpus=2": "cluster.gpus=2. Pass cluster.gpus=3, or fewer workers.",
+    },
+    "cluster=slurm HERE": {
+        "rollout=ray cluster.nodes=3 cluster.sampling_nodes=1": "less cluster.sampling_nodes=1 nodes. Pass cluster.r",
+        "rollout=vllm cluster.nodes=2 cluster.sampling_nodes=1": "Pass rollout=ray, or cluster.sampling_nodes=0.",
+        # 4 ranks and 12 workers fill two nodes of 8; with 5 on each there are 10 GPUs.
+        "rollout=ray cluster.nodes=2 cluster.sampling_nodes=1 cluster.ranks=4 cluster.gpus=5 "
+        "rollout.engine.workers=12": "cluster.gpus=5 on each. Pass cluster.gpus=8, or fewer workers.",
+    },
+    "rollout=vllm cluster=slurm HERE": {
+        "cluster.ranks=4 cluster.gpus=4 rollout.engine.tensor_parallel=3": (
+            "rollout.engine.tensor_parallel=3: so many of the 4 ranks of a node share a vLLM on their GPUs. Pass "
+            "one of 1, 2, 4, another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
+        ),
+        "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
+        "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
+            "rollout.ahead=2 does not allow. Pass rollout=ray, or rollout.ahead=1."
+        ),
+        "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
+    },
+    "": {
+        "rollout.importance=truncate": "Pass rollout.logp_old=trainer.",
+        "rollout.max_mismatch=0.1": "Pass rollout.logp_old=trainer.",
+        "rollout.importance_cap=3": "rollout.importance_cap=3.0 must be more than 1 and needs rollout.importance=trunc",
+        "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "must be more than 1",
+        "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
+        "rollout.importance=some": "rollout.importance=some must be none, truncate, mask or clip",
+        "rollout.importance_level=sequence": "needs rollout.importance=truncate",
+        "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "must be token, sequence or",
+        "trainer.temperature=0.5": "Drop trainer.temperature, or weigh them",
+        "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
+        "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
+        "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
+        "rollout.logp_old=trainer rollout.importance=mask loss=lad loss.ratio=sequence": "loss=lad has one term per",
+        "rollout.logp_old=trainer rollout.importance=mask loss=lad_theoretical": "loss=lad_theoretical has one term",
+        "rollout.logp_old=trainer rollout.max_mismatch=1 loss=cross_entropy rollout.dynamic_sampling=none": "no effect",
+        "rollout.ahead=17": "rollout.ahead=17 must be from 0 to 16",
+        "rollout.ahead=-1": "rollout.ahead=-1 must be from 0 to 16",
+        "rollout.ahead=2": "which rollout=native cannot take. Pass rollout=ray, or rollout.ahead=1.",
+        "rollout.ahead=2 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
+        "rollout.ahead=2 rollout.logp_old=trainer": "would take responses of the policy up to 2 steps before for its",
+        "rollout.ahead=2 rollout=vllm HERE rollout.logp_old=engine rollout.overdraw=1.1": "1.1 has no effect with",
+        "rollout.ahead=2 rollout=vllm HERE rollout.logp_old=engine rollout.filter=greedy_fails": "Pass rollout.filter=",
+        "rollout.ahead=2 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
+        "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
+        "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
+        "rollout.ahead=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
+        "rollout.top_p=0.9": "or rollout.truncation=ignored to train so nevertheless",
+        "rollout.truncation=ignored": "has no effect with rollout.top_p=1. Drop it.",
+        "rollout.top_p=0.9 rollout.truncation=replayed": "rollout.truncation=replayed must be null or ignored.",
+        "rollout=vllm HERE rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine": (
+            "rollout=vllm gives the log-probabilities of the truncated policy alone. Pass rollout.logp_old=trainer."
+        ),
+        "rollout=vllm HERE rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine rollout.ahead=1": (
+            "alone. Pass rollout.top_p=1."
+        ),
+    },
 }
 
 
-@pytest.mark.parametrize("line", WORKERS)
-def test_workers_need_equal_shares_and_gpus_of_their_own(line: str) -> None:
-    check("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3")
-    assert WORKERS[line] in refused("rollout=ray", HERE, *line.split())
+@pytest.mark.parametrize(("words", "more"), [(words, more) for words in REFUSED for more in REFUSED[words]])
+def test_what_an_engine_cannot_do_is_refused_before_launch(words: str, more: str) -> None:
+    assert REFUSED[words][more] in refused(*f"{words} {more}".replace("HERE", HERE).split())
 
 
-def test_workers_and_ranks_are_counted_on_each_node() -> None:
-    """One rank and two workers on each of two."""
-    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.ranks=2", "cluster.gpus=3")
-    check("rollout=ray", HERE, *nodes, "rollout.engine.workers=4")
-    check("rollout=vllm", HERE, *nodes)
-
-
-SAMPLING = {
-    "rollout=ray cluster.nodes=2 cluster.sampling_nodes=2": "leave none to train on. Pass cluster.nodes=3 or more",
-    "rollout=ray cluster.nodes=3 cluster.sampling_nodes=1": "less cluster.sampling_nodes=1 nodes. Pass cluster.ranks=2",
-    "rollout=vllm cluster.nodes=2 cluster.sampling_nodes=1": "Pass rollout=ray, or cluster.sampling_nodes=0.",
-    # 4 ranks and 12 workers fill two nodes of 8; with 5 on each there are 10 GPUs.
-    "rollout=ray cluster.nodes=2 cluster.sampling_nodes=1 cluster.ranks=4 cluster.gpus=5 rollout.engine.workers=12": (
-        "cluster.gpus=5 on each. Pass cluster.gpus=8, or fewer workers."
-    ),
-}
-
-
-@pytest.mark.parametrize("line", SAMPLING)
-def test_nodes_that_only_sample_are_for_workers_of_ray(line: str) -> None:
-    assert SAMPLING[line] in refused(HERE, "cluster=slurm", *line.split())
-
-
-def test_ranks_leave_gpus_to_workers_wherever_they_are() -> None:
-    """4 ranks on one node of 8, 4 workers beside them, 8 on a node without ranks."""
-    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=4", "cluster.gpus=8")
-    check("rollout=ray", HERE, *nodes, "rollout.engine.workers=12")
-
-
-TOGETHER = {
-    "cluster.ranks=4 cluster.gpus=4 rollout.engine.tensor_parallel=3": (
-        "rollout.engine.tensor_parallel=3: so many of the 4 ranks of a node share a vLLM on their GPUs. Pass one of "
-        "1, 2, 4, another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
-    ),
-    "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
-    "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
-        "rollout.ahead=2 does not allow. Pass rollout=ray, or rollout.ahead=1."
-    ),
-    "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
-}
-
-
-@pytest.mark.parametrize("line", TOGETHER)
-def test_ranks_whose_gpus_share_an_engine_are_counted_before_launch(line: str) -> None:
-    assert TOGETHER[line] in refused("rollout=vllm", HERE, "cluster=slurm", *line.split())
+def test_what_engines_can_do_is_accepted() -> None:
+    """Of workers, ranks and nodes; weights of responses go with losses of one term per response."""
+    for words in (
+        "rollout=ray HERE cluster=slurm cluster.gpus=3",
+        # One rank and two workers on each of two nodes.
+        "rollout=ray HERE cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=4",
+        "rollout=vllm HERE cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3",
+        # 4 ranks on one node of 8, 4 workers beside them, 8 on a node without ranks.
+        "rollout=ray HERE cluster=slurm cluster.nodes=2 cluster.sampling_nodes=1 cluster.ranks=4 cluster.gpus=8 "
+        "rollout.engine.workers=12",
+        # Engines that take weights amid their requests sample several steps ahead.
+        "rollout=vllm HERE rollout.logp_old=engine rollout.ahead=16",
+        "rollout=ray HERE rollout.logp_old=engine rollout.ahead=16",
+        "rollout=ray HERE rollout.importance=truncate rollout.ahead=2",
+        "loss=gspo rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=geometric",
+        # Samples of a truncated policy, where that is allowed or none are learned from.
+        "rollout.top_p=0.9 rollout.truncation=ignored",
+        "rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=trainer",
+        "rollout.top_p=0.9 rollout.truncation=ignored rollout.ahead=1",
+        "rollout.top_p=0.9 rollout.truncation=ignored rollout=vllm HERE",
+        "loss=cross_entropy rollout.dynamic_sampling=none rollout.top_p=0.9",
+    ):
+        check(*words.replace("HERE", HERE).split())
 
 
 def test_a_worker_on_several_gpus_needs_them_on_one_node() -> None:
@@ -130,21 +165,31 @@ def test_the_gpus_of_an_engine_are_no_part_of_the_identity() -> None:
         composed("rollout=native", several)
 
 
+def test_what_decides_a_sample_is_part_of_the_identity_and_where_it_is_drawn_is_not() -> None:
+    vllm, truncated = "rollout=vllm", "rollout.logp_old=trainer rollout.importance=truncate"
+    for one, other in (
+        ("rollout=ray rollout.engine.workers=4", "rollout=ray"),
+        (f"{vllm} {HERE} rollout.engine.canary=1 rollout.engine.timeout_s=9", vllm),
+        ("rollout.ahead=0", ""),
+        ("rollout.logp_old=engine rollout.importance=none rollout.importance_cap=2.0", ""),
+        ("rollout.truncation=null", ""),
+        (f"{truncated} rollout.importance_level=null", truncated),
+    ):
+        assert identity(*one.split()) == identity(*other.split()), one
+    for one, other in (
+        (vllm, ""),
+        ("rollout.ahead=1", ""),
+        ("rollout.logp_old=trainer", ""),
+        (f"{vllm} rollout.logp_old=engine", vllm),
+        (f"{truncated} rollout.importance_level=sequence", truncated),
+    ):
+        assert identity(*one.split()) != identity(*other.split()), one
+
+
 def test_a_missing_ray_is_an_error_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if it were not installed
     assert "rollout=ray needs Ray, which this environment lacks: pip install 'rlvr[ray]'." in refused(
         "rollout=ray", HERE
-    )
-
-
-def test_the_number_of_workers_is_no_part_of_the_identity() -> None:
-    assert identity("rollout=ray", "rollout.engine.workers=4") == identity("rollout=ray")
-
-
-def test_identity_depends_on_the_engine_but_not_on_its_interpreter() -> None:
-    assert identity("rollout=vllm") != identity()
-    assert identity("rollout=vllm", HERE, "rollout.engine.canary=1", "rollout.engine.timeout_s=9") == identity(
-        "rollout=vllm"
     )
 
 
@@ -162,67 +207,6 @@ def test_packed_runs_cannot_share_a_gpu_whose_memory_vllm_releases() -> None:
     check("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=0", "cluster.pack=2")
 
 
-MISMATCH = {
-    "rollout.importance=truncate": "Pass rollout.logp_old=trainer.",
-    "rollout.max_mismatch=0.1": "Pass rollout.logp_old=trainer.",
-    "rollout.importance_cap=3": "rollout.importance_cap=3.0 must be more than 1 and needs rollout.importance=truncate",
-    "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "must be more than 1",
-    "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
-    "rollout.importance=some": "rollout.importance=some must be none, truncate, mask or clip",
-    "rollout.importance_level=sequence": "needs rollout.importance=truncate",
-    "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "must be token, sequence or",
-    "trainer.temperature=0.5": "Drop trainer.temperature, or weigh them",
-    "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
-    "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
-    "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
-    "rollout.logp_old=trainer rollout.importance=mask loss=lad loss.ratio=sequence": "loss=lad has one term per",
-    "rollout.logp_old=trainer rollout.importance=mask loss=lad_theoretical": "loss=lad_theoretical has one term per",
-    "rollout.logp_old=trainer rollout.max_mismatch=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect",
-}
-
-
-@pytest.mark.parametrize("line", MISMATCH)
-def test_impossible_settings_of_importance_and_mismatch_are_refused(line: str) -> None:
-    assert MISMATCH[line] in refused(*line.split())
-
-
-AHEAD = {
-    "rollout.ahead=17": "rollout.ahead=17 must be from 0 to 16",
-    "rollout.ahead=-1": "rollout.ahead=-1 must be from 0 to 16",
-    "rollout.ahead=2": "which rollout=native cannot take. Pass rollout=ray, or rollout.ahead=1.",
-    "rollout.ahead=2 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
-    "rollout.ahead=2 rollout.logp_old=trainer": "would take responses of the policy up to 2 steps before for its own",
-    f"rollout.ahead=2 rollout=vllm {HERE} rollout.logp_old=engine rollout.overdraw=1.1": "1.1 has no effect with",
-    f"rollout.ahead=2 rollout=vllm {HERE} rollout.logp_old=engine rollout.filter=greedy_fails": "Pass rollout.filter=n",
-    "rollout.ahead=2 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
-    "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
-    "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
-    "rollout.ahead=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
-}
-
-
-@pytest.mark.parametrize("line", AHEAD)
-def test_what_cannot_be_sampled_ahead_is_refused(line: str) -> None:
-    assert AHEAD[line] in refused(*line.split())
-
-
-def test_engines_that_take_weights_amid_their_requests_sample_several_steps_ahead() -> None:
-    for engine in ("vllm", "ray"):
-        check(f"rollout={engine}", HERE, "rollout.logp_old=engine", "rollout.ahead=16")
-    check("rollout=ray", HERE, "rollout.importance=truncate", "rollout.ahead=2")
-
-
-def test_sampling_ahead_changes_the_identity() -> None:
-    assert identity("rollout.ahead=0") == identity() != identity("rollout.ahead=1")
-
-
-def test_the_identity_of_earlier_runs_is_unchanged() -> None:
-    same = ("rollout.logp_old=engine", "rollout.importance=none", "rollout.importance_cap=2.0")
-    assert identity(*same) == identity()
-    assert identity("rollout.logp_old=trainer") != identity()
-    assert identity("rollout=vllm", "rollout.logp_old=engine") != identity("rollout=vllm")
-
-
 def test_the_engine_computes_as_the_trainer_does() -> None:
     assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"
 
@@ -235,44 +219,6 @@ def test_in_half_precision_the_trainer_computes_the_old_log_probabilities(dtypes
         words = (f"rollout.engine.dtype={engine}", f"trainer.dtype={trainer}")
         assert composed(*words)[0].rollout.logp_old == whose
         assert composed(*words, "rollout.logp_old=engine")[0].rollout.logp_old == "engine"
-
-
-def test_weights_of_responses_go_with_losses_of_one_term_per_response() -> None:
-    check("loss=gspo", "rollout.logp_old=trainer", "rollout.importance=clip", "rollout.importance_level=geometric")
-
-
-def test_the_default_level_does_not_change_the_identity() -> None:
-    truncated = ("rollout.logp_old=trainer", "rollout.importance=truncate")
-    assert identity(*truncated, "rollout.importance_level=null") == identity(*truncated)
-    assert identity(*truncated, "rollout.importance_level=sequence") != identity(*truncated)
-
-
-VLLM = ("rollout=vllm", HERE)
-TRUNCATED = {
-    "rollout.top_p=0.9": "or rollout.truncation=ignored to train so nevertheless",
-    "rollout.truncation=ignored": "has no effect with rollout.top_p=1. Drop it.",
-    "rollout.top_p=0.9 rollout.truncation=replayed": "rollout.truncation=replayed must be null or ignored.",
-    f"{' '.join(VLLM)} rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine": (
-        "rollout=vllm gives the log-probabilities of the truncated policy alone. Pass rollout.logp_old=trainer."
-    ),
-    f"{' '.join(VLLM)} rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine rollout.ahead=1": (
-        "alone. Pass rollout.top_p=1."
-    ),
-}
-
-
-@pytest.mark.parametrize("line", TRUNCATED)
-def test_training_on_samples_of_a_truncated_policy_is_refused_by_default(line: str) -> None:
-    assert TRUNCATED[line] in refused(*line.split())
-
-
-@pytest.mark.slow
-def test_training_on_samples_of_a_truncated_policy_can_be_allowed() -> None:
-    meant = ("rollout.top_p=0.9", "rollout.truncation=ignored")
-    for more in ((), ("rollout.logp_old=trainer",), ("rollout.ahead=1",), VLLM):
-        check(*meant, *more)
-    check("loss=cross_entropy", "rollout.dynamic_sampling=none", "rollout.top_p=0.9")  # learns known answers
-    assert identity("rollout.truncation=null") == identity()
 
 
 def test_answers_are_pre_sampled_by_one_vllm_in_place_of_several() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rlvr.config.compose import composing
+from rlvr.config.compose import Setting, composing
 from rlvr.config.evaluation_config import check_words, evaluation_point
-from rlvr.config.freeze import arm_name, frozen_config, group_id
+from rlvr.config.freeze import arm_name, frozen_config
 from rlvr.ledger.identity import run_id
 from tests.support.composed import check, composed
 
@@ -71,8 +70,8 @@ def test_policies_of_several_seeds_are_one_group() -> None:
     for seed in (0, 1):
         run = trained("task=coins", "model=coins_tiny", f"seed={seed}")
         config, choices = composed("policy=evaluated", "task=coins")
-        _, config, _ = evaluation_point(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
-        groups.add(group_id(copy.deepcopy(config)))
+        _, config, choices = evaluation_point(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
+        groups.add(Setting(config, choices).group_id())
     assert len(groups) == 1
 
 

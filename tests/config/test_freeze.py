@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import open_dict
 
-from rlvr.config.freeze import frozen_config, group_id, run_name
+from rlvr.config.freeze import frozen_config, run_name
 from tests.support.composed import composed, identity
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -50,11 +50,6 @@ def test_presample_settings_of_a_recipe_are_kept_only_for_losses_that_use_them()
     )
     assert kept["threshold"] == 7
     assert left is None
-
-
-def test_seeds_of_one_setting_share_a_group() -> None:
-    first, second, other = (composed(*o)[0] for o in (["seed=0"], ["seed=1"], ["seed=1", "lr=1e-3"]))
-    assert group_id(first) == group_id(second) != group_id(other)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-from rlvr.config import memory
+from rlvr.config import memory, published
 from rlvr.config.memory import GB, Architecture, Setting, architecture, per_gpu
 from rlvr.objective.reduce import counts_of_streams
 from rlvr.trainer import attention
@@ -24,70 +24,7 @@ from tests.support.factories import make_batch
 from tests.trainer import tiny
 from tests.trainer.losses import with_value
 
-# config.json of the hub, and the number of parameters that its safetensors hold.
-PUBLISHED = {
-    "Qwen2.5-7B": (
-        {
-            "model_type": "qwen2",
-            "num_hidden_layers": 28,
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "vocab_size": 152064,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "tie_word_embeddings": False,
-        },
-        7_615_616_512,
-    ),
-    "Qwen2.5-1.5B": (
-        {
-            "model_type": "qwen2",
-            "num_hidden_layers": 28,
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "vocab_size": 151936,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "tie_word_embeddings": True,
-        },
-        1_543_714_304,
-    ),
-    "Qwen3-8B": (
-        {
-            "model_type": "qwen3",
-            "num_hidden_layers": 36,
-            "hidden_size": 4096,
-            "intermediate_size": 12288,
-            "vocab_size": 151936,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "tie_word_embeddings": False,
-        },
-        8_190_735_360,
-    ),
-    "Llama-3.1-8B": (
-        {
-            "model_type": "llama",
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "vocab_size": 128256,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "tie_word_embeddings": False,
-        },
-        8_030_261_248,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_of_published_models(name: str) -> None:
-    config, expected = PUBLISHED[name]
-    model = architecture(config)
-    assert model is not None
-    assert model.parameters == expected
+QWEN_7B = published.MODELS["Qwen/Qwen2.5-7B"]
 
 
 def test_a_family_that_is_not_known_has_no_estimate() -> None:
@@ -98,11 +35,10 @@ def test_a_family_that_is_not_known_has_no_estimate() -> None:
 
 
 def test_the_architecture_is_read_from_a_directory(tmp_path: Path) -> None:
-    config, expected = PUBLISHED["Qwen2.5-1.5B"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
     model = memory.architecture_of_model({"path": str(tmp_path)})
     assert model is not None
-    assert model.parameters == expected
+    assert model.parameters == 7_615_616_512
 
 
 # h = 4, i = 8, q = 2 heads of 2, k = 1 of 2. A layer: 2·4·4 + 2·4·2 + 3·4·8 + 2·4 = 152; embeddings 2·10·4 = 80.
@@ -267,7 +203,7 @@ def peak_bytes(trainer: Trainer, length: int, trace: Path) -> tuple[int, int]:
 
 
 def test_logits_stop_growing_at_one_chunk() -> None:
-    large = architecture(PUBLISHED["Qwen2.5-7B"][0])
+    large = architecture(QWEN_7B)
     assert large is not None
     assert per_gpu(large, Setting(tokens=100_000))["logits"] == 1.5 * GB  # 2^27 numbers, three times, in float32
 
@@ -278,7 +214,7 @@ def test_seven_billion_parameters_on_eight_gpus() -> None:
     gradients of 2 x 37,888: 16,384 of them 7.77. Head and a layer: 6·(0.545 + 0.233) = 4.67 billion bytes of whole
     gradients, 4.35.
     """
-    model = architecture(PUBLISHED["Qwen2.5-7B"][0])
+    model = architecture(QWEN_7B)
     assert model is not None
     parts = per_gpu(model, Setting(ranks=8, checkpointing=True, engine_width=2))
     expected = {
@@ -329,7 +265,7 @@ ENGINE = {
 
 def run(**cluster: Any) -> dict[str, Any]:
     return {
-        "model": {"architecture": PUBLISHED["Qwen2.5-7B"][0]},
+        "model": {"architecture": QWEN_7B},
         "cluster": {"ranks": 8, "gpu_memory_gb": 80, **cluster},
         "rollout": {"samples": 8, "max_tokens": 1024, "engine": ENGINE},
         "trainer": {

@@ -10,76 +10,62 @@ from tests.support.composed import check, check_with_task
 pytestmark = pytest.mark.usefixtures("composing")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("loss=ppo advantage=grpo", "loss=ppo trains a value head on returns, which advantage=grpo does not give"),
-        ("loss=grpo advantage=gae", "advantage=gae needs a value head and loss=grpo trains none"),
-        ("loss=flowrl advantage=gae", "advantage=gae needs a value head and loss=flowrl trains none"),
-        ("loss=grpo trainer.head_lr=1e-3", "trainer.head_lr=0.001 has no effect"),
-        (
-            "paper=pacs_4b loss=grpo",
-            "Pass trainer.reference_every=null trainer.reference_resets_optimiser=false, or set trainer.kl.",
-        ),
-        ("loss=grpo trainer.critic=own", "trainer.critic=own has no effect: the loss trains no value head"),
-        ("trainer.decay_steps=5", "trainer.decay_steps=5 has no effect with trainer.schedule=constant"),
-        ("loss=grpo trainer.base_kl=false trainer.reference_offload=true", "nothing reads a frozen copy"),
-        ("trainer.lora_alpha=8.0", "has no effect without trainer.lora_rank=RANK"),
-        ("trainer.lora_rank=0", "must be 1 or more"),
-        ("loss=flowrl trainer.lora_rank=4 trainer.reference_every=2", "without its adapters"),
-        ("rollout.overlong_penalty=2.0", "has no effect without rollout.overlong_buffer=TOKENS"),
-        ("rollout.overlong_buffer=8 rollout.max_tokens=4", "every response would be penalised"),
-        ("loss=pacs rollout.overlong_buffer=4", "which loss=pacs does not take"),
-        (
-            "loss=dapo advantage=maxrl",
-            r"rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
-        ),
-        ("loss=dapo rollout.overlong_buffer=null", "Add it, or pass rollout.overlong_penalty=1.0"),
-        ("loss=maxrl advantage=maxrl_conditional", "Pass rollout.dynamic_sampling=none"),
-        ("loss=maxrl advantage=maxrl_control_variate", "Pass rollout.dynamic_sampling=none"),
-        ("loss=cross_entropy task=digits rollout.overlong_filter=true", "which learns known answers, not samples"),
-        ("rollout.overlong_buffer=0", "must be greater than 0"),
-        ("trainer.schedule=wsd trainer.decay_steps=0", "must be 1 or more"),
-        ("trainer.steps=40", "trainer.steps=40 has no effect with trainer.schedule=constant"),
-        ("trainer.final_lr=0.1", "trainer.final_lr=0.1 has no effect with trainer.schedule=constant"),
-        ("trainer.schedule=cosine trainer.final_lr=1.5", "must be a share of lr"),
-        ("loss=ppo trainer.head_lr=0.0", "must be greater than 0"),
-        ("loss=grpo trainer.reference_every=4", "nothing reads a reference"),
-        ("loss=flowrl trainer.reference_every=0", "must be 1 or more"),
-        ("loss=flowrl trainer.reference_resets_optimiser=true", "pass trainer.reference_every=STEPS"),
-        ("loss=grpo trainer.kl_estimator=k2", "trainer.kl_estimator=k2 has no effect with trainer.kl=0. Drop it"),
-        ("rollout.dynamic_sampling=none rollout.max_rounds=3", "has no effect with rollout.dynamic_sampling other"),
-        (
-            "loss=pacs trainer.aggregation=seq-mean-token-mean",
-            "=seq-mean-token-mean has no effect with loss=pacs, which has one term per response. Drop it",
-        ),
-        ("loss=flowrl trainer.aggregation=seq-mean-token-sum", "has no effect with loss=flowrl"),
-        ("loss=lad loss.ratio=sequence trainer.aggregation=seq-mean-token-sum", "has no effect with loss=lad"),
-        ("loss=pacs loss.std_floor=0.2", "loss.std_floor=0.2 has no effect with loss.score=rloo"),
-        (
-            "loss=ppo rollout.samples=1",
-            "a group of one response is all right or all wrong.*rollout.dynamic_sampling=none",
-        ),
-        ("loss=cross_entropy rollout.dynamic_sampling=none trainer.kl=0.1", "learns known answers. Drop trainer.kl"),
-        ("loss=cross_entropy rollout.dynamic_sampling=none max_kl=1", "learns known answers. Drop max_kl"),
-        ("trainer.shared_prompt=always trainer.packing=false", "needs trainer.packing=true"),
-        ("loss=clip_cov loss.low=5", "loss.low=5 must be less than loss.high=5"),
-        ("loss=dph_js presample.samples=4", "presample.threshold=8 of presample.samples=4 responses"),
-        ("loss=dph_js presample.problems=1", "two streams are made of at least 2 problems"),
-        (
-            "loss=dph_js rollout.prompts=4 rollout.samples=8 trainer.updates=2 presample.ratio=32",
-            r"leaves 1 rehearsed responses beside 32.*presample.ratio=16 or less",
-        ),
-    ],
-)
-def test_impossible_combinations_are_refused(overrides: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(*overrides.split())
+REFUSED = {
+    "loss=ppo advantage=grpo": "loss=ppo trains a value head on returns, which advantage=grpo does not give",
+    "loss=flowrl advantage=gae": "advantage=gae needs a value head and loss=flowrl trains none",
+    "loss=grpo trainer.head_lr=1e-3": "trainer.head_lr=0.001 has no effect",
+    "paper=pacs_4b loss=grpo": "Pass trainer.reference_every=null trainer.reference_resets_optimiser=false, or set "
+    "trainer.kl.",
+    "loss=grpo trainer.critic=own": "trainer.critic=own has no effect: the loss trains no value head",
+    "trainer.decay_steps=5": "trainer.decay_steps=5 has no effect with trainer.schedule=constant",
+    "loss=grpo trainer.base_kl=false trainer.reference_offload=true": "nothing reads a frozen copy",
+    "trainer.lora_alpha=8.0": "has no effect without trainer.lora_rank=RANK",
+    "trainer.lora_rank=0": "must be 1 or more",
+    "loss=flowrl trainer.lora_rank=4 trainer.reference_every=2": "without its adapters",
+    "rollout.overlong_penalty=2.0": "has no effect without rollout.overlong_buffer=TOKENS",
+    "rollout.overlong_buffer=8 rollout.max_tokens=4": "every response would be penalised",
+    "loss=pacs rollout.overlong_buffer=4": "which loss=pacs does not take",
+    "loss=dapo advantage=maxrl": "rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
+    "loss=dapo rollout.overlong_buffer=null": "Add it, or pass rollout.overlong_penalty=1.0",
+    "loss=maxrl advantage=maxrl_conditional": "Pass rollout.dynamic_sampling=none",
+    "loss=maxrl advantage=maxrl_control_variate": "Pass rollout.dynamic_sampling=none",
+    "loss=cross_entropy task=digits rollout.overlong_filter=true": "which learns known answers, not samples",
+    "rollout.overlong_buffer=0": "must be greater than 0",
+    "trainer.schedule=wsd trainer.decay_steps=0": "must be 1 or more",
+    "trainer.steps=40": "trainer.steps=40 has no effect with trainer.schedule=constant",
+    "trainer.final_lr=0.1": "trainer.final_lr=0.1 has no effect with trainer.schedule=constant",
+    "trainer.schedule=cosine trainer.final_lr=1.5": "must be a share of lr",
+    "loss=ppo trainer.head_lr=0.0": "must be greater than 0",
+    "loss=grpo trainer.reference_every=4": "nothing reads a reference",
+    "loss=flowrl trainer.reference_every=0": "must be 1 or more",
+    "loss=flowrl trainer.reference_resets_optimiser=true": "pass trainer.reference_every=STEPS",
+    "loss=grpo trainer.kl_estimator=k2": "trainer.kl_estimator=k2 has no effect with trainer.kl=0. Drop it",
+    "rollout.dynamic_sampling=none rollout.max_rounds=3": "has no effect with rollout.dynamic_sampling other",
+    "loss=pacs trainer.aggregation=seq-mean-token-mean": "=seq-mean-token-mean has no effect with loss=pacs, which "
+    "has one term per response. Drop it",
+    "loss=flowrl trainer.aggregation=seq-mean-token-sum": "has no effect with loss=flowrl",
+    "loss=lad loss.ratio=sequence trainer.aggregation=seq-mean-token-sum": "has no effect with loss=lad",
+    "loss=pacs loss.std_floor=0.2": "loss.std_floor=0.2 has no effect with loss.score=rloo",
+    "loss=ppo rollout.samples=1": "a group of one response is all right or all wrong.*rollout.dynamic_sampling=none",
+    "loss=cross_entropy rollout.dynamic_sampling=none trainer.kl=0.1": "learns known answers. Drop trainer.kl",
+    "loss=cross_entropy rollout.dynamic_sampling=none max_kl=1": "learns known answers. Drop max_kl",
+    "trainer.shared_prompt=always trainer.packing=false": "needs trainer.packing=true",
+    "loss=clip_cov loss.low=5": "loss.low=5 must be less than loss.high=5",
+    "loss=dph_js presample.samples=4": "presample.threshold=8 of presample.samples=4 responses",
+    "loss=dph_js presample.problems=1": "two streams are made of at least 2 problems",
+    "loss=dph_js rollout.prompts=4 rollout.samples=8 trainer.updates=2 presample.ratio=32": "leaves 1 rehearsed "
+    "responses beside 32.*presample.ratio=16 or less",
+}
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
+@pytest.mark.parametrize("typed", REFUSED)
+def test_impossible_combinations_are_refused(typed: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED[typed]):
+        check(*typed.split())
+
+
+def test_possible_combinations_are_accepted() -> None:
+    for typed in (
         "loss=ppo trainer.head_lr=1e-3 trainer.kl=0.1 trainer.reference_every=4",
         "loss=flowrl trainer.reference_every=4 trainer.reference_resets_optimiser=true trainer.head_lr=1e-3",
         "loss=kl_cov trainer.entropy=0.01 trainer.kl=0.1",
@@ -92,62 +78,50 @@ def test_impossible_combinations_are_refused(overrides: str, message: str) -> No
         "loss=pacs trainer.aggregation=seq-mean-token-mean trainer.kl=0.01",
         "loss=gspo trainer.aggregation=seq-mean-token-mean trainer.entropy=0.01",
         "loss=reinforce_pp rollout.samples=1 rollout.dynamic_sampling=none",
-    ],
-)
-def test_possible_combinations_are_accepted(overrides: str) -> None:
-    check(*overrides.split())
+        "loss=cross_entropy rollout.samples=1 rollout.dynamic_sampling=none",
+        "loss=pacs loss.score=naive rollout.samples=1 rollout.dynamic_sampling=none",
+        "loss=reinforce rollout.samples=1 rollout.dynamic_sampling=none",
+    ):
+        check(*typed.split())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["loss=pkpo", "advantage.k=9"], r"k is 2 to 8. Pass rollout.samples=9 or more"),
-        (["loss=pkpo", "advantage.k=8", "advantage.form=sloo"], r"k is 1 to 7. Pass rollout.samples=9 or more"),
-        (["loss=pkpo", "advantage.k=1"], r"k is 2 to 8"),
-        (["loss=maxrl", "advantage.order=8"], r"orders are 1 to rollout.samples - 1. Pass rollout.samples=9"),
-        (["loss=pacs", "advantage=rloo"], r"advantage=rloo has no effect with loss=pacs.*Drop it"),
-        (["loss=grpo", "advantage=none"], r"nothing to learn from. Pass advantage=grpo"),
-        (["loss=grpo", "advantage=gae"], r"needs a value head and loss=grpo trains none. Pass loss=ppo"),
-        (["loss=pacs", "rollout.samples=1"], r"Pass rollout.samples=2 or more, or loss.score=naive"),
-        (["loss=pacs", "task=bandit", "model=table"], r"loss=pacs takes rewards 0 and 1 only and task=bandit"),
-        (["loss=maxrl", "task=bandit", "model=table"], r"takes rewards 0 and 1 only.*or task.binary=true"),
-        (["loss=cross_entropy"], r"Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time"),
-        (
-            ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
-            r"learns known answers and task=bandit gives none.*task=digits",
-        ),
-        (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
-        (
-            ["loss=lad_theoretical", "advantage=reinforce", "task=bandit", "model=table", "rollout.samples=1"],
-            r"rollout.samples=1 makes loss=lad_theoretical zero for every response",
-        ),
-        (
-            ["loss=pkpo", "task=bandit", "model=table", "advantage.k=60", "rollout.samples=64"],
-            r"advantage.k=60 with 50 arms, which an evaluation takes for one group: k is 2 to 50. Pass more task.arms",
-        ),
-        (["loss=dph_js", "task=bandit", "model=table"], r"loss=dph_js splits .*task=bandit has only one"),
-        (
-            ["rollout.overlong_filter=true", "task=digits", "model=digits_tiny", "rollout.max_tokens=1"],
-            r"responses that are cut, which at one token are all of them. Drop it",
-        ),
-        (["rollout.filter=hard"], r"must be none or greedy_fails"),
-        (["evaluation.validation=8", "task=bandit", "model=table"], r"task=bandit has no validation problems. Drop it"),
-        (["evaluation.validation=8", "task=digits", "model=digits_tiny"], r"problems. Pass task.validation=0.05"),
-        (["evaluation.validation=0"], r"evaluation.validation=0 must be greater than 0"),
-    ],
-)
-def test_a_refusal_proposes_a_possible_combination(overrides: list[str], message: str) -> None:
-    small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in overrides else []
-    with pytest.raises(ValueError, match=message):
-        check_with_task(*overrides, *small)
+REFUSED_WITH_TASK = {
+    "loss=pkpo advantage.k=9": "k is 2 to 8. Pass rollout.samples=9 or more",
+    "loss=pkpo advantage.k=8 advantage.form=sloo": "k is 1 to 7. Pass rollout.samples=9 or more",
+    "loss=pkpo advantage.k=1": "k is 2 to 8",
+    "loss=maxrl advantage.order=8": "orders are 1 to rollout.samples - 1. Pass rollout.samples=9",
+    "loss=pacs advantage=rloo": "advantage=rloo has no effect with loss=pacs.*Drop it",
+    "loss=grpo advantage=none": "nothing to learn from. Pass advantage=grpo",
+    "loss=grpo advantage=gae": "needs a value head and loss=grpo trains none. Pass loss=ppo",
+    "loss=pacs rollout.samples=1": "Pass rollout.samples=2 or more, or loss.score=naive",
+    "loss=pacs task=bandit model=table": "loss=pacs takes rewards 0 and 1 only and task=bandit",
+    "loss=maxrl task=bandit model=table": "takes rewards 0 and 1 only.*or task.binary=true",
+    "loss=cross_entropy": "Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time",
+    "loss=cross_entropy task=bandit model=table rollout.dynamic_sampling=none": "learns known answers and "
+    "task=bandit gives none.*task=digits",
+    "loss=lad_theoretical": "takes responses of one token and task=maze has longer ones.*task=bandit",
+    "loss=lad_theoretical advantage=reinforce task=bandit model=table rollout.samples=1": "rollout.samples=1 makes "
+    "loss=lad_theoretical zero for every response",
+    "loss=pkpo task=bandit model=table advantage.k=60 rollout.samples=64": "advantage.k=60 with 50 arms, which an "
+    "evaluation takes for one group: k is 2 to 50. Pass more task.arms",
+    "loss=dph_js task=bandit model=table": "loss=dph_js splits .*task=bandit has only one",
+    "rollout.overlong_filter=true task=digits model=digits_tiny rollout.max_tokens=1": "responses that are cut, "
+    "which at one token are all of them. Drop it",
+    "rollout.filter=hard": "must be none or greedy_fails",
+    "evaluation.validation=8 task=bandit model=table": "task=bandit has no validation problems. Drop it",
+    "evaluation.validation=8 task=digits model=digits_tiny": "problems. Pass task.validation=0.05",
+    "evaluation.validation=0": "evaluation.validation=0 must be greater than 0",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED_WITH_TASK)
+def test_a_refusal_proposes_a_possible_combination(typed: str) -> None:
+    small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in typed else []
+    with pytest.raises(ValueError, match=REFUSED_WITH_TASK[typed]):
+        check_with_task(*typed.split(), *small)
 
 
 @pytest.mark.parametrize("loss", ["maxrl", "pacs", "differential_smoothing"])
 def test_a_bandit_of_right_and_wrong_suits_binary_objectives(loss: str) -> None:
     table = [*COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]]
     check_with_task(f"loss={loss}", "task=bandit", "task.binary=true", *table)
-
-
-def test_objectives_that_do_not_compare_responses_accept_one_response() -> None:
-    for overrides in (["loss=cross_entropy"], ["loss=pacs", "loss.score=naive"], ["loss=reinforce"]):
-        check(*overrides, "rollout.samples=1", "rollout.dynamic_sampling=none")

@@ -1,14 +1,17 @@
-"""Composed configs of conf/, and their checks, for tests inside `composing()`."""
+"""Composed configs of conf/, and their checks."""
 
 from __future__ import annotations
 
+import functools
+import pickle
 from typing import Any
 
-from hydra import compose
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig
 
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import frozen_config
+from rlvr.config.overrides import key_of, parse
 from rlvr.config.registry import Registry
 from rlvr.ledger.identity import run_id
 
@@ -16,13 +19,24 @@ REGISTRY = Registry()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
-    """(config, option of each group)."""
-    config = compose("run", list(overrides), return_hydra_config=True)
-    choices = OmegaConf.to_container(config.hydra.runtime.choices)
-    assert isinstance(choices, dict)
-    with open_dict(config):
-        del config["hydra"]
-    return config, {str(k): v for k, v in choices.items()}
+    """(config, option of each group). Composed once for each choice of options; the other overrides are then applied,
+    as for the points of a sweep (tests/config/test_compose.py).
+    """
+    options = tuple(word for word in overrides if _chooses_option(word))
+    config, choices = pickle.loads(_with_options(options))  # noqa: S301 - bytes that were pickled below
+    others = parse([word for word in overrides if word not in options])
+    ConfigLoaderImpl._apply_overrides_to_config(others, config)
+    return config, choices
+
+
+@functools.cache
+def _with_options(options: tuple[str, ...]) -> bytes:
+    return pickle.dumps(REGISTRY.compose(options))
+
+
+def _chooses_option(word: str) -> bool:
+    key = key_of(word).partition("@")[0]
+    return (key in REGISTRY.groups() or key.startswith("hydra")) and "={" not in word
 
 
 def check(*overrides: str) -> None:
