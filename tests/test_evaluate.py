@@ -27,21 +27,10 @@ from tests.analysis.ledger_factory import config, write_run, write_sweep
 from tests.support.hub_cache import cached
 
 PROBLEMS, STEPS = 32, 4
-TRAINING = [
-    "task=coins",
-    "model=coins_tiny",
-    "model.steps=60",
-    f"task.test_problems={PROBLEMS}",
-    "loss=grpo",
-    f"steps={STEPS}",
-    "checkpoint.every=2",
-    f"evaluation.every={STEPS}",
-    "seed=1",
-    "cluster=local",
-    "tracker=none",
-]
 PLAIN = {"name": "grpo@best", "digest": "d"}
 HERE = ["cluster=local", "tracker=none"]
+TRAINING = ["task=coins", "model=coins_tiny", "model.steps=60", f"task.test_problems={PROBLEMS}", "loss=grpo", *HERE]
+TRAINING += [f"steps={STEPS}", "checkpoint.every=2", f"evaluation.every={STEPS}", "seed=1"]
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
@@ -371,11 +360,10 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
         assert main([str(stage), *task, word, "--dry-run", *HERE]) == 2
         assert message in capsys.readouterr().err
     trained = next(run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy"))
+    unread = "task=maze has prompts with GOAL, GRID_END, GRID_START and 5 more words, which"
     for policy in (str(stage), trained):
         assert main([policy, "task=maze", "--dry-run", *HERE]) == 2
-        assert (
-            "task=maze has prompts with GOAL, GRID_END, GRID_START and 5 more words, which" in capsys.readouterr().err
-        )
+        assert unread in capsys.readouterr().err
     slurm = ["task=coins", "cluster=slurm", "cluster.nodes=2", "--dry-run", "tracker=none"]
     for words, message in (
         (["cluster.ranks=3"], "do not divide over cluster.nodes=2 nodes. Pass cluster.ranks=2"),
@@ -385,15 +373,8 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
         assert message in capsys.readouterr().err
     data = tmp_path / "long.jsonl"
     data.write_text(json.dumps({"problem": "pay " * 120, "answer": "1"}) + "\n")  # of a context of 128
-    words = [
-        "task=math",
-        "task.template='{problem}'",
-        f"task.train={data}",
-        f"task.test={data}",
-        "rollout.max_tokens=20",
-        "--dry-run",
-        *HERE,
-    ]
+    words = ["task=math", "task.template='{problem}'", f"task.train={data}", f"task.test={data}", *HERE]
+    words += ["rollout.max_tokens=20", "--dry-run"]
     assert main([str(stage), *words]) == 2
     assert "more than 108 tokens (the model's context without 20 of a response)" in capsys.readouterr().err
     assert sorted(home.glob("runs/*")) == before

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 MEANT = {
     # A fork may come at any time after the import, and a lock that two processes believe theirs is lost data.
     "rlvr/ledger/lock.py": ["os.register_at_fork(after_in_child=_drop_inherited_locks)"],
+    # pyarrow asks which packages there are at its first array, wherever that is.
+    "rlvr/ledger/samples.py": [
+        "if 'pandas' not in sys.modules:\n    sys.meta_path.insert(0, _NoPandas)\n    pa.array([])\n"
+        "    sys.meta_path.remove(_NoPandas)"
+    ],
     # transformers asks which optional packages it may import as soon as its first model is imported.
     "rlvr/model/hugging_face.py": [
         "import_utils._is_package_available = _is_available",
@@ -51,20 +54,17 @@ def _defines(statement: ast.stmt) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", list(modules()))
-def test_importing_has_no_side_effect(name: str) -> None:
-    assert effects((ROOT / name).read_text()) == MEANT.get(name, [])
+def test_importing_has_no_side_effect() -> None:
+    of_modules = {name: effects((ROOT / name).read_text()) for name in modules()}
+    assert {name: found for name, found in of_modules.items() if found} == MEANT
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_an_effect_is_seen() -> None:
+    for source in (
         "os.environ['RAY_AUTH_MODE'] = 'token'",
         "warnings.filterwarnings('ignore')",
         "AttentionInterface.register(NAME, attend)",
         "nn.Module.forward = mine",
         "for name in names:\n    register(name)",
-    ],
-)
-def test_an_effect_is_seen(source: str) -> None:
-    assert effects(f'"""A module."""\nimport os\nNAME = "a"\n\n{source}') == [source]
+    ):
+        assert effects(f'"""A module."""\nimport os\nNAME = "a"\n\n{source}') == [source]

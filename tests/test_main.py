@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlvr import __version__
-from rlvr.__main__ import COMMANDS
+from rlvr.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,21 +47,18 @@ def test_each_command_explains_itself(name: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_an_unknown_command_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
         (["loss=grpo"], "loss=grpo belongs to a command: rlvr run loss=grpo ..."),
         (["-m", "eta=1,2"], "-m belongs to a command: rlvr run -m ..."),
         (["reprot"], "there is no command reprot. Did you mean report? Commands: run, status, "),
         (["analysis"], "there is no command analysis. Did you mean report?"),
         (["train"], "there is no command train. Did you mean run?"),
-    ],
-)
-def test_an_unknown_command_is_refused_in_one_line(words: list[str], message: str, tmp_path: Path) -> None:
-    done = rlvr(*words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    ):
+        assert main(words) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert message in printed.err
 
 
 @pytest.mark.slow

@@ -45,10 +45,10 @@ def test_pass_at_k_by_hand() -> None:
     np.testing.assert_allclose(pass_at_k([2, 4], [1, 1], 1), [1 / 2, 1 / 4], atol=1e-15)
 
 
-@pytest.mark.parametrize(("n", "c", "k"), [(4096, 1, 2048), (4096, 3, 1), (100_000, 2, 1000), (1024, 600, 1024)])
-def test_pass_at_k_agrees_with_exact_fractions_at_large_n(n: int, c: int, k: int) -> None:
-    expected = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
-    assert pass_at_k(n, c, k) == pytest.approx(float(expected), rel=1e-11)
+def test_pass_at_k_agrees_with_exact_fractions_at_large_n() -> None:
+    for n, c, k in ((4096, 1, 2048), (4096, 3, 1), (100_000, 2, 1000), (1024, 600, 1024)):
+        expected = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+        assert pass_at_k(n, c, k) == pytest.approx(float(expected), rel=1e-11)
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -65,24 +65,18 @@ def test_pass_at_k_refuses_impossible_counts(n: int | list[int], c: int | list[i
         pass_at_k(n, c, k)
 
 
-@pytest.mark.parametrize(
-    ("answers", "correct", "expected"),
-    [
-        (["7", "7", "3"], [True, True, False], 1.0),
-        (["7", "3", "3"], [True, False, False], 0.0),
-        (["7", "3"], [True, False], 0.5),  # a tie of two
-        (["7", "3", "5", None, None, None], [True, False, False, False, False, False], 1 / 3),  # None has most votes
-        (["7", "7", "3", "3", "5"], [True, True, False, False, False], 0.5),
-        ([None, None], [False, False], 0.0),
-    ],
-)
-def test_maj_at_k_takes_the_mean_over_tied_answers(
-    answers: list[str | None], correct: list[bool], expected: float
-) -> None:
-    assert maj_at_k(answers, correct, len(answers)) == pytest.approx(expected)
-
-
-def test_maj_at_k_looks_at_the_first_k_only() -> None:
+def test_maj_at_k_takes_the_mean_over_tied_answers_of_the_first_k() -> None:
+    """The right answer is 7."""
+    for answers, expected in (
+        (["7", "7", "3"], 1.0),
+        (["7", "3", "3"], 0.0),
+        (["7", "3"], 0.5),  # a tie of two
+        (["7", "3", "5", None, None, None], 1 / 3),  # None has most votes
+        (["7", "7", "3", "3", "5"], 0.5),
+        ([None, None], 0.0),
+    ):
+        correct = [answer == "7" for answer in answers]
+        assert maj_at_k(answers, correct, len(answers)) == pytest.approx(expected), answers
     assert maj_at_k(["7", "3", "3"], [True, False, False], 1) == 1.0
     with pytest.raises(ValueError, match=r"maj@4 needs"):
         maj_at_k(["7"], [True], 4)

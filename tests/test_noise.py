@@ -37,13 +37,8 @@ def plain_uniform(seed: int, step: int, key: int, sample: int, position: int) ->
 def test_mix_gives_the_published_splitmix64_stream() -> None:
     # The first outputs for the seed 1234567, printed on Rosetta Code ("Pseudo-random numbers/Splitmix64").
     states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * GAMMA
-    assert mix(states).tolist() == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert mix(states).tolist() == [*published, 4593380528125082431, 16408922859458223821]
 
 
 @given(seed=word, step=word, key=st.integers(min_value=-(2**63), max_value=WORD), sample=word)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlvr.ledger import layout, own_code
+from rlvr.ledger import inputs, layout
 
 SHOWN = 3  # at most so many runs are named in a line
 DIGITS = 7  # of a version's digest
@@ -17,7 +17,7 @@ def notes(home: Path, runs: pd.DataFrame) -> list[str]:
     """A line for each module of which these runs used different versions. runs: rows of the frame `runs`."""
     rows_by_module: dict[str, dict[tuple[str, ...], list[int]]] = {}  # by module and versions, rows of `runs`
     for row, run_id in enumerate(runs["run_id"]):
-        for module, versions in own_code.recorded(layout.run(home, str(run_id))).items():
+        for module, versions in inputs.recorded_code(layout.run(home, str(run_id))).items():
             rows_by_module.setdefault(module, {}).setdefault(versions, []).append(row)
     return [_line(module, rows_of, runs) for module, rows_of in sorted(rows_by_module.items()) if len(rows_of) > 1]
 

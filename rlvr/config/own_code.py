@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
-from rlvr.ledger import own_code
+from rlvr.ledger import inputs
 
 # Digest of the file of each imported module. A process that trains several runs keeps using the module that it
 # imported, even if the file has changed since.
@@ -53,14 +53,14 @@ def record(run_dir: Path, config: object, paths: Sequence[str]) -> list[str]:
     Returns the files of which the run used other versions before.
     """
     used = files(config, paths)
-    changed = own_code.record(run_dir, {module: _used_version(module, file) for module, file in used.items()})
+    changed = inputs.record_code(run_dir, {module: _used_version(module, file) for module, file in used.items()})
     return [str(used[module]) for module in changed]
 
 
 def changed(run_dir: Path) -> list[str]:
     """The files, as Python finds them now, of which the run used another version, or several."""
     changed_files: list[str] = []
-    for module, versions in own_code.recorded(run_dir).items():
+    for module, versions in inputs.recorded_code(run_dir).items():
         spec = imports.find_spec(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             continue

@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from rlvr.config.registry import Registry
-from rlvr.diagnostics.measurement import command, points, split, with_progress, write
+from rlvr.diagnostics.measurement import command, points, with_progress, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Batch, Loss, Policy, declared_needs
 from rlvr.records import ArmedTask
@@ -157,8 +157,7 @@ def _table(policies: Tensor, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(policies.numpy(), columns=ARMS).assign(**columns)
 
 
-def main(arguments: Sequence[str]) -> None:
-    typed, registry = split(arguments)
+def main(typed: Sequence[str], registry: Registry) -> None:
     keys = [override.split("=")[0] for override in DEFAULT]
     for override in typed:
         if "=" not in override or override.split("=")[0] not in keys:

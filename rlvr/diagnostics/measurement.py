@@ -33,28 +33,31 @@ class Arm:
 
 
 def command(
-    main: Callable[[Sequence[str]], None], name: str, usage: str | None, arguments: Sequence[str] | None = None
+    main: Callable[[Sequence[str], Registry], None],
+    name: str,
+    usage: str | None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run `main` as the command `python -m NAME`. Exit codes: 0 done, 2 bad input (one line on standard error)."""
+    """Run `main(overrides, registry)` as a command. Exit codes: 0 done, 2 bad input (one line on standard error).
+
+    name: of the command, for errors. `--config-dir DIR` works as for a run.
+    """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(typed):
-        print(usage)
+        print(str(usage).rstrip())
         return 0
     registry = Registry()
     try:
-        _, registry = split(typed)
-        main(typed)
+        words, registry = _split(typed)
+        main(words, registry)
     except BAD_INPUT as error:
         print(f"{name}: {explain(error, typed, registry)}", file=sys.stderr)
         return 2
     return 0
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], Registry]:
-    """(the overrides among the arguments, the registry of their options). `--config-dir DIR` works as for a run.
-
-    Raises ValueError for another option, or for a directory that does not exist.
-    """
+def _split(arguments: Sequence[str]) -> tuple[list[str], Registry]:
+    """(the overrides among the arguments, the registry of their options)."""
     words = list(arguments)
     for index in reversed([index for index, word in enumerate(words) if word in CONFIG_DIR]):
         del words[index : index + 2]

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import targets
 from rlvr.config.checks import Checker
-from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import parse
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.signature import signature
@@ -67,35 +66,25 @@ WITHOUT_EFFECT = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 bad input (one line on standard error)."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    if not typed or {"-h", "--help"} & set(typed):
-        print(HELP, end="")
-        return 0
-    debug, typed = "--debug" in typed, [argument for argument in typed if argument != "--debug"]
-    registry = Registry()
-    try:
-        words, registry = measurement.split(typed)
-        options, overrides = split(words)
-        run_dir = _run_of(options["rollouts"])
-        registry = _with_directories_of(run_dir, registry)
-        _replay(options, overrides, run_dir, registry)
-    except BAD_INPUT as error:
-        if debug:
-            raise
-        print(f"replay: {explain(error, typed, registry)}", file=sys.stderr)
-        return 2
-    return 0
+    return measurement.command(_replay, "replay", HELP, typed or ["--help"])
 
 
-def _replay(options: Mapping[str, str], overrides: Sequence[str], run_dir: Path | None, registry: Registry) -> None:
-    source = Path(options["rollouts"]) if options["rollouts"] else None
-    objectives = arms(overrides, _config(run_dir), options["policy"], registry)
+def _replay(words: Sequence[str], registry: Registry) -> None:
+    own, overrides = split(words)
+    source, like = Path(own["rollouts"]) if own["rollouts"] else None, None
+    if source is not None and layout.config(run_dir := layout.run_of(source)).is_file():
+        check_owner(run_dir)
+        info, plain = read_info(run_dir), read_config(run_dir)
+        if info.config_dirs:  # from which the run was launched
+            registry = Registry([*registry.folders, *info.config_dirs])
+        targets.make_importable(info.import_paths, plain)
+        like = OmegaConf.create(plain)
+    objectives = arms(overrides, like, own["policy"], registry)
     if source is not None and not source.is_file():
         raise ValueError(f"rollouts={source} is no file. A run keeps them with keep_rollouts=1.")
     from rlvr.diagnostics import replay_report  # imports torch
 
-    replay_report.screen(
-        objectives, source, _checkpoint(options["policy"]), Path(options["out"]) if options["out"] else None
-    )
+    replay_report.screen(objectives, source, _checkpoint(own["policy"]), Path(own["out"]) if own["out"] else None)
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -114,28 +103,6 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         else:
             overrides.append(word)
     return {key: own.get(key, "") for key in OWN_ARGUMENTS}, overrides
-
-
-def _run_of(rollouts: str) -> Path | None:
-    """The directory of the run that wrote these rollouts; None if they are not in a run's directory."""
-    run_dir = layout.run_of(Path(rollouts)) if rollouts else None
-    return run_dir if run_dir is not None and layout.config(run_dir).is_file() else None
-
-
-def _config(run_dir: Path | None) -> DictConfig | None:
-    """The frozen config of a run. Afterwards the modules of its components can be imported."""
-    if run_dir is None:
-        return None
-    check_owner(run_dir)
-    plain = read_config(run_dir)
-    targets.make_importable(read_info(run_dir).import_paths, plain)
-    return OmegaConf.create(plain)
-
-
-def _with_directories_of(run_dir: Path | None, registry: Registry) -> Registry:
-    """The registry, with the config directories from which the run was launched."""
-    recorded = read_info(run_dir).config_dirs if run_dir is not None else []
-    return Registry([*registry.folders, *recorded]) if recorded else registry
 
 
 def _checkpoint(policy: str) -> Path | None:

@@ -55,7 +55,10 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
     names = [arm.name for arm in arms]
     frames = tables(names, effects, groups)
     _show(console, groups, *frames)
-    for file in _write(folder, *frames, prompts(names, group_norms, groups)):
+    rows, matrix, weights = frames
+    angles, of_prompts = matrix.rename_axis("objective").reset_index(), prompts(names, group_norms, groups)
+    content = {"objectives": rows, "cosines": angles, "weights": weights, "prompts": of_prompts}
+    for file in write(folder, content, "replay"):
         console.print(f"  {file}", soft_wrap=True, markup=False)
 
 
@@ -222,10 +225,3 @@ def _show(
 
 def _number(value: float, format_spec: str = ".4g") -> str:
     return format(value, format_spec) if np.isfinite(value) else "–"
-
-
-def _write(
-    folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame, of_prompts: pd.DataFrame
-) -> list[Path]:
-    angles = matrix.rename_axis("objective").reset_index()
-    return write(folder, {"objectives": rows, "cosines": angles, "weights": weights, "prompts": of_prompts}, "replay")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from rlvr.config.registry import SHORTHANDS, Registry
-from rlvr.diagnostics.measurement import command, points, split, with_progress, write
+from rlvr.diagnostics.measurement import command, points, with_progress, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, declared_needs, first_pass_of
 from rlvr.objective.reduce import aggregate
@@ -140,8 +140,7 @@ def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
     return int(advantage.k) if "k" in advantage else None
 
 
-def main(arguments: Sequence[str]) -> None:
-    typed, registry = split(arguments)
+def main(typed: Sequence[str], registry: Registry) -> None:
     for word in typed:
         if (key := word.partition("=")[0]) not in READ and key.partition(".")[0] not in ("loss", "advantage"):
             raise ValueError(f"{key} has no effect on w(p), which reads {', '.join(READ)}, loss.* and advantage.*.")

@@ -45,18 +45,11 @@ def newest_attempt(run_dir: Path) -> int:
 
 
 def _busy_error(run_dir: Path) -> Busy:
-    """The error that names the process which holds the run."""
     number = newest_attempt(run_dir)
     job = read_json(layout.job(layout.attempt(run_dir, number))) or {}
     is_known = "pid" in job and "host" in job
     holder = f"process {job['pid']} on {job['host']} (attempt {number})" if is_known else "another process"
     return Busy(f"run {run_dir.name} is held by {holder}. Wait for it or stop it; the run goes on where it left off.")
-
-
-def _job_json(number: int, ranks: int, extra_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of job.json."""
-    process = {**locks.process_record(os.getpid()), "host": socket.gethostname()}
-    return {"attempt": number, "started": time.time(), "ranks": ranks, **process, **_allocation(), **extra_fields}
 
 
 def _allocation() -> dict[str, Any]:
@@ -112,7 +105,9 @@ class Attempt:
                 raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
             attempt = cls(run_dir, newest + 1, lock)
             attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
-            write_json(layout.job(attempt.path), _job_json(attempt.number, ranks, extra_fields))
+            job = {"attempt": attempt.number, "started": time.time(), "ranks": ranks, "host": socket.gethostname()}
+            job |= {**locks.process_record(os.getpid()), **_allocation(), **extra_fields}
+            write_json(layout.job(attempt.path), job)
         except (Busy, OSError):
             locks.unlock(lock)
             raise
@@ -255,7 +250,6 @@ def read_end(attempt: Path) -> End | None:
 
 
 def _cause(content: Mapping[str, Any]) -> Cause:
-    """The cause in the record of an end; ERROR for one that is missing, or that this version does not know."""
     cause = content.get("cause")
     return Cause(cause) if cause in list(Cause) else Cause.ERROR
 

@@ -1,7 +1,8 @@
-"""Digests of what a run reads beside its config: the data files of its task and the model that it starts from.
+"""Digests of what a run reads beside its config: data files, the model that it starts from, and its user's code.
 
 A run id identifies a config, and with it paths, but not their contents. Without these digests, after a file is edited
-in place, a resumed run would train on a mixture, and a finished one would pass for a result of the new data.
+in place, a resumed run would train on a mixture, and a finished one would pass for a result of the new data. A run
+continues with other code of its user, and records both versions.
 """
 
 from __future__ import annotations
@@ -70,8 +71,32 @@ def has_begun(run_dir: Path) -> bool:
     return journal.exists() and journal.stat().st_size > 0
 
 
+def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
+    """{module of the user: SHA-256 of each version of its file that the run used, in order}; {} without a record."""
+    content = read_json(layout.own_code(run_dir)) or {}
+    return {
+        module: tuple(map(str, cast("list[object]", versions)))
+        for module, versions in content.items()
+        if isinstance(versions, list)
+    }
+
+
+def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
+    """Record which files of its user a run uses, {module: SHA-256}. Returns the modules that have changed since it
+    began.
+    """
+    before = recorded_code(run_dir) if has_begun(run_dir) else {}
+    after = {module: before.get(module, ()) for module in sorted({*before, *now})}
+    for module, digest in now.items():
+        if after[module][-1:] != (digest,):
+            after[module] = (*after[module], digest)
+    if after != recorded_code(run_dir):
+        write_json(layout.own_code(run_dir), after)
+    return [module for module, digest in now.items() if before.get(module, (digest,))[-1] != digest]
+
+
 def _digest(path: Path) -> str:
-    """Digest of a file, or of all files in a directory; in a model directory, of the files of the model only."""
+    """Of a file, or of all files in a directory; in a model directory, of the files of the model only."""
     if path.is_file():
         return _file_digest(path)
     is_model = (path / "config.json").is_file()

@@ -110,14 +110,6 @@ def decode(line: bytes, end: int = 0) -> Record:
     return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
 
 
-def _record_or_none(line: bytes) -> Record | None:
-    """The record of a line; None if it is damaged."""
-    try:
-        return decode(line)
-    except ValueError:
-        return None
-
-
 def read(path: Path, *, offset: int = 0) -> Reading:
     """The lines after byte `offset`, which must be 0 or the `end` of an earlier reading. A missing file reads as empty.
 
@@ -143,14 +135,9 @@ def read(path: Path, *, offset: int = 0) -> Reading:
             if index == len(lines) - 1 and not tail:
                 # Torn although it ends in a newline: a disk may lose the middle of a write.
                 return reading._replace(torn=True)
-            reading.damaged.append(Damage(_num_lines_before(path, reading.end) + 1, str(fault), end))
+            reading.damaged.append(Damage(path.read_bytes()[: reading.end].count(b"\n") + 1, str(fault), end))
         reading = reading._replace(end=end)
     return reading
-
-
-def _num_lines_before(path: Path, offset: int) -> int:
-    with path.open("rb") as file:
-        return file.read(offset).count(b"\n")
 
 
 class Follower:
@@ -179,7 +166,7 @@ class Follower:
 
     def read(self) -> bool:
         """Read the lines added since the last call into `news`. Returns whether the last line is torn."""
-        if not self._is_unchanged():
+        if self._offset and self._bytes_before(self._offset) != self._last_bytes:
             self._forget()
         reading = read(self.path, offset=self._offset)
         self.damaged += reading.damaged
@@ -200,11 +187,8 @@ class Follower:
         self.read()
         return self.news
 
-    def _is_unchanged(self) -> bool:
-        return self._offset == 0 or self._bytes_before(self._offset) == self._last_bytes
-
     def _bytes_before(self, end: int) -> bytes:
-        """The bytes just before an offset: a checksum, and 64 bytes before it."""
+        """A checksum, and 64 bytes before it."""
         try:
             with self.path.open("rb") as file:
                 file.seek(max(0, end - _SEAL_BYTES - 64))
@@ -331,7 +315,7 @@ class JournalWriter:
         self._read_file()
         own_lines: dict[int, bytes] = {}
         for line in lines:
-            record = _record_or_none(line)
+            record = None if fault_of(line) else decode(line)
             if record is not None and record.attempt == self._attempt:
                 own_lines[record.step] = line
         missing = [line + b"\n" for step, line in own_lines.items() if step not in self._steps]

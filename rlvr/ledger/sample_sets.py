@@ -105,7 +105,7 @@ class SampleSet:
         for path in sorted(self.directory.glob("*.parquet")):
             if path.name.startswith(digests.DAMAGED):
                 continue
-            if _digest(path) != path.stem:
+            if digests.digests(path.parent, [path.name])[path.name] != path.stem:
                 log.error("%s is not as it was written. It is kept as %s", path, digests.set_aside(path))
                 continue
             table = pq.read_table(path, columns=KEY)
@@ -166,14 +166,13 @@ def write_ordered(parts: Iterator[pa.Table], path: Path, *, step: int) -> None:
     """Write all parts to one Parquet file, a row group for each. The number of the step becomes the first column."""
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = SCHEMA.remove(SCHEMA.get_field_index("key")).insert(0, pa.field("step", pa.int64()))
-    with write_atomically(path) as aside, _writer(aside, schema) as writer:
+    with (
+        write_atomically(path) as aside,
+        pq.ParquetWriter(aside, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         for part in parts:
             steps = pa.array([step] * part.num_rows, pa.int64())
             writer.write_table(part.drop_columns("key").add_column(0, schema.field(0), steps))
-
-
-def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
 
 
 def _gaps(existing: set[int], samples: int) -> Iterator[tuple[int, int]]:
@@ -191,7 +190,3 @@ def _select(table: pa.Table, problems: pa.Array, samples: int) -> pa.Table:
     compute: Any = pc
     is_selected = compute.and_(compute.is_in(table["key"], value_set=problems), compute.less(table["sample"], samples))
     return table.filter(is_selected)
-
-
-def _digest(path: Path) -> str:
-    return digests.digests(path.parent, [path.name])[path.name]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,23 @@ from numpy.typing import NDArray
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 from rlvr.records import Rollout
+
+
+class _NoPandas:
+    """A finder of modules that finds no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+if "pandas" not in sys.modules:
+    # At its first array pyarrow looks for pandas, whose import would take half a second of every run. To convert from
+    # or to pandas, it looks again.
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    pa.array([])
+    sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
 
 
 def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> None:

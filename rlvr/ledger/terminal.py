@@ -104,15 +104,14 @@ def write_ascii_where_needed() -> None:
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Characters of our tables; others without accents (é is e, ² is 2), else by their number."""
     assert isinstance(error, UnicodeEncodeError)
-    return "".join(map(_ascii_for, error.object[error.start : error.end])), error.end
-
-
-def _ascii_for(character: str) -> str:
-    """The entry of our tables; else without accents (é is e, ² is 2); else the number of the character."""
-    known = (SIGNS | GREEK | BOXES | MARKS).get(character)
-    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return known or plain or f"\\u{ord(character):04x}"
+    text = ""
+    for character in error.object[error.start : error.end]:
+        known = (SIGNS | GREEK | BOXES | MARKS).get(character)
+        plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+        text += known or plain or f"\\u{ord(character):04x}"
+    return text, error.end
 
 
 @contextlib.contextmanager
@@ -120,15 +119,12 @@ def unfailing_output() -> Generator[None, None, None]:
     """Within it, what cannot be printed is dropped: the reader of a pipe has gone (`head`), the terminal is closed, or
     the disk is full. That neither ends a launch, whose runs could then not save, nor changes an exit code.
     """
-    with contextlib.redirect_stdout(_unfailing(sys.stdout)), contextlib.redirect_stderr(_unfailing(sys.stderr)):
+    out, err = (stream and _Unfailing(stream) for stream in (sys.stdout, sys.stderr))  # None: started without it
+    with contextlib.redirect_stdout(cast("Any", out)), contextlib.redirect_stderr(cast("Any", err)):
         try:
             yield
         finally:
             print(end="", flush=True)
-
-
-def _unfailing(stream: TextIO | None) -> Any:
-    return None if stream is None else _Unfailing(stream)  # None: the process was started without it
 
 
 class _Unfailing:

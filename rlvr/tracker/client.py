@@ -31,11 +31,7 @@ IDENTITY = "rlvr.identity"
 DEFAULT = "Default"  # name of the experiment that MLflow itself creates
 # Error codes of MLflow that concern one run or experiment; all other errors are treated as errors of the store.
 _OF_ONE_RUN = {
-    "INVALID_PARAMETER_VALUE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "INVALID_STATE",
-    "BAD_REQUEST",
+    *("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "BAD_REQUEST")
 }
 # Columns of MLflow's tables that contain the absolute place of artifacts.
 _PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))

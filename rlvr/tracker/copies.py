@@ -54,7 +54,7 @@ def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
     own_sweeps = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
     options = choices(config)
     texts = {key: text for key, text in params(config)[0].items() if not key.startswith(READER)}
-    flat = {**{key: as_value(_without_directories(text)) for key, text in texts.items()}, **options}
+    flat = {**{key: as_value(str(_without_directories(text))) for key, text in texts.items()}, **options}
     values = {**flatten(config), **options}
     swept = dict.fromkeys(key for sweep in own_sweeps for key in (sweep.info.get("swept") or {}))
     tags = [tag for sweep in own_sweeps for tag in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
@@ -65,18 +65,14 @@ def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
         study=info.study or NO_STUDY,
         tags=tuple(dict.fromkeys(filter(None, map(str.strip, tags)))),
         config=flat,
-        knobs={key: _plain_value(values[key]) for key in swept if values.get(key) is not None},
+        knobs={key: _without_directories(values[key]) for key in swept if values.get(key) is not None},
         records=sorted(journal.Follower(layout.journal(run_dir)).all(), key=lambda record: record.step),
     )
 
 
-def _plain_value(value: object) -> Value:
-    return value if isinstance(value, bool | int | float) else _without_directories(as_text(value))
-
-
-def _without_directories(text: str) -> str:
-    """A text, or JSON, in which only the last part of each absolute path is left."""
-    return _DIRECTORIES.sub(r"\1", text)
+def _without_directories(value: object) -> Value:
+    """A number; any other value as a text, or JSON, in which only the last part of each absolute path is left."""
+    return value if isinstance(value, bool | int | float) else _DIRECTORIES.sub(r"\1", as_text(value))
 
 
 # --- the trackers: a function that writes a run to `out`, the folder of the tracker's files (None: its usual one)
@@ -99,7 +95,7 @@ def to_tensorboard(run: CopiedRun, out: Path | None) -> None:
             writer = RecordWriter(file)
             writer.write(Event(file_version="brain.Event:2").SerializeToString())
             if run.knobs:
-                knobs = {name: _number_or_text(value) for name, value in run.knobs.items()}
+                knobs = {k: str(v) if isinstance(v, bool | str | None) else float(v) for k, v in run.knobs.items()}
                 summary = hparams_pb(knobs, trial_id=run.run_id, start_time_secs=0.0)
                 writer.write(Event(wall_time=0.0, summary=summary).SerializeToString())
             for record in run.records:
@@ -107,10 +103,6 @@ def to_tensorboard(run: CopiedRun, out: Path | None) -> None:
                 event = Event(wall_time=record.time, step=record.step, summary=Summary(value=values))
                 writer.write(event.SerializeToString())
             writer.flush()
-
-
-def _number_or_text(value: Value) -> float | str:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def to_wandb(run: CopiedRun, out: Path | None) -> None:

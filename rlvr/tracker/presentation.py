@@ -133,19 +133,14 @@ def description(sweep: Sweep, report: Mapping[str, Any]) -> str:
 
 def tags_of(sweep: Sweep, report: Mapping[str, Any]) -> dict[str, str]:
     """The tags of its parent run, but for those of its artifacts; "" for a tag without content."""
+    outcomes = Counter(str(verdict["outcome"]) for verdict in report.get("verdicts") or [])
     return {
         DESCRIPTION: description(sweep, report),
-        VERDICTS: _counts(report),
+        VERDICTS: ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),  # `2 holds, 1 undecided`
         f"{OURS}name": sweep.name,
         f"{OURS}created": as_text(sweep.created),
         f"{OURS}tags": str(sweep.info.get("tags") or ""),
     }
-
-
-def _counts(report: Mapping[str, Any]) -> str:
-    """How many verdicts have which outcome: `2 holds, 1 undecided`."""
-    counts = Counter(str(verdict["outcome"]) for verdict in report.get("verdicts") or [])
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
 def configs(sweep: Sweep, ledger: Ledger) -> str:

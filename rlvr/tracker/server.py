@@ -22,15 +22,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from rlvr.ledger import lock, terminal
-from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.files import read_json, write_json, write_text
 from rlvr.ledger.layout import home, tracking
 
 PORT = 5050
@@ -40,7 +39,6 @@ OWNER = "postgres"  # user that runs the database if we are root: PostgreSQL doe
 USER = "rlvr"  # administrator of MLflow
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 DEBIAN = Path("/usr/lib/postgresql")
-INSTALL = "As root on Debian: apt-get install postgresql"
 CACHE_S = 60  # a password that was correct is not hashed again for this long: a hash costs more than most requests
 AUTH_INI = """\
 [mlflow]
@@ -56,19 +54,16 @@ export MLFLOW_TRACKING_PASSWORD={password}
 """
 
 
-@dataclass(frozen=True)
 class TrackingServer:
     """The server in the directory `root`, running or not. Raises ValueError if others own it, or may write there."""
 
-    root: Path
-
-    def __post_init__(self) -> None:
-        _check_ours(self.root)
-
-    @property
-    def store(self) -> str:
-        """The address of the database for SQLAlchemy."""
-        return f"postgresql+psycopg://{OWNER}@/mlflow?host={quote(str(self.root / 'socket'))}"
+    def __init__(self, root: Path) -> None:
+        _check_ours(root)
+        self.root = root
+        self.database, self.artifacts = root / "database", root / "artifacts"
+        self.client_env = root / "client.env"  # for a shell to source, readable by us only: URI, user and password
+        self.store = f"postgresql+psycopg://{OWNER}@/mlflow?host={quote(str(root / 'socket'))}"  # for SQLAlchemy
+        self.owner = pwd.getpwnam(OWNER) if os.geteuid() == 0 else None  # of the database; None: we are
 
     @property
     def state(self) -> dict[str, object]:
@@ -80,16 +75,6 @@ class TrackingServer:
         """The value for `tracker.uri`; "" while the server does not run."""
         return str(self.state["uri"]) if lock.is_alive(self.state) else ""
 
-    @property
-    def client_env(self) -> Path:
-        """A file for a shell to source, readable by us only: URI, user and password."""
-        return self.root / "client.env"
-
-    @cached_property
-    def owner(self) -> pwd.struct_passwd | None:
-        """The user that owns the database, if we are root; None if we own it."""
-        return pwd.getpwnam(OWNER) if os.geteuid() == 0 else None
-
     def up(self, port: int = PORT) -> str:
         """Start database and server, unless they run, and return the URI. Raises ValueError if something is missing."""
         _check_requirements(self.root)
@@ -99,24 +84,17 @@ class TrackingServer:
         _check_port(port)
         self._make_private()
         self._start_database()
-        identity, environment = self._identity(), self._environment()
+        uri, identity = f"http://127.0.0.1:{port}", self._identity()
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "_MLFLOW_"))}
+        environment = {**inherited, **ENVIRONMENT, "HOME": str(self.artifacts)}
         mlflow = [sys.executable, "-P", "-m", "mlflow"]
-        self._run([*mlflow, "db", "upgrade", self.store], identity, environment)
-        uri = f"http://127.0.0.1:{port}"
-        environment |= self._authentication(uri)
+        self._run([*mlflow, "db", "upgrade", self.store], env=environment, **identity)
         command = ["server", "--backend-store-uri", self.store, "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--artifacts-destination", str(self.root / "artifacts"), "--workers", "2"]
+        command += ["--artifacts-destination", str(self.artifacts), "--workers", "2", "--app-name", "basic-auth"]
         with (self.root / "mlflow.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*mlflow, *command, "--app-name", "basic-auth"],
-                env=environment,
-                cwd=self.root / "artifacts",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **identity,
-            )
+            start = partial(subprocess.Popen, cwd=self.artifacts, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            environment |= self._authentication(uri)
+            process = start([*mlflow, *command], env=environment, start_new_session=True, **identity)
         write_json(self.root / "server.json", {**lock.process_record(process.pid), "uri": uri})
         deadline = time.monotonic() + START_S
         while not _is_healthy(uri):
@@ -134,20 +112,21 @@ class TrackingServer:
         (self.root / "server.json").unlink(missing_ok=True)
         database_ran = self._database_runs()
         if database_ran:
-            self._postgres("pg_ctl", "-D", str(self.root / "database"), "-m", "fast", "-w", "stop")
+            self._postgres("pg_ctl", "-D", str(self.database), "-m", "fast", "-w", "stop")
         return pid is not None or database_ran
 
     def _make_private(self) -> None:
         """Create directories that only we may enter; if we are root, the database's user may enter the outer one."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_ours(self.root)  # once more: another user may have created it since
-        for name in ("database", "socket", "artifacts"):
-            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+        private = (self.database, self.root / "socket")
+        for directory in (*private, self.artifacts):
+            directory.mkdir(mode=0o700, exist_ok=True)
         if self.owner is not None:
             os.chown(self.root, 0, self.owner.pw_gid)
             self.root.chmod(0o710)
-            for name in ("database", "socket"):
-                os.chown(self.root / name, self.owner.pw_uid, self.owner.pw_gid)
+            for directory in private:
+                os.chown(directory, self.owner.pw_uid, self.owner.pw_gid)
 
     def _identity(self) -> dict[str, Any]:
         """Options of Popen: if we are root, the database's user, provided that it can read this Python; else none."""
@@ -155,18 +134,12 @@ class TrackingServer:
             return {}
         identity, owner = _as(self.owner), (self.owner.pw_uid, self.owner.pw_gid)
         try:
-            self._run([sys.executable, "-c", "import mlflow.version, psycopg, sqlalchemy, flask_wtf"], identity)
+            self._run([sys.executable, "-c", "import mlflow.version, psycopg, sqlalchemy, flask_wtf"], **identity)
         except (PermissionError, ValueError):
             identity, owner = {}, (0, 0)
-        for directory, folders, files in os.walk(self.root / "artifacts"):
-            for name in (".", *folders, *files):
-                os.chown(Path(directory, name), *owner, follow_symlinks=False)
+        for path in (self.artifacts, *self.artifacts.rglob("*")):
+            os.chown(path, *owner, follow_symlinks=False)
         return identity
-
-    def _environment(self) -> dict[str, str]:
-        """The environment of the server and its tools, without the caller's variables for MLflow (credentials, ...)."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "_MLFLOW_"))}
-        return {**inherited, **ENVIRONMENT, "HOME": str(self.root / "artifacts")}
 
     def _authentication(self, uri: str) -> dict[str, str]:
         """Write `client.env` and auth.ini. Returns the environment variables of the server's authentication.
@@ -178,9 +151,7 @@ class TrackingServer:
         before = self.client_env.read_text() if self.client_env.exists() else ""
         match = re.search(r"^export MLFLOW_TRACKING_PASSWORD=(\S+)$", before, re.MULTILINE)
         password = match[1] if match else secrets.token_urlsafe(24)
-        self.client_env.touch(mode=0o600)
-        self.client_env.chmod(0o600)
-        self.client_env.write_text(CLIENT_ENV.format(uri=uri, user=USER, password=password))
+        write_text(self.client_env, CLIENT_ENV.format(uri=uri, user=USER, password=password), private=True)
         if self._sql("select to_regclass('users')"):  # MLflow creates the user once, and never changes its password
             hashed = generate_password_hash(password)
             self._sql(f"update users set password_hash = '{hashed}' where username = '{USER}'")
@@ -195,56 +166,43 @@ class TrackingServer:
 
     def _database_runs(self) -> bool:
         """Whether the process in postmaster.pid is our database. A database that was killed leaves this file."""
-        file = self.root / "database" / "postmaster.pid"
+        file = self.database / "postmaster.pid"
         try:
             pid = int(file.read_text().split()[0])
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError, IndexError):
             return False
-        if os.fsencode(file.parent) in words:
+        if os.fsencode(self.database) in words:
             return True
         file.unlink()  # the machine was started again, and another process has this id: PostgreSQL would not start
         return False
 
     def _start_database(self) -> None:
-        data, log = self.root / "database", self.root / "postgres.log"
+        data, log = str(self.database), self.root / "postgres.log"
         if self.owner is not None:
             log.touch(mode=0o600)
             os.chown(log, self.owner.pw_uid, self.owner.pw_gid)
-        if not (data / "PG_VERSION").exists():
+        if not (self.database / "PG_VERSION").exists():
             # No password for the socket: other users cannot enter its directory.
-            self._postgres("initdb", "-D", str(data), "-U", OWNER, "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8")
+            self._postgres("initdb", "-D", data, "-U", OWNER, "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8")
         options = f"-h '' -k {self.root}/socket"
-        self._postgres("pg_ctl", "-D", str(data), "-l", str(log), "-o", options, "-w", "-t", "60", "start")
+        self._postgres("pg_ctl", "-D", data, "-l", str(log), "-o", options, "-w", "-t", "60", "start")
         if "mlflow" not in self._sql("select datname from pg_database", database="postgres").split():
             self._postgres("createdb", "-h", f"{self.root}/socket", "-U", OWNER, "mlflow")
 
     def _sql(self, statement: str, *, database: str = "mlflow") -> str:
-        """The output of psql for a statement."""
         options = ("-h", f"{self.root}/socket", "-U", OWNER, "-d", database)
         return self._postgres("psql", *options, "-v", "ON_ERROR_STOP=1", "-tAc", statement).strip()
 
     def _postgres(self, name: str, *arguments: str) -> str:
-        """The output of a program of PostgreSQL. Raises ValueError if it fails."""
-        return self._run([str(_postgres_bin() / name), *arguments], _as(self.owner) if self.owner else {})
+        return self._run([str(_postgres_bin() / name), *arguments], **(_as(self.owner) if self.owner else {}))
 
-    def _run(
-        self, command: Sequence[str], identity: Mapping[str, Any], environment: Mapping[str, str] | None = None
-    ) -> str:
-        """The output of a program. Raises ValueError if it fails. identity: options of Popen."""
+    def _run(self, command: Sequence[str], **options: Any) -> str:
+        """The output of a program. Raises ValueError if it fails. options: of Popen."""
         # Not a pipe: the database would inherit it and keep it open.
         with (self.root / "setup.log").open("w+b") as log:
-            result = subprocess.run(
-                command,
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                timeout=START_S,
-                check=False,
-                **identity,
-            )
+            run = partial(subprocess.run, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_S)
+            result = run(command, cwd="/", check=False, **options)
             log.seek(0)
             output = log.read().decode(errors="replace")
         if result.returncode:
@@ -260,7 +218,7 @@ def _postgres_bin() -> Path:
         return max(versions, key=lambda path: float(path.parent.name))
     if initdb := shutil.which("initdb"):
         return Path(initdb).parent
-    raise ValueError(f"PostgreSQL is not installed. {INSTALL}")
+    raise ValueError("PostgreSQL is not installed. As root on Debian: apt-get install postgresql")
 
 
 def _check_requirements(root: Path) -> None:
@@ -294,14 +252,12 @@ def _as(user: pwd.struct_passwd) -> dict[str, Any]:
 
 
 def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except PermissionError:
-            raise ValueError(f"port {port} is for root alone: pass --port a number from 1024 on.") from None
-        except OSError:
-            raise ValueError(f"port {port} is in use by something else: pass --port another one.") from None
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except PermissionError:
+        raise ValueError(f"port {port} is for root alone: pass --port a number from 1024 on.") from None
+    except OSError:
+        raise ValueError(f"port {port} is in use by something else: pass --port another one.") from None
 
 
 def _is_healthy(uri: str) -> bool:

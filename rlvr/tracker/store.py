@@ -21,24 +21,8 @@ _DAMAGED = ("malformed", "not a database", "disk I/O error")  # in messages of S
 # In its messages about a file whose creation was interrupted (by an earlier version, or by `mlflow ui`).
 _HALF_MADE = ("OperationalError) table", "OperationalError) index", "duplicate column name")
 _NETWORK_FILESYSTEMS = {
-    "nfs",
-    "nfs3",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "glusterfs",
-    "fuse.glusterfs",
-    "fuse.sshfs",
-    "afs",
-    "orangefs",
-    "pvfs2",
-    "panfs",
-    "wekafs",
+    *("nfs", "nfs3", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs"),
+    *("fuse.glusterfs", "fuse.sshfs", "orangefs", "pvfs2", "panfs", "wekafs"),
 }
 
 
@@ -172,10 +156,7 @@ def network_filesystem(path: Path) -> str | None:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return _network_filesystem(path.resolve(), mounts)
-
-
-def _network_filesystem(path: Path, mounts: str) -> str | None:
+    path = path.resolve()
     depth, kind = -1, ""  # of the innermost mount point above `path`
     for line in mounts.splitlines():
         fields = line.split(" ")

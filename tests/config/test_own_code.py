@@ -11,7 +11,7 @@ import pytest
 
 from rlvr.config import own_code
 from rlvr.ledger import layout
-from rlvr.ledger.own_code import recorded
+from rlvr.ledger.inputs import recorded_code
 
 FILES = {
     "oc_loss.py": "import math\nimport oc_terms.parts as parts\nfrom rlvr.objective.batch import Terms\n",
@@ -55,7 +55,7 @@ def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     run_dir.mkdir()
     assert own_code.record(run_dir, CONFIG, [str(mine)]) == []
     before = hashlib.sha256((mine / "oc_terms/weights.py").read_bytes()).hexdigest()
-    assert recorded(run_dir)["oc_terms.weights"] == (before,)
+    assert recorded_code(run_dir)["oc_terms.weights"] == (before,)
     assert own_code.changed(run_dir) == []
     (mine / "oc_terms/weights.py").write_text("def late():\n    return 2\n")
     (mine / "oc_unused.py").write_text("edited")
@@ -77,6 +77,6 @@ def test_a_process_keeps_using_the_version_that_it_imported(
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
         own_code.record(run_dir, CONFIG, [str(mine)])
-        digests += recorded(run_dir)["oc_terms.weights"]
+        digests += recorded_code(run_dir)["oc_terms.weights"]
     first = hashlib.sha256(FILES["oc_terms/weights.py"].encode()).hexdigest()
     assert digests == [first, first]

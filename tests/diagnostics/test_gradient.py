@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from rlvr.diagnostics.gradient import Effect, cosines, effect, inner, norms
-from rlvr.loss.grpo import grpo
-from rlvr.loss.lad import lad
 from rlvr.loss.reinforce import reinforce
 from rlvr.objective.batch import Batch, Loss
-from rlvr.objective.divergence import js, tv
 from tests.trainer import tiny
-
-GRPO = partial(grpo, clip_low=0.2, clip_high=0.2, dual_clip=None)
 
 
 def on_policy(seed: int = 0) -> Batch:
@@ -96,39 +89,6 @@ def test_norms_of_prompts_alone_equal_a_plain_loop_and_move_nothing() -> None:
     trainer = tiny.make_trainer(loss=reinforce)
     assert norms(trainer, prompts) == pytest.approx(expected, rel=1e-4)
     assert torch.equal(effect(trainer, batch).gradient, measured(reinforce, batch).gradient)
-
-
-def test_grpo_at_ratio_one_is_reinforce() -> None:
-    batch = on_policy()
-    of_grpo, of_reinforce = measured(GRPO, batch), measured(reinforce, batch)
-    assert cosines([of_grpo, of_reinforce])[0, 1] == pytest.approx(1, abs=1e-6)
-    assert of_grpo.norm == pytest.approx(of_reinforce.norm, rel=1e-5)
-    assert np.allclose(of_grpo.weight, of_reinforce.weight, atol=1e-6)
-    assert of_grpo.metrics["policy/clip_fraction"] == 0
-
-
-def test_total_variation_weighs_by_the_sign_of_the_advantage() -> None:
-    """On-policy ∂/∂ℓ = r·sign(ℓ − A/η) = −sign(A): η does not matter, and GRPO on sign(A) is the same gradient."""
-    batch = on_policy()
-    signs = Batch(**{**vars(batch), "advantage": batch.advantage.sign()})
-    effects = [measured(partial(lad, divergence=tv, eta=eta, ratio="token"), batch) for eta in (0.25, 4.0)]
-    matrix = cosines([*effects, measured(GRPO, signs)])
-    assert np.allclose(matrix, 1, atol=1e-5)
-    n = batch.mask.sum(1) / batch.mask.sum()
-    for of_eta in effects:
-        assert np.allclose(of_eta.weight, (batch.advantage.sign() * n).numpy(), atol=1e-6)
-
-
-def test_large_eta_turns_lad_towards_the_policy_gradient() -> None:
-    """JS on-policy: ½(−a + ln 2 − softplus(−a)) = −a/4 + O(a²): proportional to the advantage as η grows."""
-    batch = on_policy()
-    plain = measured(reinforce, batch)
-    angles = [
-        cosines([plain, measured(partial(lad, divergence=js, eta=eta, ratio="token"), batch)])[0, 1]
-        for eta in (0.1, 1.0, 100.0)
-    ]
-    assert angles[0] < angles[1] < angles[2]
-    assert angles[2] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_penalty_is_part_of_the_weight() -> None:

@@ -15,6 +15,7 @@ from rlvr.loss.grpo import grpo
 from rlvr.loss.lad import lad
 from rlvr.loss.lad_theoretical import lad_theoretical
 from rlvr.objective import divergence
+from tests.support.composed import REGISTRY
 
 ETA = 0.7
 A = torch.tensor([0.8, 0.1, -0.9], dtype=torch.float64)
@@ -132,7 +133,7 @@ def test_the_landscape_is_lowest_at_the_target() -> None:
 def test_the_command_draws_what_it_writes(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     monkeypatch.setattr(bandit_landscape, "STEPS", 12)
-    bandit_landscape.main(["divergence=tv", "eta=0.5"])
+    bandit_landscape.main(["divergence=tv", "eta=0.5"], REGISTRY)
     folder = tmp_path / "reports" / "bandit_landscape"
     arms, paths, ends = (pd.read_csv(folder / f"{name}.csv") for name in ("arms", "paths", "ends"))
     # Rewards 1, 0.9, 0.2: mean 0.7, unbiased deviation √(0.38/2)
@@ -162,5 +163,5 @@ def test_the_command_draws_what_it_writes(tmp_path: Path, monkeypatch, capsys) -
 def test_bad_input_says_what_to_type(arguments: list[str], message: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     with pytest.raises(ValueError, match=message):
-        bandit_landscape.main(arguments)
+        bandit_landscape.main(arguments, REGISTRY)
     assert not (tmp_path / "reports").exists()

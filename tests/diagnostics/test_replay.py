@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from omegaconf import DictConfig
 
 from rlvr.diagnostics.gradient import start
 from rlvr.diagnostics.replay import arms, main
@@ -20,17 +21,15 @@ from rlvr.model.tokenizer import word_tokenizer
 from tests.rollout.test_native import make_model
 from tests.support.composed import REGISTRY
 
-BANDIT = [
-    "task=bandit",
-    "model=table",
-    "task.arms=6",
-    "task.centres=[0]",
-    "task.widths=[3]",
-    "task.heights=[1]",
-    "rollout.prompts=1",
-    "rollout.samples=32",
-    "rollout.dynamic_sampling=none",
-]
+BANDIT = ["task=bandit", "model=table", "task.arms=6", "task.centres=[0]", "task.widths=[3]", "task.heights=[1]"]
+BANDIT += ["rollout.prompts=1", "rollout.samples=32", "rollout.dynamic_sampling=none"]
+
+
+def run_of(words: list[str], **choices: str) -> DictConfig:
+    """The config of a run in the maze."""
+    (arm,) = arms(words, None)
+    arm.config.choices = {"task": "maze", "model": "maze_tiny", "advantage": "grpo", **choices}
+    return arm.config
 
 
 @pytest.mark.slow
@@ -58,68 +57,58 @@ def test_every_loss_of_conf_is_usable_by_name() -> None:
 
 @pytest.mark.slow
 def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
-    (run,) = arms(["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"], None)
-    run.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny"}
+    words = ["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"]
+    run = run_of(words, advantage="rloo")
     truncated = ["rollout.top_p=0.9", "rollout.truncation=ignored"]
-    config = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run.config)[0].config
+    config = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run)[0].config
     assert config.task.size == 9
     assert config.advantage["_target_"] == "rlvr.objective.advantage.rloo"
     assert (config.rollout.temperature, config.rollout.top_p) == (0.7, 0.9)
     assert (config.trainer.kl, config.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
-    assert arms(["loss=maxrl"], run.config)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
+    assert arms(["loss=maxrl"], run)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
     # If the run's loss reads no advantage, other losses keep their defaults.
-    (silent,) = arms(["loss=pacs"], None)
-    silent.config.choices = {"task": "maze", "advantage": "none", "model": "maze_tiny", "loss": "pacs"}
-    (other,) = arms(["loss=grpo"], silent.config)
+    (other,) = arms(["loss=grpo"], run_of(["loss=pacs"], advantage="none", loss="pacs"))
     assert other.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
-    (own,) = arms(["loss=grpo", "advantage=grpo"], run.config)
+    (own,) = arms(["loss=grpo", "advantage=grpo"], run)
     assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
 
 
 @pytest.mark.slow
 def test_what_the_loss_of_the_run_brought_stays_with_that_loss() -> None:
     """An advantage and an overlong penalty are part of an objective, unless somebody typed another one."""
-    (run,) = arms(["loss=maxrl", "rollout.temperature=0.7"], None)
-    run.config.choices = {"task": "maze", "advantage": "maxrl", "model": "maze_tiny", "loss": "maxrl"}
-    grpo, maxrl, dapo = (arm.config for arm in arms(["loss=grpo,maxrl,dapo"], run.config))
+    run = run_of(["loss=maxrl", "rollout.temperature=0.7"], advantage="maxrl", loss="maxrl")
+    grpo, maxrl, dapo = (arm.config for arm in arms(["loss=grpo,maxrl,dapo"], run))
     names = [config.advantage["_target_"].rpartition(".")[2] for config in (grpo, maxrl, dapo)]
     assert names == ["grpo", "maxrl", "grpo"]
     assert [config.rollout.overlong_buffer for config in (grpo, maxrl, dapo)] == [None, None, 0.2]
     assert {config.rollout.temperature for config in (grpo, maxrl, dapo)} == {0.7}
-    (run,) = arms(["loss=dapo", "rollout.overlong_penalty=1.0"], None)  # typed: of the run, not of its loss
-    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "dapo"}
-    grpo, dapo = (arm.config.rollout for arm in arms(["loss=grpo,dapo"], run.config))
+    run = run_of(["loss=dapo", "rollout.overlong_penalty=1.0"], loss="dapo")  # typed: of the run, not of its loss
+    grpo, dapo = (arm.config.rollout for arm in arms(["loss=grpo,dapo"], run))
     assert (grpo.overlong_buffer, grpo.overlong_penalty) == (None, 1.0)
     assert (dapo.overlong_buffer, dapo.overlong_penalty) == (0.2, 1.0)
-    (typed,) = arms(["loss=maxrl", "advantage=rloo"], None)
-    typed.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny", "loss": "maxrl"}
-    assert arms(["loss=grpo"], typed.config)[0].config.advantage["_target_"].endswith(".rloo")
+    typed = run_of(["loss=maxrl", "advantage=rloo"], advantage="rloo", loss="maxrl")
+    assert arms(["loss=grpo"], typed)[0].config.advantage["_target_"].endswith(".rloo")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "schedule",
-    [{"schedule": "constant"}, {"schedule": "wsd", "warmup_steps": 150, "decay_steps": 100, "final_lr": 0.1}],
-    ids=str,
-)
-def test_rollouts_of_a_run_of_any_length_and_schedule_are_replayed(schedule: dict[str, float | str]) -> None:
+def test_rollouts_of_a_run_of_any_length_and_schedule_are_replayed() -> None:
     """A run of 100 steps of 2 updates: 200 optimiser steps, of which a replay takes none."""
-    (run,) = arms(["loss=lad"], None)
-    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "lad"}
-    run.config.steps = run.config.trainer.steps = 100
-    run.config.trainer.update({"updates": 2, **schedule})
-    assert [arm.name for arm in arms(["loss=grpo,lad"], run.config)] == ["grpo", "lad"]
+    run = run_of(["loss=lad"], loss="lad")
+    run.steps = run.trainer.steps = 100
+    wsd = {"schedule": "wsd", "warmup_steps": 150, "decay_steps": 100, "final_lr": 0.1}
+    for schedule in ({"schedule": "constant"}, wsd):
+        run.trainer.update({"updates": 2, **schedule})
+        assert [arm.name for arm in arms(["loss=grpo,lad"], run)] == ["grpo", "lad"]
 
 
 @pytest.mark.slow
 def test_rollouts_are_not_replayed_as_those_of_another_task() -> None:
     """The model of another task has other words: its gradient of these tokens means nothing, if there is one."""
-    (run,) = arms(["loss=grpo"], None)
-    run.config.choices = {"task": "maze", "advantage": "grpo", "model": "maze_tiny", "loss": "grpo"}
+    run = run_of(["loss=grpo"], loss="grpo")
     with pytest.raises(ValueError, match="task=skills: these rollouts are answers to problems of task=maze. Drop it."):
-        arms(["loss=grpo", "task=skills"], run.config)
-    assert arms(["loss=grpo", "task=maze"], run.config)
+        arms(["loss=grpo", "task=skills"], run)
+    assert arms(["loss=grpo", "task=maze"], run)
 
 
 def test_an_advantage_reaches_the_losses_that_read_one() -> None:
@@ -128,37 +117,33 @@ def test_an_advantage_reaches_the_losses_that_read_one() -> None:
     assert pacs == "rlvr.objective.advantage.none"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
-        (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
-        (["loss=lad", "loss.clip_hihg=0.3"], "has no effect with loss=lad"),
-        (
-            ["loss=lad", "steps=40"],
-            "steps has no effect on a replay: nothing is trained, one gradient is measured. Drop it.",
-        ),
-        (["loss=lad", "evaluation.every=5"], "evaluation.every has no effect on a replay"),
-        (["loss=lad", "trainer.updates=2"], "trainer.updates has no effect on a replay"),
-        (["loss=lad", "etta=1"], "etta is not a knob. Did you mean eta?"),
-        (["loss=lad", "loss.eta=high"], "loss.eta=high"),
-        (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
-        (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
-        (["lad"], "lad is not understood"),
-        (["rollouts=a.parquet", "rollouts=b.parquet"], "rollouts is typed twice: a replay has one. Drop rollouts=b"),
-        (["rollouts=/nowhere.parquet"], "rollouts=/nowhere.parquet is no file"),
-        (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
-        (["--dry-run"], "there is no option --dry-run: arguments are KEY=VALUE, --config-dir DIR and --help."),
-        (["--config-dir=/nowhere"], "--config-dir=/nowhere: there is no such directory."),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+REFUSED = [
+    (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
+    (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
+    (["loss=lad", "loss.clip_hihg=0.3"], "has no effect with loss=lad"),
+    (["loss=lad", "steps=40"], "steps has no effect on a replay: nothing is trained, one gradient is measured."),
+    (["loss=lad", "evaluation.every=5"], "evaluation.every has no effect on a replay"),
+    (["loss=lad", "trainer.updates=2"], "trainer.updates has no effect on a replay"),
+    (["loss=lad", "etta=1"], "etta is not a knob. Did you mean eta?"),
+    (["loss=lad", "loss.eta=high"], "loss.eta=high"),
+    (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
+    (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
+    (["lad"], "lad is not understood"),
+    (["rollouts=a.parquet", "rollouts=b.parquet"], "rollouts is typed twice: a replay has one. Drop rollouts=b"),
+    (["rollouts=/nowhere.parquet"], "rollouts=/nowhere.parquet is no file"),
+    (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
+    (["--dry-run"], "there is no option --dry-run: arguments are KEY=VALUE, --config-dir DIR and --help."),
+    (["--config-dir=/nowhere"], "--config-dir=/nowhere: there is no such directory."),
+]
+
+
+def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
+    for arguments, message in REFUSED:
+        with subtests.test(message):
+            assert main(arguments) == 2
+            error = capsys.readouterr().err
+            assert message in error
+            assert error.count("\n") == 1
 
 
 def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,10 +249,8 @@ def _check(folder: Path) -> None:
     assert np.allclose(grpo["weight"], advantage / 32, atol=1e-6)
     # Every arm has a reward of its own (one mode, at the edge): rewards tell arms apart.
     arms_drawn = [reward == r for r in np.unique(reward)]
-    of = {
-        name: np.array([a[m].sum() for m in arms_drawn])
-        for name, a in (("grpo", advantage), ("lad eta=0.5", np.sign(advantage)))
-    }
+    advantages = {"grpo": advantage, "lad eta=0.5": np.sign(advantage)}
+    of = {name: np.array([a[m].sum() for m in arms_drawn]) for name, a in advantages.items()}
     of = {name: np.append(g, np.zeros(6 - len(g))) - g.sum() / 6 for name, g in of.items()}
     for name, gradient in of.items():
         assert rows.loc[name, "gradient_norm"] == pytest.approx(np.linalg.norm(gradient) / 32, rel=1e-4)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from rlvr.ledger import cause, tags
 from rlvr.ledger.cause import Cause, State, cause_of
 
@@ -32,11 +30,9 @@ def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure() -> None:
         assert (not state.ended) + (state in good) + state.failure == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [(0, "ok"), (5, "gpu_oom"), (75, "preempted"), (-9, "error"), (3, "pruned")]
-)
-def test_an_exit_code_stands_for_a_cause(code: int, expected: str) -> None:
-    assert Cause.of_code(code).value == expected
+def test_an_exit_code_stands_for_a_cause() -> None:
+    expected = {0: "ok", 5: "gpu_oom", 75: "preempted", -9: "error", 3: "pruned"}
+    assert {code: Cause.of_code(code).value for code in expected} == expected
 
 
 def test_an_exception_carries_its_cause_or_is_an_error() -> None:
@@ -46,28 +42,16 @@ def test_an_exception_carries_its_cause_or_is_an_error() -> None:
     class Wrapped(RuntimeError):  # a library's exception with another attribute of this name
         cause = ValueError("theirs")
 
-    assert [cause_of(error).value for error in (Diverged(), Wrapped(), ValueError(), KeyboardInterrupt())] == [
-        "diverged",
-        "error",
-        "error",
-        "error",
-    ]
+    causes = [cause_of(error).value for error in (Diverged(), Wrapped(), ValueError(), KeyboardInterrupt())]
+    assert causes == ["diverged", "error", "error", "error"]
 
 
 def test_the_mlflow_status_of_every_state() -> None:
     statuses = {state.value: tags.status(state) for state in State}
     assert statuses == {
-        "finished": "FINISHED",
-        "running": "RUNNING",
-        "queued": "RUNNING",
-        "planned": "RUNNING",
-        "preempted": "RUNNING",
-        "pruned": "KILLED",
-        "diverged": "FAILED",
-        "failed": "FAILED",
-        "lost": "FAILED",
-        "missing": "FAILED",
-        "unreadable": "FAILED",
+        **{"finished": "FINISHED", "pruned": "KILLED"},
+        **dict.fromkeys(("running", "queued", "planned", "preempted"), "RUNNING"),
+        **dict.fromkeys(("diverged", "failed", "lost", "missing", "unreadable"), "FAILED"),
     }
     assert tags.status_of_sweep([State.FINISHED, State.PRUNED]) == "FINISHED"
     assert tags.status_of_sweep([State.FINISHED, State.LOST]) == "FAILED"

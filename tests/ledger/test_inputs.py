@@ -72,3 +72,18 @@ def test_a_run_without_recorded_inputs_continues(tmp_path: Path) -> None:
     assert inputs.changed(tmp_path, config) == ""
     inputs.record(tmp_path, config)
     assert layout.inputs(tmp_path).is_file()
+
+
+def test_before_its_first_step_a_run_records_only_the_newest_version_of_its_users_code(tmp_path: Path) -> None:
+    assert inputs.record_code(tmp_path, {}) == []
+    assert list(tmp_path.iterdir()) == []
+    for version in ("a", "b"):
+        assert inputs.record_code(tmp_path, {"filtered": version, "days": "d"}) == []
+    assert inputs.recorded_code(tmp_path) == {"filtered": ("b",), "days": ("d",)}
+    layout.journal(tmp_path).write_text("a step\n")
+    for changed in (["filtered"], []):
+        assert inputs.record_code(tmp_path, {"filtered": "c", "days": "d"}) == changed
+    assert inputs.recorded_code(tmp_path) == {"days": ("d",), "filtered": ("b", "c")}
+    for damaged in ('{"filtered": "a"}', '{"filt'):
+        layout.own_code(tmp_path).write_text(damaged)
+        assert inputs.recorded_code(tmp_path) == {}

@@ -79,16 +79,8 @@ def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
     for step in range(3, 8):  # resumed from the checkpoint of step 2
         second.record(step, {"x": 100.0 + step})
     second.close()
-    assert [(r["step"], r["attempt"], r["metrics"]["x"]) for r in lines(tmp_path)] == [
-        (0, 1, 0.0),
-        (1, 1, 1.0),
-        (2, 1, 2.0),
-        (3, 1, 3.0),
-        (4, 1, 4.0),
-        (5, 2, 105.0),
-        (6, 2, 106.0),
-        (7, 2, 107.0),
-    ]
+    expected = [*((step, 1, step) for step in range(5)), (5, 2, 105.0), (6, 2, 106.0), (7, 2, 107.0)]
+    assert [(r["step"], r["attempt"], r["metrics"]["x"]) for r in lines(tmp_path)] == expected
 
 
 def test_metrics_of_a_second_call_for_a_step_are_dropped_with_a_warning(tmp_path, caplog):
@@ -170,13 +162,13 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
         read(tmp_path / "metrics.jsonl", offset=offset + 1)
 
 
-@pytest.mark.parametrize("name", ["a:b", "a@8", "", "/a", "a//b", "a/", "../a", ".", "é", "a" * 251, "a\n", "a/./b"])
-def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path, name):
+def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path):
     tracker = JournalWriter(tmp_path, 1)
-    with pytest.raises(ValueError) as error:
-        tracker.record(1, {"fine": 1.0, name: 1.0})
-    assert repr(name) in str(error.value)
-    assert "letters, digits, '_', '-', '.', '/' or spaces" in str(error.value)
+    for name in ("a:b", "a@8", "", "/a", "a//b", "a/", "../a", ".", "é", "a" * 251, "a\n", "a/./b"):
+        with pytest.raises(ValueError) as error:
+            tracker.record(1, {"fine": 1.0, name: 1.0})
+        assert repr(name) in str(error.value)
+        assert "letters, digits, '_', '-', '.', '/' or spaces" in str(error.value)
     tracker.close()
     assert lines(tmp_path) == []
 

@@ -8,12 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlvr.export import main as export
 from rlvr.ledger import terminal
-from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.mlflow import main as ship
 from rlvr.tracker.server import main as server
 from sweeps.commands import main as sweeps
@@ -25,23 +25,11 @@ REJECTED = {
     "a command that there is not": (sweeps, ["statsu"], "argument command: invalid choice: 'statsu'"),
     "a command but for its last letters": (sweeps, ["statu"], ". Did you mean status?"),
     "a command as others call it": (sweeps, ["stop"], ". Did you mean cancel?"),
-    "an option that there is not": (
-        sweeps,
-        ["status", "--josn"],
-        "unrecognized arguments: --josn. Did you mean --json?",
-    ),
+    "an option that there is not": (sweeps, ["status", "--josn"], "arguments: --josn. Did you mean --json?"),
     "an empty word, as of a variable that is not set": (sweeps, ["status", "s", ""], "unrecognized arguments: ."),
     "a word that begins with a sign": (sweeps, ["status", "s", "=x"], "unrecognized arguments: =x."),
-    "a home that is not there": (
-        sweeps,
-        ["status", "--home", "/nowhere"],
-        "--home /nowhere: there is no such directory.",
-    ),
-    "a home of a user that there is not": (
-        sweeps,
-        ["status", "--home", "~no-such-user/x"],
-        "--home ~no-such-user/x leads",
-    ),
+    "a home that is not there": (sweeps, ["status", "--home", "/nowhere"], "--home /nowhere: there is no such"),
+    "a home of nobody": (sweeps, ["status", "--home", "~no-such-user/x"], "--home ~no-such-user/x leads"),
     "the same of the shipper": (ship, ["--home", "/nowhere"], "--home /nowhere: there is no such directory."),
     "a run that there is not": (sweeps, ["logs", "nothing"], "There is no run nothing in "),
     "the same of an export": (export, ["nothing", "model"], "There is no run nothing in "),
@@ -50,20 +38,20 @@ REJECTED = {
 }
 
 
-@pytest.mark.parametrize("mistake", REJECTED)
 def test_a_mistake_is_one_line(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    main, arguments, message = REJECTED[mistake]
-    try:
-        code = main(arguments)
-    except SystemExit as exit_of_argparse:
-        code = exit_of_argparse.code
-    printed = capsys.readouterr()
-    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
-    assert message in printed.err
-    assert "usage:" not in printed.err
+    for mistake, (main, arguments, message) in REJECTED.items():
+        with subtests.test(mistake):
+            try:
+                code = main(arguments)
+            except SystemExit as exit_of_argparse:
+                code = exit_of_argparse.code
+            printed = capsys.readouterr()
+            assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+            assert message in printed.err
+            assert "usage:" not in printed.err
 
 
 def test_a_full_disk_is_said_to_be_one() -> None:
@@ -74,31 +62,32 @@ def test_a_full_disk_is_said_to_be_one() -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["sweeps status", "rlvr.run --dry-run", "analysis", "rlvr.export a b"])
-def test_a_home_that_is_a_file_is_reported(command: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    module, *arguments = command.split()
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "RLVR_HOME": str(file)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"RLVR_HOME={file} is a file. Set it to a directory" in done.stderr
+def test_a_home_that_is_a_file_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "file").touch()
+    monkeypatch.setenv("RLVR_HOME", str(file))
+    for module, *words in (
+        *(("sweeps.commands", "status"), ("rlvr.run", "--dry-run"), ("analysis.command",), ("rlvr.export", "a", "b")),
+    ):
+        assert importlib.import_module(module).main(words) == 2, module
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1), module
+        assert f"RLVR_HOME={file} is a file. Set it to a directory" in printed.err, module
+
+
+def run(home: Path, words: str, stdout: Any = subprocess.PIPE, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """A command on a home with a finished study."""
+    if not (home / "runs").exists():
+        ledger_factory.write_study(home)
+    command, environment = [sys.executable, "-m", *words.split()], {**os.environ, "RLVR_HOME": str(home), **variables}
+    return subprocess.run(command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, check=False)
 
 
 @pytest.mark.slow
 def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
-    ledger_factory.write_study(tmp_path)
-    environment = {**os.environ, "RLVR_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
-    for module in ("sweeps status", "analysis --no-figures"):
-        done = subprocess.run(
-            [sys.executable, "-m", *module.split()], cwd=ROOT, env=environment, capture_output=True, check=False
-        )
+    for words in ("sweeps status", "analysis --no-figures"):
+        done = run(tmp_path, words, PYTHONIOENCODING="ascii", COLUMNS="60")
         assert done.returncode == 0, done.stderr
         assert done.stdout.isascii()
         assert b"\\u" not in done.stdout
@@ -106,38 +95,21 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["sweeps status", "analysis --no-figures", "rlvr.run --help"])
-@pytest.mark.parametrize("buffered", ["", "1"])
-def test_a_reader_that_has_gone_is_no_error(words: str, buffered: str, tmp_path: Path) -> None:
-    ledger_factory.write_study(tmp_path)
-    environment = {**os.environ, "RLVR_HOME": str(tmp_path), "PYTHONUNBUFFERED": buffered}
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", *words.split()],
-            cwd=ROOT,
-            env=environment,
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_a_reader_that_has_gone_is_no_error(words: str, tmp_path: Path) -> None:
+    for unbuffered in ("", "1") if words == "sweeps status" else ("",):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe:
+            done = run(tmp_path, words, pipe, PYTHONUNBUFFERED=unbuffered)
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
 @pytest.mark.parametrize("words", ["sweeps status", "rlvr.run --help"])
 def test_a_full_disk_of_the_output_is_no_error(words: str, tmp_path: Path) -> None:
-    ledger_factory.write_study(tmp_path)
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", *words.split()],
-            cwd=ROOT,
-            env={**os.environ, "RLVR_HOME": str(tmp_path)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        done = run(tmp_path, words, full)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -164,27 +136,3 @@ def test_ctrl_c_shows_no_traceback(
 def test_characters_have_ascii_replacements() -> None:
     terminal.write_ascii_where_needed()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
-
-
-def test_a_name_of_several_launches_stands_for_the_newest(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    for number in range(6):
-        run_id = f"{number}" * 12
-        info = {"run_id": run_id, "group_id": "", "name": "lad-s0", "arm": "lad", "study": "main", "created": number}
-        ledger.create_run(
-            run_id,
-            f"seed: {number}\n",
-            {
-                **info,
-                "git_sha": "",
-                "git_dirty": False,
-                "host": "",
-                "command": "",
-                "config_dirs": [],
-                "import_paths": [],
-            },
-        )
-        line = {"run_id": run_id, "name": "lad-s0", "arm": "lad", "group_id": "", "overrides": [], "index": 0}
-        ledger.record_sweep(f"main-{number}", {"study": "main", "command": "", "created": number, "swept": {}}, [line])
-    assert ledger.resolve_run("lad-s0") == "5" * 12
-    assert terminal.home(tmp_path) == tmp_path

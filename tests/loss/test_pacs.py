@@ -108,17 +108,6 @@ def test_agrees_with_a_plain_loop(score: Score, weight: Weight) -> None:
             assert loss[b].item() == pytest.approx(w * bce, rel=1e-10)
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_balanced_classes_weigh_the_same(score: Score) -> None:
-    """At equal scores one success among eight pulls as hard as the seven failures together."""
-    policy, batch = one_token([1] + [0] * 7, [0.0] * 8)
-    terms = pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1)
-    assert terms.loss[0].item() == pytest.approx(terms.loss[1:].sum().item())
-    slope = gradient(terms, policy)
-    assert slope[0] < 0 < slope[1]
-    assert slope[0].item() == pytest.approx(-slope[1:].sum().item())
-
-
 def test_first_step_of_the_grpo_score_is_that_of_dr_grpo_over_the_floor() -> None:
     """Policy = reference: std 0. Divided by 1e-6 the gradient would be 1e5 times this one."""
     policy, batch = one_token([1, 0, 0, 1], [0.0] * 4)

@@ -15,20 +15,13 @@ from tests.support.factories import make_batch, make_policy
 
 
 def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
-    batch = make_batch(num_groups=4, num_samples=2)
-    part = batch.select(torch.tensor([1, 3]))
-    for name in ("tokens", "mask", "logp_old", "advantage", "reward", "logp_ref"):
+    batch = replace(make_batch(num_groups=4, num_samples=2), row=torch.arange(8))
+    part = batch.select(torch.tensor([1, 2, 3])).select(torch.tensor([0, 2]))
+    for name in ("tokens", "mask", "logp_old", "advantage", "reward", "logp_ref", "row"):
         assert torch.equal(getattr(part, name), getattr(batch, name)[[2, 3, 6, 7]])
     assert torch.equal(part.prompt, batch.prompt[[1, 3]])
     assert part.group.tolist() == [0, 0, 1, 1]
     assert part.kind is None
-
-
-def test_rows_are_known_by_their_number_through_any_selection() -> None:
-    numbered = replace(make_batch(num_groups=4, num_samples=2), row=torch.arange(8))
-    part = numbered.select(torch.tensor([1, 2, 3])).select(torch.tensor([0, 2]))
-    assert part.row is not None
-    assert part.row.tolist() == [2, 3, 6, 7]
 
 
 @pytest.mark.parametrize(

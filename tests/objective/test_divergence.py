@@ -1,4 +1,4 @@
-"""The six divergences against numbers worked by hand, 60-digit arithmetic, and the laws of f-divergences."""
+"""The six divergences against numbers worked by hand, 60-digit arithmetic of their definitions, and at extremes."""
 
 from __future__ import annotations
 
@@ -135,33 +135,6 @@ def test_is_non_negative_in_expectation(name: str, logits: list[float], targets:
     log_ratio = torch.tensor(logits[:size], dtype=torch.float64).log_softmax(0) + math.log(size)
     a = torch.tensor(targets[:size], dtype=torch.float64).log_softmax(0) + math.log(size)
     assert divergence(name)(log_ratio, a)[0].mean() >= -1e-12
-
-
-@pytest.mark.parametrize("name", ["hd", "jf", "js", "tv"])
-@given(log_ratio=st.floats(-25, 25), a=st.floats(-40, 40))
-def test_is_non_negative_everywhere(name: str, log_ratio: float, a: float) -> None:
-    assert both(name, log_ratio, a)[0] >= 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(x=st.floats(0.01, 100), y=st.floats(0.01, 100), a=st.floats(-5, 5))
-def test_is_convex_in_the_ratio(name: str, x: float, y: float, a: float) -> None:
-    middle = both(name, math.log((x + y) / 2), a)[0]
-    ends = (both(name, math.log(x), a)[0] + both(name, math.log(y), a)[0]) / 2
-    assert middle <= ends + 1e-9 * (1 + abs(ends))
-
-
-@pytest.mark.parametrize("name", ["hd", "jf", "js", "tv"])
-@given(log_ratio=st.floats(-20, 20), a=st.floats(-20, 20))
-def test_symmetric_divergences_are_symmetric(name: str, log_ratio: float, a: float) -> None:
-    assert both(name, log_ratio, a)[0] == pytest.approx(both(name, a, log_ratio)[0], rel=1e-12)
-
-
-@given(log_ratio=st.floats(-20, 20), a=st.floats(-20, 20))
-def test_jeffreys_is_the_sum_of_both_kls(log_ratio: float, a: float) -> None:
-    forward, reverse = both("kl", log_ratio, a), both("rkl", log_ratio, a)
-    for total, x, y in zip(both("jf", log_ratio, a), forward, reverse, strict=True):
-        assert total == pytest.approx(x + y, rel=1e-9, abs=1e-12 * (abs(x) + abs(y)))
 
 
 @pytest.mark.parametrize("name", ["hd", "jf", "js", "tv"])

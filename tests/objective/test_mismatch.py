@@ -39,7 +39,7 @@ def test_distance_is_over_sampled_tokens_alone() -> None:
     }
 
 
-def test_truncation_cuts_from_above_and_masking_at_both_ends() -> None:
+def test_truncation_cuts_from_above_and_clipping_and_masking_at_both_ends() -> None:
     """Ratios ½, 1, 2, ¼, unknown, padding at a cap of 1.5 and of 3."""
     batch = apart(HALF, 0.0, TWICE, FOURTH, math.nan)
     expected = {
@@ -47,6 +47,7 @@ def test_truncation_cuts_from_above_and_masking_at_both_ends() -> None:
         ("truncate", 3.0): [0.5, 1, 2, 0.25, 1, 1],
         ("mask", 1.5): [0, 1, 0, 0, 1, 1],
         ("mask", 3.0): [0.5, 1, 2, 0, 1, 1],
+        ("clip", 1.5): [1 / 1.5, 1, 1.5, 1 / 1.5, 1, 1],
     }
     for (importance, cap), weights in expected.items():
         weight = weigh(batch, importance, cap).weight  # type: ignore[arg-type]
@@ -136,19 +137,12 @@ def test_weights_of_responses_by_hand(importance: str, level: str, cap: float, e
     assert weighed.weight is not None
     assert weighed.weight.tolist() == pytest.approx(expected, rel=1e-5)
     measured = measure(weighed, None, level)  # type: ignore[arg-type]
-    assert measured["mismatch/weight"] == pytest.approx(
-        (3 * expected[0] + expected[1]) / 4, rel=1e-5
-    )  # of known tokens
+    of_known_tokens = (3 * expected[0] + expected[1]) / 4
+    assert measured["mismatch/weight"] == pytest.approx(of_known_tokens, rel=1e-5)
     ratios = [2.0, 0.25] if level == "sequence" else [2 ** (1 / 3), 0.25]
     cut = [abs(w - r) > 1e-3 for w, r in zip(expected, ratios, strict=True)]
     assert measured["mismatch/cut"] == pytest.approx((3 * cut[0] + cut[1]) / 4)
     assert measured["mismatch/sequence"] == pytest.approx(2 * TWICE, rel=1e-5)
-
-
-def test_clipping_bounds_tokens_at_both_ends() -> None:
-    weight = weigh(apart(HALF, 0.0, TWICE, FOURTH, math.nan), "clip", 1.5).weight
-    assert weight is not None
-    assert weight[0].tolist() == pytest.approx([1 / 1.5, 1, 1.5, 1 / 1.5, 1, 1], rel=1e-5)
 
 
 def test_the_weight_of_a_response_weighs_its_one_term_and_each_of_its_tokens() -> None:

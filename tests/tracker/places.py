@@ -22,26 +22,16 @@ from rlvr.ledger.runs import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 T0 = 1_795_000_000.0  # a moment, seconds since the epoch
+COMMAND = "python -m rlvr.run -m eta=1,2"
 
 
 def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **info: object) -> Path:
     """A run as the ledger lays it out, with `steps` lines in its journal."""
     directory = home / "runs" / run_id
     directory.mkdir(parents=True)
-    run = {
-        "run_id": run_id,
-        "group_id": f"g-{run_id}",
-        "name": f"lad-js-{run_id}",
-        "study": study,
-        "created": T0,
-        "git_sha": "0123abc",
-        "git_dirty": True,
-        "host": "login",
-        "command": "python -m rlvr.run -m eta=1,2",
-        "format": FORMAT,
-        **info,
-    }
-    (directory / "run.json").write_text(json.dumps(run))
+    run = {"run_id": run_id, "group_id": f"g-{run_id}", "name": f"lad-js-{run_id}", "study": study, "created": T0}
+    run |= {"git_sha": "0123abc", "git_dirty": True, "host": "login", "command": COMMAND, "format": FORMAT}
+    (directory / "run.json").write_text(json.dumps(run | info))
     config = {
         "eta": 0.5,
         "beta": None,
@@ -84,8 +74,7 @@ def end_attempt(directory: Path, number: int, cause: str | None) -> None:
 def make_sweep(home: Path, sweep_id: str, run_ids: Sequence[str], *, study: str = "eta", created: float = T0) -> None:
     directory = home / "runs" / "sweeps" / sweep_id
     directory.mkdir(parents=True)
-    sweep = {"sweep_id": sweep_id, "study": study, "command": "python -m rlvr.run -m eta=1,2", "created": created}
-    sweep["format"] = FORMAT
+    sweep = {"sweep_id": sweep_id, "study": study, "command": COMMAND, "created": created, "format": FORMAT}
     (directory / "sweep.json").write_text(json.dumps(sweep))
     lines = [json.dumps({"run_id": r, "name": r, "overrides": [], "index": i}) + "\n" for i, r in enumerate(run_ids)]
     (directory / "manifest.jsonl").write_text("".join(lines))
@@ -97,6 +86,14 @@ def query(database: Path, sql: str) -> list[tuple]:
         return connection.execute(sql).fetchall()
     finally:
         connection.close()
+
+
+def execute(database: Path, sql: str, *values: object) -> None:
+    """As a damaged disk, another program or a person would change it."""
+    connection = sqlite3.connect(database)
+    connection.execute(sql, values)
+    connection.commit()
+    connection.close()
 
 
 def stored(database: Path) -> dict[str, list[tuple]]:
@@ -121,25 +118,15 @@ def expected(steps: Sequence[int] | range) -> list[tuple]:
 
 def num_runs(database: Path) -> int:
     """MLflow runs that are not deleted, without the parent runs of sweeps."""
-    sql = (
-        "select count(*) from tags join runs using (run_uuid) where key = 'rlvr.run_id' and lifecycle_stage = 'active'"
-    )
-    return query(database, sql)[0][0]
+    ours = "key = 'rlvr.run_id' and lifecycle_stage = 'active'"
+    return query(database, f"select count(*) from tags join runs using (run_uuid) where {ours}")[0][0]
 
 
 def ship(home: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Start the command."""
     command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *arguments]
-    environment = {**os.environ, **(env or {})}
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, **pipes)
 
 
 def free_port() -> int:
@@ -158,22 +145,9 @@ class Server:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--backend-store-uri",
-            f"sqlite:///{self.database}",
-            "--artifacts-destination",
-            str(self.folder / "artifacts"),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            "--workers",
-            "1",
-        ]
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{self.database}"]
+        command += ["--artifacts-destination", str(self.folder / "artifacts"), "--workers", "1"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         log = (self.folder / "server.log").open("ab")
         self._process = subprocess.Popen(

@@ -39,9 +39,7 @@ def install() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[TrackingServer]:
     install()
-    tracking_server = TrackingServer(
-        Path(f"/tmp/rlvr-tracking-{os.getpid()}")
-    )  # the database's user must be able to enter
+    tracking_server = TrackingServer(Path(f"/tmp/rlvr-tracking-{os.getpid()}"))  # that the database's user can enter
     try:
         yield tracking_server
     finally:
@@ -135,14 +133,8 @@ def answer(uri: str, password: str = "", path: str = "/api/2.0/mlflow/experiment
 
 
 PATHS = (
-    "/",
-    "/api/2.0/mlflow/experiments/search?max_results=1",
-    "/graphql",
-    "/metrics",
-    "/v1/traces",
-    "/get-artifact?path=x&run_uuid=y",
-    "/api/2.0/mlflow-artifacts/artifacts",
-    "/ajax-api/3.0/jobs/1",
+    *("/", "/api/2.0/mlflow/experiments/search?max_results=1", "/graphql", "/metrics", "/v1/traces"),
+    *("/get-artifact?path=x&run_uuid=y", "/api/2.0/mlflow-artifacts/artifacts", "/ajax-api/3.0/jobs/1"),
 )
 
 
@@ -192,10 +184,8 @@ def test_started_by_root_no_process_runs_as_root(server: TrackingServer) -> None
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     packages = [path for path in sys.path if path.endswith("site-packages") and os.access(path, os.R_OK)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *packages])}
-    if (
-        system is None
-        or as_nobody("env", f"PYTHONPATH={environment['PYTHONPATH']}", system, "-c", "import mlflow").returncode
-    ):
+    path = f"PYTHONPATH={environment['PYTHONPATH']}"
+    if system is None or as_nobody("env", path, system, "-c", "import mlflow").returncode:
         pytest.skip("no Python that another user can run")
     root, port = Path(f"{server.root}-other"), free_port()
     command = [system, "-m", "rlvr.tracker.server"]

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 
-from rlvr.ledger import layout, state, tags
+from rlvr.ledger import state, tags
 from rlvr.ledger.journal import encode, read
 from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
@@ -127,44 +127,16 @@ def test_a_home_that_was_moved_keeps_its_artifacts_and_changes_no_other_place(ho
     assert Shipper(home).ship(run_dirs(home)).complete
     MlflowClient(f"sqlite:///{home}/mlflow.db").create_experiment("of somebody else", "file:///data/mlartifacts")
     moved = home.rename(tmp_path / "moved to 100%")
-    assert Shipper(moved).ship(run_dirs(moved)).complete
-    artifacts = (moved / "mlartifacts").as_uri()
-    places = "select artifact_location from experiments where name in ('eta', 'of somebody else') order by name"
-    assert query(moved / "mlflow.db", places) == [(artifacts,), ("file:///data/mlartifacts",)]
-    ((run_uuid, place),) = query(moved / "mlflow.db", "select run_uuid, artifact_uri from runs")
-    assert place == f"{artifacts}/{run_uuid}/artifacts"
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_dashboard_shows_the_artifacts_of_a_home_that_was_moved_or_copied(home, tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    make_run(home, "a", steps=1)
-    make_sweep(home, "s", ["a"])
-    assert ship(home).wait(timeout=120) == 0
-    moved = home.rename(tmp_path / "moved")
-    copied = shutil.copytree(moved, tmp_path / "copied")
-    for present in (moved, copied):
-        report = layout.reports(present) / "eta"
-        report.mkdir(parents=True)
-        layout.report_page(report).write_text(f"report of {present}")
-        layout.report_summary(report).write_text('{"sweeps": ["s"]}')
-        assert ship(present).wait(timeout=120) == 0
-        ((parent,),) = query(present / "mlflow.db", "select run_uuid from tags where key = 'rlvr.kind'")
-        folder = present / "mlartifacts" / parent / "artifacts"
-        assert sorted(path.name for path in folder.iterdir()) == ["configs.yaml", "report.html"]
-        server = Server(tmp_path)
-        server.database = present / "mlflow.db"
-        server.start()
-        try:
-            for name, content in (("report.html", f"report of {present}"), ("configs.yaml", "eta: 0.5")):
-                with urllib.request.urlopen(f"{server.uri}/get-artifact?path={name}&run_uuid={parent}") as answer:
-                    assert content in answer.read().decode()
-        finally:
-            server.kill()
-    assert not home.exists()
-    (of_moved,) = moved.glob("mlartifacts/*/artifacts/report.html")
-    assert of_moved.read_text() == f"report of {moved}"
+    for present in (moved, shutil.copytree(moved, tmp_path / "copied")):
+        make_sweep(present, "s", ["a"])
+        assert Shipper(present).ship(run_dirs(present)).complete
+        artifacts = (present / "mlartifacts").as_uri()
+        places = "select artifact_location from experiments where name in ('eta', 'of somebody else') order by name"
+        assert query(present / "mlflow.db", places) == [(artifacts,), ("file:///data/mlartifacts",)]
+        for run_uuid, place in query(present / "mlflow.db", "select run_uuid, artifact_uri from runs"):
+            assert place == f"{artifacts}/{run_uuid}/artifacts"
+        (configs,) = present.glob("mlartifacts/*/artifacts/configs.yaml")
+        assert "eta: 0.5" in configs.read_text()
 
 
 def test_a_pass_sends_only_new_lines(local, home):
@@ -248,15 +220,8 @@ def test_params_are_the_config_without_paths_and_long_values_are_cut_and_named(a
     for i in range(230):
         assert params.pop(f"many.k{i}") == str(i)
     assert params == {
-        "eta": "0.5",
-        "beta": "null",
-        "seed": "0",
-        "lr": "2e-4",
-        "empty": "",
-        "task.size": "7",
-        "task.test": '["a", "b"]',
-        "loss._target_": "rlvr.loss.lad.lad",
-        "loss._partial_": "true",
+        **{"eta": "0.5", "beta": "null", "seed": "0", "lr": "2e-4", "empty": "", "task.size": "7"},
+        **{"task.test": '["a", "b"]', "loss._target_": "rlvr.loss.lad.lad", "loss._partial_": "true"},
         "prompt": "p" * 6000,
     }
     assert tags_of(any_store, name)["rlvr.params_cut"] == "prompt"
@@ -289,29 +254,14 @@ def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
     tags = tags_of(local, "a")
     parent = tags.pop("mlflow.parentRunId")
     assert tags == {
-        "rlvr.run_id": "a",
-        "rlvr.group_id": "g-a",
-        "rlvr.arm": "lad-js-a",
-        "rlvr.state": "running",
-        "rlvr.sweep_id": "s1",
-        "rlvr.sweeps": "s1,s2",
-        "rlvr.attempts": "2",
-        "rlvr.git_sha": "0123abc",
-        "rlvr.git_dirty": "true",
-        "rlvr.host": "node2",
-        "rlvr.created": str(T0),
-        "rlvr.cause": "",
-        "rlvr.loss": "lad",
-        "rlvr.divergence": "js",
-        "mlflow.runName": "lad-js-a",
-        "mlflow.source.name": "python -m rlvr.run -m eta=1,2",
-        "mlflow.source.git.commit": "0123abc",
+        **{"rlvr.run_id": "a", "rlvr.group_id": "g-a", "rlvr.arm": "lad-js-a", "rlvr.created": str(T0)},
+        **{"rlvr.git_sha": "0123abc", "rlvr.git_dirty": "true", "rlvr.host": "node2", "rlvr.attempts": "2"},
+        **{"rlvr.state": "running", "rlvr.cause": "", "rlvr.sweep_id": "s1", "rlvr.sweeps": "s1,s2"},
+        **{"rlvr.loss": "lad", "rlvr.divergence": "js", "mlflow.runName": "lad-js-a"},
+        **{"mlflow.source.name": places.COMMAND, "mlflow.source.git.commit": "0123abc"},
     }
-    parents = query(
-        local.database,
-        "select run_uuid, value from tags where key = 'rlvr.sweep_id' and value like 's%' "
-        "and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')",
-    )
+    of_parents = "key = 'rlvr.sweep_id' and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')"
+    parents = query(local.database, f"select run_uuid, value from tags where {of_parents}")
     assert {s: r for r, s in parents} == {"s1": parent, "s2": tags_of(local, "b")["mlflow.parentRunId"]}
     assert query(local.database, "select count(*) from experiments where name = 'eta'") == [(1,)]
     assert query(local.database, "select count(*) from runs r join experiments e using (experiment_id) "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from rlvr.tracker import presentation
 from rlvr.tracker.mlflow import UNEQUAL, Shipper, run_dirs, verify
 from rlvr.tracker.verification import StoredRow, difference
 from tests.tracker.conftest import Store
-from tests.tracker.places import T0, add_steps, end_attempt, expected, make_run, make_sweep, query, stored
+from tests.tracker.places import T0, add_steps, end_attempt, execute, expected, make_run, make_sweep, query, stored
 
 NAME = "lad-js-r"
 
@@ -36,11 +35,8 @@ def test_rows_are_compared_by_metric_step_time_and_value() -> None:
     records = [Record(1, 2.5, 1, {"a": 0.1, "b": float("nan")}), Record(2, 3.0, 1, {"a": 0.2})]
     same = {StoredRow("a", 1, 2500, 0.1), StoredRow("a", 2, 3000, 0.2)}
     assert not difference(records, same, sent=2)
-    for other in (
-        StoredRow("b", 2, 3000, 0.2),
-        StoredRow("a", 3, 3000, 0.2),
-        StoredRow("a", 2, 3001, 0.2),
-        StoredRow("a", 2, 3000, 0.25),
+    for other in map(
+        StoredRow._make, (("b", 2, 3000, 0.2), ("a", 3, 3000, 0.2), ("a", 2, 3001, 0.2), ("a", 2, 3000, 0.25))
     ):
         differing = difference(records, {StoredRow("a", 1, 2500, 0.1), other}, sent=2)
         assert (differing.lacking, differing.foreign) == ({StoredRow("a", 2, 3000, 0.2)}, {other})
@@ -72,10 +68,8 @@ def test_deleting_a_damaged_line_skips_no_row_of_a_live_shipper_or_of_the_next_o
 
 def active(store: Store, run_id: str) -> int:
     """Number of MLflow runs of a run that are not deleted."""
-    sql = (
-        "select count(*) from runs join tags using (run_uuid) where key = 'rlvr.run_id' and lifecycle_stage = 'active'"
-    )
-    return query(store.database, f"{sql} and value = '{run_id}'")[0][0]
+    ours = f"key = 'rlvr.run_id' and lifecycle_stage = 'active' and value = '{run_id}'"
+    return query(store.database, f"select count(*) from runs join tags using (run_uuid) where {ours}")[0][0]
 
 
 def test_a_run_whose_journal_lost_a_line_that_was_sent_is_replaced_when_the_step_is_taken_again(
@@ -102,20 +96,14 @@ def test_a_run_whose_journal_lost_a_line_that_was_sent_is_replaced_when_the_step
 def test_rows_that_vanish_from_mlflow_or_are_foreign_are_named_and_repaired(local: Store, home: Path) -> None:
     run = make_run(home, "r", steps=5)
     Shipper(home, local.uri).ship([run])
-    connection = sqlite3.connect(local.database)
-    connection.execute("delete from metrics where step in (1, 4) and key = 'reward/mean'")
-    connection.commit()
-    connection.close()
+    execute(local.database, "delete from metrics where step in (1, 4) and key = 'reward/mean'")
     shipper = Shipper(home, local.uri)
     assert shipper.ship([run]).shipped == {NAME: 0}
     assert shipper.verify([run]) == ({NAME: f"2 rows are not in MLflow (steps 1, 4: reward/mean={1 / 7:g}, ...)"}, 13)
     assert verify(shipper, [], repair=True) == 0
     assert stored(local.database)["r"] == expected(range(5))
     assert active(local, "r") == 1
-    connection = sqlite3.connect(local.database)
-    connection.execute("update metrics set value = 9.5 where step = 2 and key = 'reward/mean'")
-    connection.commit()
-    connection.close()
+    execute(local.database, "update metrics set value = 9.5 where step = 2 and key = 'reward/mean'")
     ((name, fault),) = shipper.verify([run])[0].items()
     assert name == NAME
     assert fault.startswith(f"1 rows are not in MLflow (step 2: reward/mean={2 / 7:g}")
@@ -137,11 +125,8 @@ def test_a_parent_run_deleted_in_mlflow_holds_up_no_pass_and_is_repaired(
     ((parent,),) = query(local.database, "select run_uuid from tags where key = 'rlvr.kind'")
     client.delete_run(parent)
     if removed:  # for good, as by `mlflow gc`
-        connection = sqlite3.connect(local.database)
         for table in ("tags", "latest_metrics", "metrics", "params", "runs"):
-            connection.execute(f"delete from {table} where run_uuid = ?", (parent,))
-        connection.commit()
-        connection.close()
+            execute(local.database, f"delete from {table} where run_uuid = ?", parent)
     folder = layout.reports(home) / "eta"
     folder.mkdir(parents=True)
     layout.report_page(folder).write_text("<b>report</b>")
@@ -172,9 +157,8 @@ def test_values_that_are_not_finite_are_counted_from_the_journal_whatever_was_se
     local: Store, home: Path
 ) -> None:
     run = make_run(home, "r")
-    count = (
-        "select value from tags join runs using (run_uuid) where key = 'rlvr.non_finite' and lifecycle_stage = 'active'"
-    )
+    ours = "key = 'rlvr.non_finite' and lifecycle_stage = 'active'"
+    count = f"select value from tags join runs using (run_uuid) where {ours}"
 
     def take(step: int) -> None:
         with (run / "metrics.jsonl").open("ab") as file:
@@ -188,10 +172,7 @@ def test_values_that_are_not_finite_are_counted_from_the_journal_whatever_was_se
     live = Shipper(home, local.uri)
     live.ship([run])
     assert query(local.database, count) == [('{"loss": 3}',)]
-    connection = sqlite3.connect(local.database)
-    connection.execute("delete from metrics where key = 'x'")
-    connection.commit()
-    connection.close()
+    execute(local.database, "delete from metrics where key = 'x'")
     assert verify(live, [], repair=True) == 0
     take(3)
     live.ship([run])
@@ -215,10 +196,7 @@ def test_runs_of_a_deleted_experiment_are_reported_and_equal_after_it_is_restore
     shipper.ship([run])
     assert len(query(local.database, "select 1 from experiments where lifecycle_stage = 'active'")) == 1
     for stage in ("deleted", "active"):
-        connection = sqlite3.connect(local.database)
-        connection.execute("update experiments set lifecycle_stage = ?", (stage,))
-        connection.commit()
-        connection.close()
+        execute(local.database, "update experiments set lifecycle_stage = ?", stage)
         if stage == "deleted":
             for repair in (False, True):
                 unequal, equal = Shipper(home, local.uri).verify([run], repair=repair)
