@@ -246,8 +246,8 @@ class Engine(Protocol):
     With several ranks, each rank has an engine, and all ranks call `sync` and `sleep`.
     """
 
-    canary: Tolerance | None  # how closely trainer and engine must agree after every sync; None: they cannot disagree
-    dtype: Any  # torch.dtype of its weights, in which the ranks gather what `sync` gets
+    tolerance: Tolerance | None  # between trainer and engine after every sync; None: they cannot disagree
+    dtype: Any  # of its weights, in which the ranks gather what `sync` gets: torch.dtype, or its name
     # Number of copies of the policy among which this rank's requests are distributed, and which the canary tests each;
     # 0 if another rank sends the requests to the engine that they share.
     workers: int

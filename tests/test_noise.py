@@ -89,7 +89,7 @@ from hydra.utils import instantiate
 from rlvr.config.compose import composing
 from rlvr.records import Problem, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import noise_key
-from rlvr.rollout.spurious_rewards import with_training_rewards
+from rlvr.rollout.selection import with_training_rewards
 from hydra import compose
 import numpy as np
 

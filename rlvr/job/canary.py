@@ -28,9 +28,9 @@ def compare(
     """Sample a few tokens from every rank's engine and compare their log-probabilities with the trainer's.
 
     logp: returns [B, T] nats of a batch of all ranks under the policy in training. Nothing is done if the engine has no
-    tolerance (`canary`). Raises EngineDisagrees on every rank, with the worst token in the message.
+    `tolerance`. Raises EngineDisagrees on every rank, with the worst token in the message.
     """
-    tolerance = sampler.engine.canary
+    tolerance = sampler.engine.tolerance
     if tolerance is None:
         return
     num_prompts = max(PROMPTS, sampler.engine.workers)
@@ -66,9 +66,7 @@ def compare(
 
 
 def agrees(difference: NDArray[np.float32], tolerance: Tolerance) -> bool:
-    """Whether differences [n] in nats are within the tolerance; False if one of them is NaN. Of few tokens the quantile
-    is not judged: one of the tail would decide it.
-    """
+    """Whether differences [n] in nats, none NaN, are within the tolerance; of few tokens the quantile is not judged."""
     high = float(np.quantile(difference, 0.99)) if len(difference) >= QUANTILE_TOKENS else 0.0
     largest, mean = float(difference.max()), float(difference.mean())
     return largest <= tolerance.largest and high <= tolerance.high and mean <= tolerance.mean

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from rlvr.job import canary
+from rlvr.model.load import parse_dtype
 from rlvr.records import Problem
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer.fsdp import Trainer
@@ -31,7 +32,7 @@ class Handover:
         began = time.perf_counter()
         newest = self.trainer.num_updates
         if self.updates != newest:  # equal if the engine got these weights for an evaluation
-            self.sampler.engine.sync(self.trainer.weights(self.sampler.engine.dtype))
+            self.sampler.engine.sync(self.trainer.weights(parse_dtype(self.sampler.engine.dtype)))
             self.weights_s = time.perf_counter() - began
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)

@@ -30,8 +30,7 @@ class Group:
     def __init__(
         self, store: Store, member: int, members: int, *, on: device, ip: str = LOOPBACK, timeout_s: float
     ) -> None:
-        """Returns once all members have connected and received a few bytes. Raises BroadcastFailed if they have not
-        within twice `timeout_s`.
+        """Returns once all members have received a few bytes. Raises BroadcastFailed after twice `timeout_s`.
 
         store: through which the members meet. on: the device of the tensors. ip: of this node, as the others reach
         it, for gloo. NCCL reads its own environment variables when a process first uses it: see `nccl_towards`.
@@ -59,9 +58,7 @@ class Group:
             raise BroadcastFailed(f"{members} members have not met: {error}") from error
 
     def _connect(self, store: Store, member: int, members: int, on: device, ip: str) -> None:
-        """Wait for all members, then connect: a member that waits inside NCCL cannot learn that another one does not
-        come.
-        """
+        """Wait for all members first: one that waits inside NCCL cannot learn that another one does not come."""
         from torch.distributed import BroadcastOptions
 
         self._options = BroadcastOptions()
@@ -142,9 +139,7 @@ def open_store(host: str, timeout_s: float) -> tuple[Store, str]:
 
 
 def meet(where: str, timeout_s: float) -> tuple[Store, str]:
-    """The store at `where`, and this node's address on the way to it. where: HOST:PORT, or the path of a file of this
-    node.
-    """
+    """The store at `where` (HOST:PORT, or the path of a file here), and this node's address on the way to it."""
     from torch._C._distributed_c10d import FileStore, TCPStore
 
     timeout = timedelta(seconds=timeout_s)
@@ -178,9 +173,7 @@ def interface_of(ip: str) -> str:
 
 
 def nccl_towards(address: str) -> dict[str, str]:
-    """Environment for NCCL: use the interface named in our environment, else the one that leads to `address`,
-    HOST:PORT.
-    """
+    """Environment for NCCL: the interface named in ours, else the one that leads to `address`, HOST:PORT."""
     configured = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
     if configured != "lo":
         return {"NCCL_SOCKET_IFNAME": configured}

@@ -1,9 +1,7 @@
-"""Keys and values of a batch of responses that share prompts: a prompt is stored once per group, a response once per
-row.
+"""Keys and values of responses that share prompts: a prompt is stored once per group, a response once per row.
 
 Reading a prompt's keys once for all G responses turns G matrix-vector products into one matrix product (bifurcated
-attention, arXiv:2403.08845). Responses are written in place into preallocated memory; nothing grows by
-concatenation.
+attention, arXiv:2403.08845). Responses are written in place; nothing grows by concatenation.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rlvr.model.grouped_queries import for_kernels
-from rlvr.model.hugging_face import ALL_ATTENTION_FUNCTIONS, Cache
+from rlvr.model.hugging_face import Cache
 
 SHARED_PROMPT = "rlvr_shared_prompt"
 FIRST_CAPACITY = 32  # response tokens; doubles when full
@@ -53,9 +51,7 @@ class SharedPromptCache(Cache):
         return key_states, value_states
 
     def start_responses(self, group: Tensor, room: int) -> None:
-        """Prepare for responses of at most `room` tokens. group: [B] non-decreasing, the prompt that each row
-        continues.
-        """
+        """Prepare for responses of at most `room` tokens. group: [B] non-decreasing, the prompt of each row."""
         self.filling, self.group, self.room = None, group, room
         P, device = len(self.lengths), self.lengths.device
         if int(self.lengths.min()) < self.width:
@@ -106,7 +102,6 @@ class SharedPromptCache(Cache):
         return rows.reshape(P, self.G, heads, r, X).transpose(1, 2).reshape(P, heads, self.G * r, X)
 
     def _by_row(self, groups: Tensor) -> Tensor:
-        """The inverse of `_by_group`."""
         P, heads, wide, X = groups.shape
         rows = groups.reshape(P, heads, self.G, wide // self.G, X).transpose(1, 2).reshape(-1, heads, wide // self.G, X)
         return rows if self.cell is None else rows[self.cell]
@@ -154,8 +149,3 @@ def shared_prompt_attention(
         read = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
         return read.transpose(1, 2), None
     return shared_prompt.attend(module.layer_idx, query, scaling).to(query.dtype), None  # type: ignore[arg-type]
-
-
-def register() -> None:
-    """Make it known to transformers, under `SHARED_PROMPT`. Harmless when repeated."""
-    ALL_ATTENTION_FUNCTIONS.register(SHARED_PROMPT, shared_prompt_attention)

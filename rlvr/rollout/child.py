@@ -32,9 +32,7 @@ BLOCKED_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
 
 @contextlib.contextmanager
 def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside the context the environment of this process has these variables, too; afterwards it is restored
-    completely, whatever has changed it meanwhile.
-    """
+    """Context in which our environment has these variables, too; then it is restored, whatever has changed it."""
     before = os.environ.copy()
     try:
         os.environ.update(variables)

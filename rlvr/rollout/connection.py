@@ -19,8 +19,7 @@ Message = tuple[dict[str, Any], Arrays]
 class Connection:
     """The messages of a process that labels each answer with the `topic` of the message that it answers.
 
-    Of the threads that wait for an answer, one reads on behalf of all. Once the process is lost, all of them raise
-    ProcessLost.
+    Of the threads that wait for an answer, one reads on behalf of all. Once the process is lost, all raise ProcessLost.
     """
 
     def __init__(self, process: Process) -> None:
@@ -63,7 +62,6 @@ class Connection:
             self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> None:
-        """Read one message and store it under its topic."""
         message, lost = None, ""
         try:
             message = self.process.receive(timeout_s)

@@ -83,9 +83,7 @@ class SharedPromptDecoder:
 
 
 class RecomputingDecoder:
-    """For any causal model, without a cache: every step reads the whole sequences again. Used for tables and models
-    whose attention the cache does not support.
-    """
+    """For any causal model, without a cache: every step reads the whole sequences again."""
 
     def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
         self.model = model

@@ -7,8 +7,7 @@ from torch import Tensor
 
 
 def draw(logits: Tensor, uniform: Tensor, *, temperature: float, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Token [B], its log-probability under the policy, and under the distribution that it is drawn from, [B] float32
-    nats.
+    """Token [B], its log-probability under the policy, and under what it is drawn from, [B] float32 nats.
 
     logits: [B, V]. uniform: [B] float64 in (0, 1); the token is the inverse of the cumulative distribution at this
     number, with words in the order of their ids. The policy is softmax(logits / temperature). `top_p` keeps the most

@@ -41,8 +41,15 @@ class EmptySteps:
             self._warn(sampled, f"learns from {num_groups} of {prompts} groups", rounds)
         self._was_empty, self._was_short = empty, short
         self._num_hopeless = 0 if sampled.groups or sampled.right else self._num_hopeless + 1
-        if self._num_hopeless >= EMPTY_STEPS:
-            raise _nothing_to_learn(sampled)
+        if self._num_hopeless < EMPTY_STEPS:
+            return
+        head = f"no answer of {EMPTY_STEPS} steps was right"
+        if sampled.metrics.get("reward/error") == 1:
+            raise NothingToLearn(f"{head}: the verifier failed to judge them (reward/error). Repair the task.")
+        raise NothingToLearn(
+            f"{head}: these problems teach this policy nothing. Pass easier problems, more samples (rollout.samples), "
+            "or a better base policy."
+        )
 
     def _warn(self, sampled: StepGroups, event: str, consequence: str) -> None:
         if not self._warns:
@@ -52,13 +59,3 @@ class EmptySteps:
         log.warning(
             "step %d %s%s: %s. Consecutive steps like it are not reported", sampled.step, event, shown, consequence
         )
-
-
-def _nothing_to_learn(sampled: StepGroups) -> NothingToLearn:
-    head = f"no answer of {EMPTY_STEPS} steps was right"
-    if sampled.metrics.get("reward/error") == 1:
-        return NothingToLearn(f"{head}: the verifier failed to judge them (reward/error). Repair the task.")
-    return NothingToLearn(
-        f"{head}: these problems teach this policy nothing. Pass easier problems, more samples (rollout.samples), or a "
-        "better base policy."
-    )

@@ -67,8 +67,7 @@ def evaluate(
 ) -> tuple[dict[str, float], list[Rollout]]:
     """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups that they are computed from.
 
-    prefix: EVALUATION, or VALIDATION for problems of that split. abandoned: see `Sampler`; raises Abandoned if groups
-    are missing for it, on whichever rank.
+    prefix: EVALUATION or VALIDATION. abandoned: see `Sampler`; raises Abandoned if any rank lacks groups for it.
     A sample whose verifier failed counts neither as right nor as wrong: it reduces n. A problem with fewer than k
     judged samples does not enter pass@k; `…/error` is the share of samples whose verifier failed. Where the task
     declares which right answers are the same (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of
@@ -131,11 +130,9 @@ class Answers:
 
 
 def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | None:
-    """The answer that a response gives, as one text for all answers that are the same; None: no answer, or the task
-    cannot tell.
+    """The answer that a response gives, as one text for all that are the same; None: none, or the task cannot tell.
 
-    All right responses yield the right answer, however they write it; if a problem has several right answers, the
-    one that the response gives.
+    All right responses yield the right answer, however they write it; of several right answers, that of the response.
     """
     if reward.outcome == "unparsable":
         return None

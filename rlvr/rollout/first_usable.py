@@ -3,8 +3,7 @@
 Groups are judged as they arrive. Once the first usable ones are known, all requests still running are stopped, as no
 step would learn from them. Which groups are used depends only on what was drawn, never on what was fastest, and no
 group that is used is still running when the others are stopped. Ranks with different engines publish on a board
-which of their own groups are usable. A rank whose engine is operated by another rank has nothing to publish and
-nothing to stop.
+which of their own groups are usable.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class Board(Protocol):
 
 
 class FirstUsable:
-    """The groups of one round, and whether enough of them have arrived: the `Progress` of an engine, judged in a
-    thread.
+    """The groups of one round, judged in a thread, and whether enough have arrived: the `Progress` of an engine.
 
     Groups are numbered in the order drawn, over all engines: engine e has e, e + engines, ...
     """

@@ -5,9 +5,8 @@ Groups are drawn from the stream one after the other, without rounds. A step lea
 the order drawn, so the problems of consecutive steps follow one another in the stream, whichever are sampled faster.
 
 Bound: no token that step t learns from was drawn by a policy with fewer than t − 1 − N steps of training; step t
-starts from the policy with t − 1. A group is begun only if this holds for the latest step that may get it, which is
-the step that gets it if all groups before it are usable, except those known to be unusable. The trainer waits for
-groups, the sampler for weights.
+starts from the policy with t − 1. A group is begun only if this holds for the latest step that may get it. The trainer
+waits for groups, the sampler for weights.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from omegaconf import DictConfig
 from rlvr.records import Completion, Problem, Request, Rollout, Sampling, StreamingEngine
 from rlvr.rollout.judging_thread import JudgingThread
 from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
-from rlvr.rollout.selection import Selection
-from rlvr.rollout.spurious_rewards import with_training_rewards
+from rlvr.rollout.selection import Selection, with_training_rewards
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 
@@ -61,9 +59,7 @@ class JudgedGroup(NamedTuple):
 
 
 class InFlightSampler:
-    """Provides the groups of every step, as StepSampler does: the trainer's calls are made by all ranks, in the same
-    order. It is also the engine's Supply, called from other threads.
-    """
+    """Provides the groups of every step, as StepSampler does; and is the engine's Supply, called from other threads."""
 
     def __init__(
         self, sampler: Sampler, stream: Stream, config: DictConfig, *, max_tokens: int, hand_over: Callable[[], int]
@@ -105,9 +101,7 @@ class InFlightSampler:
 
     @property
     def position(self) -> int:
-        """Position of the first problem that no step has taken: groups still in preparation are drawn again after a
-        restart.
-        """
+        """Position of the first problem that no step has taken: what is in preparation is drawn again if resumed."""
         return self.stream.position if self._origin is None else self._origin + self._boundary
 
     def sync(self) -> int:
@@ -175,7 +169,6 @@ class InFlightSampler:
         return limit
 
     def _exchange_groups(self) -> None:
-        """Exchange the newly judged groups among all ranks, those of each engine in order."""
         mine, number = list[Rollout](), self._next_received[self.sampler.engine_number or 0]
         with self._changed:
             failure = self._failure()
@@ -197,7 +190,6 @@ class InFlightSampler:
                     self._note_usable(number, group)
 
     def _take_up_to(self, end: int, step: int) -> StepGroups:
-        """Take the groups before number `end` for the step."""
         with self._changed:
             numbers = range(self._boundary, end)
             groups = {number: self._groups.pop(number) for number in numbers}
@@ -268,9 +260,7 @@ class InFlightSampler:
             return self._closed or self._failure() is not None or self._last_taken == self.last_step
 
     def _may_begin(self, number: int, steps: int) -> bool:
-        """Whether weights with `steps` steps of training may sample this group: they must not be too old for any step
-        that may get it.
-        """
+        """Whether weights with `steps` steps of training are not too old for any step that may get this group."""
         step = self._latest_step_of(number)
         return step <= self.last_step and step - 1 - steps <= self.ahead
 
@@ -312,7 +302,6 @@ class InFlightSampler:
             self._changed.notify_all()
 
     def _failure(self) -> BaseException | None:
-        """The exception of sampling or judging, if one has failed."""
         if self._streaming is not None and self._streaming.done() and self._streaming.exception() is not None:
             return self._streaming.exception()
         return self._judging_thread.failure

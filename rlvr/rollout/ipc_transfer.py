@@ -18,12 +18,10 @@ PROBE_BYTES = 16
 
 
 class IpcTransfer:
-    """One transfer of weights to vLLM by CUDA IPC: `through` sends them; `arrived` is true once vLLM has loaded all of
-    them.
+    """One transfer of weights to vLLM by CUDA IPC: `through` sends them; `arrived`: vLLM has loaded all of them.
 
-    Tensors are copied into a buffer in the GPU's memory, which vLLM's process opens by a handle. When the next
-    tensor does not fit, that process copies the buffer's contents, confirms this, and loads them while the buffer is
-    filled again.
+    Tensors are copied into a buffer in the GPU's memory, which vLLM's process opens by a handle. When it is full, that
+    process copies its contents, confirms this, and loads them while the buffer is filled again.
     """
 
     def __init__(self, child: Process, version: int, *, dtype: torch.dtype, timeout_s: float) -> None:
@@ -32,14 +30,11 @@ class IpcTransfer:
         self._buffer: SharedMemory | None = None
         self._descriptions, self._filled = list[Any](), 0
         self.arrived, self.failure = False, ""
-        self.lost = False  # whether the failure is that the child was lost
         child.send({"do": "load", "to_version": version}, {}, timeout_s)
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same (name, tensor) pairs, in vLLM's precision.
-
-        All of them are yielded even if the child process is lost: the other ranks need this rank to gather the next
-        tensor.
+        """The same (name, tensor) pairs, in vLLM's precision: all of them, even if the process is lost, since other
+        ranks need this one to gather the next tensor.
         """
         try:
             for name, tensor in weights:
@@ -58,7 +53,7 @@ class IpcTransfer:
         try:
             work(*arguments)
         except (ProcessLost, NotShared) as error:
-            self.failure, self.lost = str(error), isinstance(error, ProcessLost)
+            self.failure = str(error)
 
     def _add(self, name: str, tensor: Tensor) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -73,7 +68,6 @@ class IpcTransfer:
         self._filled += -(-size // ALIGNMENT) * ALIGNMENT
 
     def _flush(self) -> None:
-        """Have the child process copy the tensors in the buffer."""
         if not self._descriptions:
             return
         assert self._buffer is not None
@@ -83,9 +77,7 @@ class IpcTransfer:
         self._descriptions, self._filled = [], 0
 
     def _finish(self) -> None:
-        """Confirm the last tensors. The child then allocates its cache: this process must hold no memory for weights by
-        then.
-        """
+        """Confirm the last tensors. The child then allocates its cache, for which this process frees its memory."""
         self._flush()
         self._free()
         torch.cuda.empty_cache()

@@ -13,11 +13,11 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.model.hugging_face import PreTrainedModel
+from rlvr.model.hugging_face import AttentionInterface, PreTrainedModel
 from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
 from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
-from rlvr.rollout.cache import SHARED_PROMPT, register
+from rlvr.rollout.cache import SHARED_PROMPT, shared_prompt_attention
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
 from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
@@ -44,7 +44,7 @@ class NativeEngine:
     (log-probabilities agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
     """
 
-    canary: Tolerance | None = None  # the trainer's own code and weights: they cannot disagree
+    tolerance: Tolerance | None = None  # the trainer's own code and weights: they cannot disagree
     workers = 1
 
     def __init__(
@@ -58,14 +58,10 @@ class NativeEngine:
         max_batch_sequences: PositiveInt = 512,
         max_cache_gb: PositiveFloat = 8.0,
     ) -> None:
-        """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy of a model, used on
-        the device where it is. Its parameters are cast to `dtype` and changed by `sync`.
+        """model: a directory, loaded to `device`, or the engine's own copy of a model, used where it is.
 
-        max_batch_sequences: responses sampled at once. max_cache_gb: for the keys and values of a batch, at full
-        length.
+        max_batch_sequences: responses sampled at once. max_cache_gb: keys and values of a batch, at full length.
         """
-        if max_batch_sequences < 1 or max_cache_gb <= 0:
-            raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
         if isinstance(model, Path):
             model, _ = load(model, dtype=torch.float32, device=device or "cpu")
         # buffers keep their type: rotary frequencies in half precision would shift positions
@@ -185,9 +181,7 @@ class NativeEngine:
     def _sample(
         self, requests: Sequence[Request], batch: list[Piece], sampling: Sampling
     ) -> Iterator[list[tuple[int, int, Completion]]]:
-        """Sample one batch. Yields lists of (request, number of the sample within the request, completion), as
-        `_decode` yields them.
-        """
+        """Sample one batch. Yields lists of (request, number of the sample within the request, completion)."""
         device = self.model.device
         prompts = [requests[piece.request].prompt for piece in batch]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -207,8 +201,7 @@ class NativeEngine:
     ) -> Iterator[list[tuple[int, Completion]]]:
         """Sample until every row has finished or has `max_tokens` tokens; finished rows are removed in bulk.
 
-        Yields the (row, completion) pairs of removed rows, mostly none, each time it checks which rows have
-        finished.
+        Yields the (row, completion) pairs of removed rows, mostly none, at each check which rows have finished.
 
         logits: [B, V] of the first token. noise_keys: (request key, sample) of each row, which determine its noise.
         """
@@ -243,9 +236,7 @@ class NativeEngine:
         yield self._completions(rows, tokens, logps)
 
     def _completions(self, rows: Tensor, tokens: Tensor, logps: Tensor) -> list[tuple[int, Completion]]:
-        """The completions of some rows, each cut after its first end token. tokens: [B, T], −1 where nothing was
-        sampled; logps: [2, B, T].
-        """
+        """The completions of some rows, up to the first end token. tokens: [B, T], −1 where none; logps: [2, B, T]."""
         tokens, logps = tokens[rows].cpu(), logps[:, rows].cpu()
         if not bool(torch.isfinite(logps[:, tokens >= 0]).all()):
             raise FloatingPointError(NOT_NUMBERS)
@@ -278,7 +269,7 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
     original = model.config._attn_implementation or "eager"
     if model._supports_attention_backend and full:
         expected = _trial(model, RecomputingDecoder)
-        register()
+        AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)
         model.set_attn_implementation(SHARED_PROMPT)
         error = (_trial(model, SharedPromptDecoder) - expected).std()
         if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):

@@ -1,4 +1,4 @@
-"""The ranks of a run that share one node, its GPUs and its memory; and small exchanges of numbers between ranks."""
+"""Small exchanges of numbers between the ranks of a run, and which of them share a node."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-
-from rlvr.rollout.gpu_names import named_gpus
 
 
 def has_several_ranks() -> bool:
@@ -28,14 +26,11 @@ def gather_numbers(number: int) -> list[int]:
 
 def broadcast_on_node(numbers: Sequence[int]) -> list[int]:
     """The numbers of this node's first rank. Called by all ranks of the run together, with equally many numbers."""
-    by_rank = _all_gather(numbers)
-    if not has_several_ranks():
-        return by_rank[0]
-    return by_rank[dist.get_rank() - rank_on_node()[0]]  # ranks are numbered node by node
+    rank = dist.get_rank() if has_several_ranks() else 0
+    return _all_gather(numbers)[rank - rank_on_node()[0]]  # ranks are numbered node by node
 
 
 def _all_gather(numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers of each rank, by rank."""
     if not has_several_ranks():
         return [list(numbers)]
     by_rank = [torch.zeros(len(numbers), dtype=torch.int64) for _ in range(dist.get_world_size())]
@@ -46,19 +41,3 @@ def _all_gather(numbers: Sequence[int]) -> list[list[int]]:
 def broadcast_number(number: int) -> int:
     """The `number` of the run's first rank. Called by all ranks together."""
     return gather_numbers(number)[0]
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    names = named_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    return names or [str(index) for index in range(torch.cuda.device_count())]
-
-
-def worker_gpus(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
-    """The GPUs of a node that the workers of one of its ranks use. The ranks themselves use the first ones.
-
-    ranks: number of ranks of the node. workers: of each rank. Raises RuntimeError if the node has too few GPUs.
-    """
-    if len(gpus) < ranks + ranks * workers:
-        raise RuntimeError(f"{len(gpus)} GPUs for the {ranks} ranks and {ranks * workers} workers of this node")
-    return gpus[ranks + rank * workers :][:workers]

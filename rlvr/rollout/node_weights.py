@@ -1,6 +1,4 @@
-"""The weights in the main memory of a node, stored once: every rank writes a part, and any process of the node can read
-all of it.
-"""
+"""The weights in a node's main memory, once: every rank writes a part, any process of the node reads all of it."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class NodeWeights:
 
 
 def _write(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, file: str) -> list[Any]:
-    """Write this rank's part of the tensors, which lie one after the other. Returns name, dtype, shape and offset of
-    all.
-    """
+    """Write this rank's part of the tensors, one after the other. Returns name, dtype, shape and offset of all."""
     rank, ranks = rank_on_node()
     descriptions, offset = list[Any](), 0
     with Path(file).open("r+b", buffering=0) as memory:

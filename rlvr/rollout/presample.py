@@ -11,19 +11,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from annotated_types import Interval
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from rlvr.ledger.stages import (
-    AT_ONCE,
-    base_identity,
-    presample_identity,
-    presample_settings,
-    presampled_problems,
-    stage,
-    stage_id,
-)
+from rlvr.ledger.stages import AT_ONCE, base_identity, presample_identity, presampled_problems, stage, stage_id
 from rlvr.records import Problem, Rollout, Sampling, Task
 from rlvr.rollout.node import broadcast_number
 from rlvr.rollout.sampler import RolloutCost, Sampler
@@ -45,22 +35,6 @@ SCHEMA = pa.schema(
         ("logp", pa.list_(pa.float32())),  # nats, of each token under the base policy
     ]
 )
-
-
-def samples_of_run(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
-    """The pre-sampled answers of a run whose loss needs them (`presample` in its config), built if necessary; else
-    None.
-
-    config: the frozen one. sampler: its engine still holds the base policy, from directory `base`. store: where
-    stages are kept.
-    """
-    if config.get("presample") is None:
-        return None
-    knobs: Presample = instantiate(config.presample, _convert_="all")
-    plain = OmegaConf.to_container(config)
-    assert isinstance(plain, dict)
-    settings = presample_settings({str(k): v for k, v in plain.items()})
-    return knobs.open(sampler, store, base=base, max_tokens=max_tokens, settings=settings)
 
 
 @dataclass(frozen=True)

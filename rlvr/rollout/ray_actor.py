@@ -1,6 +1,4 @@
-"""The actors of Ray: one starts a vLLM where it was placed and relays messages; on a node without ranks one stores the
-weights. Imports no torch and no Ray.
-"""
+"""The actors of Ray: one starts a vLLM and relays messages, one stores weights. Imports no torch and no Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlvr.rollout.broadcast import LOOPBACK, nccl_towards
 from rlvr.rollout.child import Child
-from rlvr.rollout.memory_file import MemoryFile
+from rlvr.rollout.memory_file import MemoryFile, write_at
 from rlvr.rollout.ray_node import ADDRESS, is_loopback
 from rlvr.rollout.vllm_server import Arrays
 
@@ -52,7 +50,7 @@ class WeightsActor:
     def write(self, data: NDArray[np.uint8], offset: int) -> None:
         """Write a piece of the weights at `offset`. No version is complete until all pieces are written."""
         self._version = 0
-        self._memory.write(data, offset)
+        write_at(self._memory.descriptor, data, offset)
 
     def complete(self, version: int) -> None:
         self._version = version

@@ -1,5 +1,4 @@
-"""Broadcast of new weights from the first rank to workers of Ray, as the weights are gathered
-(rlvr/rollout/broadcast.py).
+"""Broadcast of new weights from the first rank to workers of Ray, as they are gathered (rlvr/rollout/broadcast.py).
 
 The weights are also in main memory, for the first version and for workers that replace lost ones.
 """
@@ -13,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,14 +22,11 @@ from rlvr.ledger.attempt import STORE
 from rlvr.rollout.broadcast import LOOPBACK, BroadcastFailed, Group, ip_towards, meet, open_store
 from rlvr.rollout.node import broadcast_number, gather_numbers, has_several_ranks
 from rlvr.rollout.ray_node import ADDRESS
-
-if TYPE_CHECKING:
-    from rlvr.rollout.ray import RemoteVllm
+from rlvr.rollout.vllm_client import VllmClient
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 120.0  # for a member of the group to respond
-MAX_FAILURES = 3  # in a row, after which weights go through main memory for the rest of the run
 
 
 class Broadcast:
@@ -39,18 +35,16 @@ class Broadcast:
     """
 
     def __init__(
-        self, workers: Sequence[RemoteVllm], *, processes: int, device: torch.device, dtype: torch.dtype
+        self, clients: Sequence[VllmClient], *, processes: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        """workers: those of this rank that may take part. processes: of each worker's vLLM; each is a member of the
-        group.
-        """
-        self._workers, self._processes, self._device, self._dtype = workers, processes, device, dtype
-        self._threads = ThreadPoolExecutor(max(1, len(workers)), "broadcast")
-        self._members: list[RemoteVllm] = []  # the workers that take part
+        """clients: this rank's workers that may take part. processes: of each, which are members of the group."""
+        self._clients, self._processes, self._device, self._dtype = clients, processes, device, dtype
+        self._threads = ThreadPoolExecutor(max(1, len(clients)), "broadcast")
+        self._members: list[VllmClient] = []  # the workers that take part
         # to the members, as of forming the group: a worker that was replaced does not belong to it
         self._connections: list[Any] = []
         self._group: Group | None = None  # on the first rank only
-        self._formed, self._failures = False, 0  # the same on all ranks
+        self._formed, self._possible = False, True  # the same on all ranks; not possible once members did not connect
         self._receiving: list[Future[bool]] = []
         self._failure = ""
 
@@ -59,15 +53,15 @@ class Broadcast:
 
         tensors: name, dtype, shape of each tensor, in the order in which they will be sent.
         """
-        if self._failures == MAX_FAILURES:
+        if not self._possible:
             return False
-        answers = list(self._threads.map(lambda worker: worker.answers(), self._workers))
-        responding = [worker for worker, answered in zip(self._workers, answers, strict=True) if answered]
-        unchanged = [worker.connection for worker in responding] == self._connections
+        answers = list(self._threads.map(VllmClient.answers, self._clients))
+        responding = [client for client, answered in zip(self._clients, answers, strict=True) if answered]
+        unchanged = [client.connection for client in responding] == self._connections
         if not (self._formed and all(gather_numbers(unchanged))) and not self._form(responding):
             return False
         self._failure = ""
-        self._receiving = [self._threads.submit(worker.take_broadcast, tensors, version) for worker in self._members]
+        self._receiving = [self._threads.submit(client.take_broadcast, tensors, version) for client in self._members]
         return True
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -87,27 +81,25 @@ class Broadcast:
         """End the transfer. A worker that lacks weights is ended; its successor loads them from main memory."""
         complete = [future.result() for future in self._receiving]
         self._receiving = []
-        for worker, has_all in zip(self._members, complete, strict=True):
+        for client, has_all in zip(self._members, complete, strict=True):
             if not has_all:
-                worker.end()
-        if all(gather_numbers(not self._failure and all(complete))):
-            self._failures = 0
-            return
-        self._give_up(self._failure or "a worker was lost")
+                client.end()
+        if not all(gather_numbers(not self._failure and all(complete))):
+            self._dissolve(self._failure or "a worker was lost")
 
     def abandon(self) -> None:
         """End a transfer that was begun and cannot be finished. Called by a rank that fails."""
         self._close()
         self._formed = False
-        for worker in self._members:
-            worker.end()
+        for client in self._members:
+            client.end()
 
     def close(self) -> None:
         """Called once the workers have ended: threads may still wait for them."""
         self._close()
         self._threads.shutdown()
 
-    def _form(self, members: list[RemoteVllm]) -> bool:
+    def _form(self, members: list[VllmClient]) -> bool:
         """Form a group of these workers of all ranks. Returns False if there are none, or if they cannot connect."""
         self._close()
         counts = gather_numbers(len(members) * self._processes)
@@ -120,8 +112,8 @@ class Broadcast:
             first = 1 + sum(counts[:rank])
             settings = {"where": where, "members": total, "timeout_s": TIMEOUT_S}
             joining = [
-                self._threads.submit(worker.join, {**settings, "member": first + index * self._processes})
-                for index, worker in enumerate(members)
+                self._threads.submit(client.join, {**settings, "member": first + index * self._processes})
+                for index, client in enumerate(members)
             ]
             failure = ""
             if store is not None:
@@ -131,11 +123,11 @@ class Broadcast:
                     failure = str(error)
             failures = [failure, *(future.result() for future in joining)]
             failure = next(filter(None, failures), "")
-            self._formed = all(gather_numbers(not failure))
+            self._formed = self._possible = all(gather_numbers(not failure))
         if not self._formed:
-            self._give_up(failure or "another rank's workers did not join")
+            self._dissolve(failure or "another rank's workers did not join")
             return False
-        self._members, self._connections = members, [worker.connection for worker in members]
+        self._members, self._connections = members, [client.connection for client in members]
         if self._group is not None:
             log.info("weights are broadcast to %d processes of vLLM by %s", total - 1, self._group.name)
         return True
@@ -151,10 +143,9 @@ class Broadcast:
         store, where = open_store(host, TIMEOUT_S) if first else (None, "0:0")
         return f"{host}:{broadcast_number(int(where.rpartition(':')[2]))}", store
 
-    def _give_up(self, reason: str) -> None:
-        """Dissolve the group and count a failure. The next transfer tries again."""
+    def _dissolve(self, reason: str) -> None:
         self._close()
-        self._formed, self._failures = False, self._failures + 1
+        self._formed = False
         log.warning("weights go to workers of Ray through main memory: %s", reason)
 
     def _close(self) -> None:

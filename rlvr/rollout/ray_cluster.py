@@ -1,5 +1,4 @@
-"""Ray over the nodes of a job: places with GPUs, and actors in these places that run vLLMs. The only file that imports
-Ray.
+"""Ray over the nodes of a job: places with GPUs, and actors in these that run vLLMs. The only file that imports Ray.
 
 Import this module only where `rlvr.rollout.ray` does: Ray reads parts of its environment on import.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import threading
 import time
@@ -28,17 +26,15 @@ from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rlvr.records import EngineLost
-from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import BLOCKED_SIGNALS, ProcessLost, environment_with
-from rlvr.rollout.node import visible_gpus, worker_gpus
 from rlvr.rollout.ray_actor import ChildActor, WeightsActor
 from rlvr.rollout.ray_node import (
     ADDRESS,
     NODE_LABEL,
     NODE_TIMEOUT_S,
-    STORE_BYTES,
     TOKEN,
-    directory_of_sockets,
+    RayNode,
+    free_address,
     new_token,
     ray_environment,
 )
@@ -56,49 +52,29 @@ OWN_TOKEN = new_token()  # used if the environment has no token; one per process
 
 
 class Cluster:
-    """The Ray of this job, or one of this process alone. Each worker has a place: GPUs of one node (without GPUs: a
-    core).
-    """
+    """The Ray of this job. Each worker has a place: GPUs of one node (without GPUs: a core)."""
 
     def __init__(self, workers: int, gpus_each: int, rank: int, device: torch.device) -> None:
-        """workers: number of workers of all ranks, each with `gpus_each` GPUs of one node. The first rank creates their
-        places, which the other ranks look up.
-        """
+        """workers: of all ranks, with `gpus_each` GPUs each. The first rank creates their places."""
         on_gpu = device.type == "cuda"
         self._resources = {"num_cpus": int(not on_gpu), "num_gpus": gpus_each * on_gpu}
-        self._directory = ""
         self._file_locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._holders: dict[str, Any] = {}  # actors that store weights, by node
-        if address := os.environ.get(ADDRESS):
-            _connect(address)
-        else:
-            self._start_local(workers, gpus_each * on_gpu)
+        self._own: RayNode | None = None  # of a run of one process that was started without Ray
+        with environment_with({TOKEN: os.environ.get(TOKEN, OWN_TOKEN)}):
+            if ADDRESS not in os.environ:
+                self._own = RayNode(free_address(), 0, 1, workers)
+            _connect(os.environ[ADDRESS] if self._own is None else self._own.address)
         if rank == 0:
             places = [{"GPU": float(gpus_each)} if on_gpu else {"CPU": 1.0}] * workers
             self._group = placement_group(places, strategy="SPREAD", name=PLACES)
         else:
             self._group = get_placement_group(PLACES)
-        if not self._group.wait(NODE_TIMEOUT_S if address else ACTOR_TIMEOUT_S):
+        if not self._group.wait(NODE_TIMEOUT_S if self._own is None else ACTOR_TIMEOUT_S):
             resources = ray.cluster_resources()  # before Ray is closed
             self.close()
             raise RuntimeError(f"Ray has no room for {workers} workers: it has {resources}")
         self._this_node = ray.get_runtime_context().get_node_id()
-
-    def _start_local(self, workers: int, gpus_each: int) -> None:
-        """Start a Ray for a run of one process that was started without one. gpus_each: 0 on a CPU machine."""
-        num_gpus = workers * gpus_each
-        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
-        self._directory = directory_of_sockets()
-        _init(
-            {**ray_environment(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
-            "local",
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            num_cpus=workers,
-            num_gpus=num_gpus,
-            labels={NODE_LABEL: "0"},
-            _temp_dir=self._directory,
-        )
 
     # --- places ---
 
@@ -135,26 +111,21 @@ class Cluster:
     # --- weights ---
 
     def send_weights(self, weights: Mapping[str, Any], version: int, places: Sequence[int]) -> None:
-        """Send one copy of the weights to each node of these places, except this node. A failed transfer is repeated
-        when the weights are needed.
-        """
+        """Send the weights to the other nodes of these places. What fails is repeated when it is needed."""
         all_places = self._places()
         for node in dict.fromkeys(all_places[index] for index in places):
             if node not in ("", self._this_node):
                 with contextlib.suppress(ProcessLost):
                     self._file_on(node, weights, version)
 
-    def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """The message to a vLLM in place number `index` about the weights that lie in a file of this node. Raises
-        ProcessLost or EngineLost.
-        """
+    def weights_for(self, index: int, weights: dict[str, Any], version: int) -> dict[str, Any]:
+        """`Host.locate` for place number `index`. Raises ProcessLost or EngineLost."""
         node = self._node_of(index)
         if node == self._this_node:
-            return dict(weights)
+            return weights
         return {**weights, "file": self._file_on(node, weights, version)}
 
     def _file_on(self, node: str, weights: Mapping[str, Any], version: int) -> str:
-        """The file on another node that contains the weights, sent there if necessary."""
         with self._file_locks[node]:
             if node not in self._holders:
                 self._holders[node] = _weights_actor(node)
@@ -166,8 +137,8 @@ class Cluster:
 
     def close(self) -> None:
         ray.shutdown()
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._own is not None:
+            self._own.close()
 
 
 def _alive() -> dict[str, int]:
@@ -279,25 +250,24 @@ def answer_of(call: Any, timeout_s: float) -> Any:
 
 
 def _connect(address: str) -> None:
-    """Connect to the Ray of this job, which may still be starting."""
     deadline = time.monotonic() + NODE_TIMEOUT_S
     while not ray.is_initialized():
         try:
-            _init(ray_environment(address), address, namespace=PLACES)
+            _init(address)
         except (ConnectionError, RuntimeError) as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Ray does not answer at {address}: {error}") from error
             time.sleep(POLL_S)
 
 
-def _init(environment: Mapping[str, str], address: str, **settings: Any) -> None:
-    """Start or join Ray, and restore this process's signal handlers and environment, which Ray changes."""
+def _init(address: str) -> None:
+    """Join Ray, and restore this process's signal handlers and environment, which Ray changes."""
     sigterm_handler = signal.getsignal(signal.SIGTERM)
     # As for a Child: Ray's processes must outlive a signal to stop.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
-        with environment_with(environment):
-            ray.init(address, log_to_driver=False, configure_logging=False, **settings)
+        with environment_with(ray_environment(address)):
+            ray.init(address, namespace=PLACES, log_to_driver=False, configure_logging=False)
     finally:
         signal.signal(signal.SIGTERM, sigterm_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -74,17 +74,13 @@ def free_address() -> str:
 
 
 def directory_of_sockets() -> str:
-    """A new directory for Ray, which this user alone may enter. It is in TMPDIR unless the path is so long that Ray
-    could not open its sockets there.
-    """
+    """A new private directory for Ray, in TMPDIR unless that path is too long for Ray's sockets."""
     parent = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="rlvr-ray-", dir=parent if len(parent) <= LONGEST_PARENT else "/tmp")
 
 
 class RayNode:
-    """The Ray of this node, as a child of this process: no process of it is left after `close`, or after this process
-    ends.
-    """
+    """The Ray of this node, a child of this process: nothing of it is left after `close` or our end."""
 
     def __init__(self, address: str, node: int, ranks: int, places: int) -> None:
         """ranks: number of ranks of this node, which use its first GPUs. places: for workers, if it has no GPUs."""
@@ -119,8 +115,7 @@ class RayNode:
         """Keep Ray running on a node without ranks, until the first node's Ray is gone.
 
         A signal to stop is sent to all nodes of a job; ranks that finish their step need this node until they are
-        done. Returns an exit code: 1 if the first node never answered, or if Ray ends here before: the
-        workers are then lost, and with them the attempt.
+        done. Returns an exit code: 1 if the first node never answered, or if Ray ends here before.
         """
         reached_at: float | None = None
         began = time.monotonic()
@@ -154,9 +149,7 @@ class RayNode:
 
 
 def _kill_family(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its descendants. Ray's workers are in sessions of their own, and end only some time after
-    their parents.
-    """
+    """Kill a process and its descendants. Ray's workers, in sessions of their own, would end some time later."""
     family = [psutil.Process(process.pid)] if process.poll() is None else []
     if family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -182,11 +175,6 @@ def knock(address: str) -> Literal["accepted", "refused", "silent"]:
 def is_gone(answer: str, unreached_s: float) -> bool:
     """Whether the first node is done or lost, for `unreached_s` seconds after the last connection."""
     return unreached_s >= (REFUSED_S if answer == "refused" else SILENT_S)
-
-
-def listens(address: str) -> bool:
-    """Whether a process accepts connections at the address."""
-    return knock(address) == "accepted"
 
 
 def _python_command(module: str) -> list[str]:
@@ -226,14 +214,14 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # the parent ended before prctl took effect
-    from rlvr.rollout.node import visible_gpus  # imports torch, which counts the GPUs
+    from rlvr.rollout.vllm_environment import visible_gpus  # imports torch, which counts the GPUs
 
     gpus = visible_gpus()
     worker_gpus = gpus[ranks:]
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(worker_gpus)
     began = time.monotonic()
-    while node and not listens(address):
+    while node and knock(address) != "accepted":
         if time.monotonic() - began > NODE_TIMEOUT_S:
             sys.exit(f"no connection to {address} within {NODE_TIMEOUT_S:.0f} s")
         time.sleep(POLL_S)

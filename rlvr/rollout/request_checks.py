@@ -16,9 +16,7 @@ def check_synced(synced: bool) -> None:
 
 
 def check_requests(requests: Sequence[Request], sampling: Sampling) -> int:
-    """The number of tokens of the longest prompt, 1 without requests. Raises ValueError for sampling settings out of
-    range, and for an empty prompt.
-    """
+    """Tokens of the longest prompt, at least 1. Raises ValueError for settings out of range and an empty prompt."""
     if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
         raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
     lengths = [len(request.prompt) for request in requests] or [1]

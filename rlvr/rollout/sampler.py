@@ -81,10 +81,8 @@ class RolloutCost:
 
 
 def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
-    """Tokens per second of a step, from its tokens and seconds. devices: number of GPUs (or CPUs) of the ranks, and of
-    engines that have their own.
-
-    A step that had nothing to learn from has no training time.
+    """Tokens per second of a step, which has no training time if it had nothing to learn from. devices: GPUs (or CPUs)
+    of the ranks, and of engines that have their own.
     """
     tokens = max(step["tokens/rollout"], 1.0)
     training: dict[str, float] = {}
@@ -99,9 +97,7 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class CollectedSamples:
-    """A `Progress` that collects all samples, by row, unless they are abandoned. on_answer: called whenever a request
-    is answered.
-    """
+    """A `Progress` that collects all samples, by row. on_answer: called whenever a request is answered."""
 
     on_answer: Callable[[], None] = lambda: None
     abandoned: Callable[[], bool] = lambda: False
@@ -171,15 +167,6 @@ class Sampler:
         """Judge groups that this rank has sampled."""
         self.on_answer()
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
-        return self._judge_texts(problems, prompts, completions, texts)
-
-    def _judge_texts(
-        self,
-        problems: Sequence[Problem],
-        prompts: Sequence[NDArray[np.int64]],
-        completions: Sequence[tuple[Completion, ...]],
-        texts: Sequence[tuple[str, ...]],
-    ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
         with self.judge_lock:
             rewards = iter(rewards_of(self.task, answers))
@@ -204,9 +191,8 @@ class Sampler:
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples, first)
         completions = self._generate(requests, sampling, abandoned)
-        texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
-        groups = [] if abandoned() else self._judge_texts(mine, prompts, completions, texts)
+        groups = [] if abandoned() else self.judge(mine, prompts, completions)
         judged = time.perf_counter()
         merged = self._merge_engines(problems, groups)
         spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
@@ -256,9 +242,7 @@ class Sampler:
     def _generate(
         self, requests: Sequence[Request], sampling: Sampling, abandoned: Callable[[], bool] = lambda: False
     ) -> list[tuple[Completion, ...]]:
-        """All samples, or none if they were abandoned. As this may take hours, an engine that can reports each answered
-        request (`on_answer`).
-        """
+        """All samples, or none if they were abandoned. Each answered request is reported if the engine can do so."""
         if not requests or not isinstance(self.engine, StoppingEngine):
             return self.engine.generate(requests, sampling) if requests else []
         collected = CollectedSamples(self.on_answer, abandoned)

@@ -1,4 +1,4 @@
-"""Which groups a training step learns from: a filter of problems, and dynamic sampling."""
+"""Which groups a training step learns from, and with which rewards: a filter, dynamic sampling, controls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
-from rlvr.records import Problem, Rollout, Sampling
-from rlvr.rollout.sampler import RolloutCost, Sampler
-from rlvr.rollout.spurious_rewards import with_training_rewards
+from rlvr.noise import uniform
+from rlvr.records import Outcome, Problem, Reward, Rollout, Sampling
+from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
 from rlvr.rollout.stream import Stream
 
+NOISE_STREAM = 1 << 34  # of random rewards: differs from those of sampling, evaluation and pre-sampling
 MOST = 8  # at most this many times the groups of a step are drawn at once, however small the share kept
 
 
@@ -40,14 +41,16 @@ class Selection:
             rollout.dynamic_sampling,
             rollout.max_rounds,
             rollout.filter,
-            rollout.get("overdraw"),
-            rollout.get("reward"),  # configs frozen before this knob existed lack it
+            rollout.overdraw,
+            rollout.reward,
         )
 
     def usable(self, group: Rollout, sampling: Sampling) -> bool:
         """Whether a step can learn from the group."""
         (learned,) = with_training_rewards([group], self.reward, sampling)
-        return _usable(learned, self.dynamic)
+        if any(reward.outcome == "error" for reward in learned.rewards):
+            return False
+        return self.dynamic == "none" or len({reward.value for reward in learned.rewards}) > 1
 
     @property
     def max_groups(self) -> int:
@@ -68,8 +71,7 @@ def select_groups(
 
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose rewards are not all equal; "refill"
     draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
-    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one more response per
-    problem.
+    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF), for one more response per problem.
     """
 
     def usable(group: Rollout) -> bool:
@@ -83,7 +85,11 @@ def select_groups(
         drawn += wanted
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
-        first = [selection.samples * times for times in _times_before(problems, times_sampled)]
+        # On few problems a step draws one several times, and samples of the same number would have the same noise.
+        first = list[int]()
+        for problem in problems:
+            first.append(selection.samples * times_sampled[problem.id])
+            times_sampled[problem.id] += 1
         if selection.overdraw is None or selection.dynamic != "refill":
             groups = sampler(problems, selection.samples, sampling, spent, first)
         else:
@@ -104,19 +110,7 @@ def select_groups(
     return kept[: selection.prompts], spent
 
 
-def _times_before(problems: Sequence[Problem], times_sampled: Counter[str]) -> list[int]:
-    """How often each problem was sampled in this step before, kept up to date: on few problems a step draws one several
-    times, and samples of the same number would have the same noise.
-    """
-    before: list[int] = []
-    for problem in problems:
-        before.append(times_sampled[problem.id])
-        times_sampled[problem.id] += 1
-    return before
-
-
 def _first_draw(selection: Selection, share: float) -> int:
-    """The number of problems of the first round."""
     if selection.overdraw is None or selection.dynamic != "refill":
         return selection.prompts
     return min(math.ceil(selection.overdraw * selection.prompts / share), MOST * selection.prompts)
@@ -125,9 +119,7 @@ def _first_draw(selection: Selection, share: float) -> int:
 def _greedy_fails(
     sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: RolloutCost
 ) -> list[Problem]:
-    """The problems whose most likely answer, token by token, is wrong. Time and tokens are added to the step's; the
-    answers are not samples of the policy and enter no metric.
-    """
+    """The problems whose most likely answer, token by token, is wrong. The answers enter no metric but their cost."""
     greedy = RolloutCost()
     groups = sampler(problems, 1, replace(sampling, temperature=0.0, top_p=1.0), greedy)
     spent.rollout_s += greedy.rollout_s
@@ -137,7 +129,30 @@ def _greedy_fails(
     return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
 
 
-def _usable(group: Rollout, dynamic: str) -> bool:
-    if any(r.outcome == "error" for r in group.rewards):
-        return False
-    return dynamic == "none" or len({reward.value for reward in group.rewards}) > 1
+# --- random or inverted rewards, the controls of an ablation: `rollout.reward=random|flipped` ---
+# An objective that gains from them gains from something other than their content (Spurious Rewards, arXiv:2506.10947).
+# The logged accuracy and every evaluation use the true rewards.
+
+
+def with_training_rewards(groups: Sequence[Rollout], kind: str | None, sampling: Sampling) -> list[Rollout]:
+    """The groups with the rewards that the step learns from. kind: None: the true rewards; random: right with
+    probability ½, a function of (seed, step, problem, sample); flipped: 1 − reward. A sample that the verifier
+    failed to judge keeps its outcome.
+    """
+    return list(groups) if kind is None else [_with_spurious_rewards(group, kind, sampling) for group in groups]
+
+
+def _with_spurious_rewards(group: Rollout, kind: str, sampling: Sampling) -> Rollout:
+    G = len(group.rewards)
+    noise = uniform(sampling.seed + NOISE_STREAM, sampling.step, [noise_key(group.problem)] * G, range(G), 0, 1)[:, 0]
+    values = [float(u < 0.5) for u in noise] if kind == "random" else [1 - reward.value for reward in group.rewards]
+    rewards = [
+        reward if reward.outcome == "error" else Reward(value, _outcome(reward, value, kind))
+        for reward, value in zip(group.rewards, values, strict=True)
+    ]
+    return replace(group, rewards=tuple(rewards))
+
+
+def _outcome(reward: Reward, value: float, kind: str) -> Outcome:
+    is_correct = value == 1 if kind == "random" else not reward.correct
+    return "correct" if is_correct else "wrong"

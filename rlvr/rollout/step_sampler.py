@@ -39,9 +39,7 @@ class StepGroups:
     right: bool = True  # whether any answer was right, even if its group was not kept
 
     def staleness(self, updates: int) -> dict[str, float]:
-        """Mean and maximum, over responses, of the updates between the oldest weights that drew a token of the response
-        and those of a learner with `updates` behind it. Empty without groups.
-        """
+        """Mean and maximum, over responses, of the updates since their oldest weights; none without groups."""
         if not self.groups:
             return {}
         behind = list[float]()
@@ -76,11 +74,9 @@ class StepSampler:
     def __init__(
         self, sampler: Sampler, stream: Stream, config: DictConfig, *, max_tokens: int, hand_over: Callable[[], int]
     ) -> None:
-        """config: of a run. hand_over: gives the engine the newest weights and returns the number of updates behind
-        them.
+        """hand_over: gives the engine the newest weights and returns the number of updates behind them.
 
-        With rollout.ahead the sampler gathers groups while the policy is trained, so it needs a process group of its
-        own.
+        With rollout.ahead the sampler gathers groups while the policy is trained: it needs a process group of its own.
         """
         rollout = config.rollout
         self.sampler, self.stream, self.last_step = sampler, stream, config.steps
@@ -112,8 +108,7 @@ class StepSampler:
     def prefetch(self, step: int) -> bool:
         """If this run samples ahead and the step exists, start sampling for it from the current policy, in a thread.
 
-        Neither the engine nor the stream may be used before `sync` or `prefetched` has returned. Returns whether
-        sampling was started.
+        Returns whether it was; engine and stream may then not be used before `sync` or `prefetched` has returned.
         """
         if not self.ahead or step > self.last_step:
             return False

@@ -1,4 +1,4 @@
-"""Environment variables of a vLLM's process."""
+"""Environment variables of a vLLM's process, and the GPUs that they may name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 
 import torch
 
-from rlvr.rollout.node import visible_gpus
+from rlvr.rollout.gpu_names import named_gpus
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    names = named_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return names or [str(index) for index in range(torch.cuda.device_count())]
 
 
 def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
-    """The environment of the process: ours without the variables that make it a rank of ours, and with `gpus` GPUs from
-    the rank's own on.
-    """
+    """The environment of the process: ours but for what makes it a rank, and `gpus` GPUs from the rank's own on."""
     removed = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
     prefixes = ("TORCHELASTIC_", "ROLE_", "RAY_")
     removed |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # a sleeping vLLM moves memory by other means

@@ -33,7 +33,7 @@ import struct
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,15 +123,13 @@ class Server:
             # crashes.
             enable_chunked_prefill=not self.on_cpu,
         )
-        self.asleep, self.num_requests, self.processes = False, 0, tensor_parallel
+        self.asleep, self.num_requests = False, 0
         self.topic = 0  # of the message that is being handled
         self.running: dict[str, Running] = {}
         self.last_sent = time.monotonic()
 
     def _on_gpu(self, dtype: str, *, sleeps: bool) -> dict[str, Any]:
-        """Options for a GPU: in sleep CUDA graphs give their memory back, too; logits are float32, as the trainer's
-        are.
-        """
+        """Options for a GPU: CUDA graphs sleep, too; logits are float32, as the trainer's are."""
         options: dict[str, Any] = {"gpu_memory_utilization": 0.01, "sleep_mode_offload_cudagraph": sleeps}
         return options if dtype == "float32" else {**options, "hf_overrides": {"head_dtype": "float32"}}
 
@@ -147,32 +145,23 @@ class Server:
 
     def sync(self, header: dict[str, Any], _: Arrays) -> None:
         """header: `file` and, per tensor, name, dtype, shape and offset in the file."""
-        if self.processes == 1:
-            self._replace_weights(lambda: self._reload(tensors(header)), header["to_version"])
-        else:  # each process of vLLM reads the file and keeps its part
-            reload = functools.partial(self.llm.collective_rpc, reload_on_worker, args=(header,))
-            self._replace_weights(reload, header["to_version"])
+        self._replace_weights(lambda: self.llm.collective_rpc(reload_on_worker, args=(header,)), header["to_version"])
 
     def load(self, header: dict[str, Any], _: Arrays) -> None:
         """Load weights that follow in messages of their own."""
-        self._replace_weights(lambda: self._reload(self._ipc_tensors()), header["to_version"])
+        arriving = {"weights_iterator": self._ipc_tensors()}
+        reload = functools.partial(self.llm.collective_rpc, "reload_weights", kwargs=arriving)
+        self._replace_weights(reload, header["to_version"])
 
     def join(self, header: dict[str, Any], _: Arrays) -> None:
-        """header: `where` the members meet, this `member`'s number, number of `members`, `timeout_s`. Answers `why` it
-        failed.
-        """
+        """header: `where` members meet, our `member`, `members` in all, `timeout_s`. Answers `why` it failed."""
         failures = self.llm.collective_rpc(join_on_worker, args=(header, str(Path(__file__).with_name("broadcast.py"))))
         self.answer({"why": next(filter(None, failures), "")})
 
     def take(self, header: dict[str, Any], _: Arrays) -> None:
-        """header: name, dtype and shape of each tensor, in the order in which they are broadcast. If a tensor is lost,
-        the weights are a mixture: this process then ends.
-        """
+        """header: name, dtype, shape of each tensor. If one is lost, weights are a mixture: this process ends."""
         tensors = header["tensors"]
         self._replace_weights(lambda: self.llm.collective_rpc(take_on_worker, args=(tensors,)), header["to_version"])
-
-    def _reload(self, weights: Iterable[tuple[str, Any]]) -> None:
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     def _replace_weights(self, reload: Callable[[], object], version: int) -> None:
         if self.asleep:
@@ -203,9 +192,7 @@ class Server:
             self._add_request(request.topic, request.sample, request.prompt, request.parameters)
 
     def _ipc_tensors(self) -> Iterator[tuple[str, Any]]:
-        """(name, tensor) pairs of the messages until an empty one; the tensors are copies. When a message is answered,
-        the buffer is closed: the trainer may then free or overwrite it.
-        """
+        """(name, copied tensor) of the messages until an empty one. Once answered, the trainer may reuse the buffer."""
         import torch
 
         while True:
@@ -365,9 +352,7 @@ def end_with_parent() -> None:
 
 
 def end_forks_with_us() -> None:
-    """Have processes that this one forks end with it: vLLM's others, which have GPU memory from the start on, answer no
-    call before they have loaded the model.
-    """
+    """Have our forks end with us: vLLM's others answer no call before they have loaded the model."""
     ours = os.getpid()
     os.register_at_fork(after_in_child=lambda: end_with_parent() if os.getppid() == ours else None)
 
@@ -388,9 +373,7 @@ def load_module(file: str) -> Any:
 
 
 def refresh_tied_head(model: Any) -> None:
-    """On a CPU vLLM keeps a packed copy of the output head, which `reload_weights` leaves stale if it is tied: renew
-    it.
-    """
+    """Renew the packed copy of the output head that vLLM keeps on a CPU: `reload_weights` leaves a tied one stale."""
     head = getattr(model, "lm_head", None)
     if head is not None and getattr(head, "quant_method", None) is not None:
         head.quant_method.process_weights_after_loading(head)

@@ -41,15 +41,15 @@ class ScriptedTask:
 class ScriptedEngine:
     """Sample i of every request answers with the token i."""
 
-    dtype = torch.float32
+    dtype, tolerance, workers = torch.float32, None, 1
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None: ...
+    def sleep(self) -> None: ...
+    def close(self) -> None: ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         zero = np.zeros(1, dtype=np.float32)
         return [tuple(Completion(np.array([i]), zero, zero, True) for i in range(r.num_samples)) for r in requests]
-
-    def close(self) -> None: ...
 
 
 def sampler(task: ScriptedTask, **ranks: Any) -> Sampler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,21 +20,31 @@ CPU = torch.device("cpu")
 SENT = [torch.arange(-3.0, 4.0), torch.full((2, 3), 1 / 3, dtype=torch.bfloat16), torch.tensor(7)]
 
 
-def receive(where: str, member: int, members: int, leaves: bool, report: Connection) -> None:
-    """Receive the tensors as a member and report them, then report the error that ends a wait for more."""
+def receive(where: str, member: int, count: int, report: Connection) -> None:
+    """Receive the tensors as a member and report them; then the first leaves, others report the error of their wait."""
     store, ip = meet(where, 30)
-    group = Group(store, member, members, on=CPU, ip=ip, timeout_s=60)
+    group = Group(store, member, count, on=CPU, ip=ip, timeout_s=60)
     received = [torch.empty_like(tensor) for tensor in SENT]
     for tensor in received:
         group.broadcast(tensor)
     listens = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
     report.send(([tensor.float().tolist() for tensor in received], listens))
-    if leaves:
+    if member == 1:
         os._exit(1)
     try:
         send_until_broken(group)
     except BroadcastFailed as broken:
         report.send(str(broken))
+
+
+def members(program: Callable[..., None], where: str, count: int) -> list[Connection]:
+    """Start members 1 to `count` − 1 of a group as processes. Returns the pipes by which they report."""
+    context, reports = multiprocessing.get_context("spawn"), list[Connection]()
+    for member in range(1, count):
+        ours, theirs = context.Pipe()
+        context.Process(target=program, args=(where, member, count, theirs), daemon=True).start()
+        reports.append(ours)
+    return reports
 
 
 def send_until_broken(group: Group) -> None:
@@ -46,12 +57,7 @@ def send_until_broken(group: Group) -> None:
 def test_all_members_receive_the_same_bits_and_fail_when_one_is_lost(tmp_path: Path, in_a_file: bool) -> None:
     where = str(tmp_path / "store")
     store, where = (meet(where, 30)[0], where) if in_a_file else open_store(LOOPBACK, 30)
-    context = multiprocessing.get_context("spawn")
-    ends = []
-    for member in (1, 2):
-        ours, theirs = context.Pipe()
-        context.Process(target=receive, args=(where, member, 3, member == 1, theirs), daemon=True).start()
-        ends.append(ours)
+    ends = members(receive, where, 3)
     group = Group(store, 0, 3, on=CPU, timeout_s=60)
     for tensor in SENT:
         group.broadcast(tensor)
@@ -87,11 +93,11 @@ def test_an_interface_is_found_by_its_address_and_nccl_uses_the_configured_one(m
     assert nccl_towards(f"{LOOPBACK}:1") == {"NCCL_SOCKET_IFNAME": "ib0"}
 
 
-def receive_on_a_gpu(where: str, member: int, members: int, report: Connection) -> None:
+def receive_on_a_gpu(where: str, member: int, count: int, report: Connection) -> None:
     store, ip = meet(where, 30)
     gpu = torch.device("cuda", member)
     torch.cuda.set_device(gpu)
-    group = Group(store, member, members, on=gpu, ip=ip, timeout_s=60)
+    group = Group(store, member, count, on=gpu, ip=ip, timeout_s=60)
     received = torch.empty(1000, dtype=torch.bfloat16, device=gpu)
     group.broadcast(received)
     report.send(received.float().sum().item())
@@ -102,13 +108,10 @@ def receive_on_a_gpu(where: str, member: int, members: int, report: Connection) 
 def test_every_gpu_receives_by_nccl() -> None:
     """With a single GPU it only shows that a group can be formed."""
     store, where = open_store(LOOPBACK, 30)
-    context, members, ends = multiprocessing.get_context("spawn"), torch.cuda.device_count(), []
-    for member in range(1, members):
-        ours, theirs = context.Pipe()
-        context.Process(target=receive_on_a_gpu, args=(where, member, members, theirs), daemon=True).start()
-        ends.append(ours)
-    group = Group(store, 0, members, on=torch.device("cuda", 0), timeout_s=60)
+    count = torch.cuda.device_count()
+    ends = members(receive_on_a_gpu, where, count)
+    group = Group(store, 0, count, on=torch.device("cuda", 0), timeout_s=60)
     group.broadcast(torch.full((1000,), 0.5, dtype=torch.bfloat16, device="cuda:0"))
-    assert [end.recv() for end in ends] == [500.0] * (members - 1)
+    assert [end.recv() for end in ends] == [500.0] * (count - 1)
     assert group.name == "nccl"
     group.close()

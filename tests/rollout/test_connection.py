@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlvr.rollout.child import ProcessLost
-from rlvr.rollout.connection import Connection, Topic
+from rlvr.rollout.connection import Connection
 from rlvr.rollout.vllm_server import Arrays
 
 
@@ -60,11 +60,13 @@ def test_each_thread_receives_the_answers_to_its_own_messages() -> None:
             assert list(threads.map(lambda n: doubled(connection, n), numbers)) == [2 * n for n in numbers]
 
 
-def test_answers_to_an_ended_topic_are_dropped() -> None:
+def test_topics_have_different_numbers_and_answers_to_an_ended_one_are_dropped() -> None:
     process = Reverser(1)
     connection = Connection(process)
     process.answers.put({"topic": 77})
     assert doubled(connection, 4) == 8
+    with connection.topic() as one, connection.topic() as other:
+        assert one.number != other.number
 
 
 def test_all_waiting_threads_fail_when_the_process_is_lost() -> None:
@@ -87,12 +89,3 @@ def test_all_waiting_threads_fail_when_the_process_is_lost() -> None:
     with connection.topic() as topic, pytest.raises(ProcessLost, match="exit status 3"):
         topic.receive(1)
     assert connection.end() == 3
-
-
-def test_topics_have_different_numbers() -> None:
-    connection = Connection(Reverser(1))
-    topics = list[Topic]()
-    for _ in range(3):
-        with connection.topic() as topic:
-            topics.append(topic)
-    assert len({topic.number for topic in topics}) == 3

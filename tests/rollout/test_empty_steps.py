@@ -20,7 +20,7 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import read
 from rlvr.rollout.empty_steps import EmptySteps, NothingToLearn
 from rlvr.rollout.selection import Selection, select_groups
-from rlvr.rollout.step_sampler import FILE, StepGroups
+from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 from tests.job.test_loop import make_run
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
@@ -44,45 +44,24 @@ def empty_steps(dynamic: str = "drop", prompts: int = 2, **options: Any) -> Empt
     return EmptySteps(Selection(prompts, 2, dynamic, 1), **{"warns": True, **options})
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "message"),
-    [
+def test_ten_steps_in_a_row_without_a_right_answer_end_the_run() -> None:
+    for first, last, message in (
         ("-- -?", "-- --", r"no answer of 10 steps was right.*easier problems.*rollout\.samples"),
         ("!! !!", "!! !!", r"no answer of 10 steps was right: the verifier failed"),
-    ],
-)
-def test_ten_steps_in_a_row_without_a_right_answer_end_the_run(first: str, last: str, message: str) -> None:
-    looks = empty_steps()
-    for step in range(1, 10):
-        looks.check(sampled(first, step))
-    with pytest.raises(NothingToLearn, match=message):
-        looks.check(sampled(last, 10))
+    ):
+        looks = empty_steps()
+        for step in range(1, 10):
+            looks.check(sampled(first, step))
+        with pytest.raises(NothingToLearn, match=message):
+            looks.check(sampled(last, 10))
 
 
-@pytest.mark.parametrize("between", ["++ ++", "++ --", "+- --"])
-def test_a_right_answer_between_them_begins_a_new_count(between: str) -> None:
-    looks = empty_steps()
-    for step in range(1, 50):
-        looks.check(sampled(between if step % 10 == 0 else "-- --", step))
-
-
-def test_a_policy_that_is_always_right_goes_on() -> None:
-    looks = empty_steps()
-    for step in range(1, 50):
-        looks.check(sampled("++ ++", step))
-
-
-def test_right_answers_of_a_filter_count_as_right() -> None:
-    """Greedy answers, which are the first: all are right, and no problem is left to sample."""
-    task = ScriptedTask(["+-"])
-    selection = Selection(2, 2, "drop", 1, "greedy_fails")
-    groups, spent = select_groups(sampler(task), Stream(task, seed=0), SAMPLING, selection)
-    assert (groups, spent.right) == ([], True)
-    assert not [name for name in spent.metrics() if name.startswith(("reward/", "response/"))]
-    assert (spent.metrics()["tokens/rollout"], spent.metrics()["rollout/rounds"]) == (2, 1)
-    failing = ScriptedTask(["!-"])
-    _, spent = select_groups(sampler(failing), Stream(failing, seed=0), SAMPLING, selection)
-    assert not spent.right
+def test_a_right_answer_between_them_begins_a_new_count() -> None:
+    """And a policy that is always right goes on."""
+    for usual, between in (("-- --", "++ ++"), ("-- --", "++ --"), ("-- --", "+- --"), ("++ ++", "++ ++")):
+        looks = empty_steps()
+        for step in range(1, 50):
+            looks.check(sampled(between if step % 10 == 0 else usual, step))
 
 
 def test_what_was_never_judged_has_no_accuracy() -> None:
@@ -117,16 +96,6 @@ def test_refill_that_finds_too_few_groups_is_warned_of(caplog: pytest.LogCapture
     caplog.clear()
     empty_steps("drop", 4).check(sampled("+- ++", 1, "drop", 4))  # is what was asked for
     assert not caplog.messages
-
-
-@pytest.mark.parametrize("groups", [0, 2])
-def test_a_step_comes_back_from_disk_with_its_groups_or_none(groups: int, tmp_path: Path) -> None:
-    written = sampled("+- -+" if groups else "-- --", 7)
-    written.write(tmp_path)
-    restored = StepGroups.read(tmp_path, written.json_fields)
-    assert (restored.step, len(restored.groups), restored.right) == (7, groups, bool(groups))
-    assert restored.metrics == written.metrics
-    assert (tmp_path / FILE).exists() == bool(groups)
 
 
 # --- whole runs ---

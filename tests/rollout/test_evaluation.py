@@ -161,17 +161,14 @@ def test_right_answers_are_one_answer_however_they_are_written() -> None:
     task.max_tokens, task.boxed = 1, True
     problem = Problem("1", "?", "1/2")
     right, wrong, none = Reward(1.0, "correct"), Reward(0.0, "wrong"), Reward(0.0, "unparsable")
-    assert (
-        answer_of(task, problem, r"\boxed{\frac{1}{2}}", right)
-        == answer_of(task, problem, r"\boxed{0.5}", right)
-        == "1/2"
-    )
-    assert (
-        answer_of(task, problem, r"so \boxed{ 10{,}000 }", wrong)
-        == answer_of(task, problem, r"\boxed{10000}", wrong)
-        == "10000"
-    )
-    assert answer_of(task, problem, "no idea", none) is None
+    for text, reward, answer in (
+        (r"\boxed{\frac{1}{2}}", right, "1/2"),
+        (r"\boxed{0.5}", right, "1/2"),
+        (r"so \boxed{ 10{,}000 }", wrong, "10000"),
+        (r"\boxed{10000}", wrong, "10000"),
+        ("no idea", none, None),
+    ):
+        assert answer_of(task, problem, text, reward) == answer
     task.boxed = False  # no answer has a name: a few boxes must not outvote all else
     assert answer_of(task, problem, "The answer is 1/2.", right) is None
     assert answer_of(task, problem, r"The answer is \boxed{3}.", wrong) is None

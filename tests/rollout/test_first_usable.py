@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,14 +108,8 @@ class Endless(ScriptedEngine):
             judged.wait(0.01)
         raise AssertionError("nobody stopped it")
 
-    canary, workers = None, 1
-
-    def sleep(self) -> None: ...
-
 
 def sampler_with(engine: ScriptedEngine, script: Sequence[str]) -> Sampler:
-    from dataclasses import replace
-
     return replace(sampler(ScriptedTask(script)), engine=engine)
 
 

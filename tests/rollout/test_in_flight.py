@@ -38,10 +38,6 @@ USABLE, RIGHT = "+-", "++"
 class Streaming(ScriptedEngine):
     """Answers its requests in random order, a few of them at a time."""
 
-    canary, workers = None, 1
-
-    def sleep(self) -> None: ...
-
     def __init__(self, seed: int, room: int = 100) -> None:
         self.version, self.room = 0, room
         self.chance = random.Random(seed)
@@ -78,22 +74,9 @@ def in_flight(
     world: int = 1,
     ranks_per_engine: int = 1,
 ) -> InFlightSampler:
-    config = OmegaConf.create(
-        {
-            "steps": STEPS,
-            "seed": 0,
-            "rollout": {
-                "ahead": ahead,
-                "prompts": PROMPTS,
-                "samples": 2,
-                "dynamic_sampling": dynamic,
-                "max_rounds": max_rounds,
-                "filter": "none",
-                "temperature": 1.0,
-                "top_p": 1.0,
-            },
-        }
-    )
+    drawn = {"ahead": ahead, "prompts": PROMPTS, "samples": 2, "dynamic_sampling": dynamic, "max_rounds": max_rounds}
+    rollout = {**drawn, "filter": "none", "overdraw": None, "reward": None, "temperature": 1.0, "top_p": 1.0}
+    config = OmegaConf.create({"steps": STEPS, "seed": 0, "rollout": rollout})
     task = ScriptedTask(script)
     sampler = Sampler(
         task, engine, lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows], rank, world
@@ -267,20 +250,18 @@ def test_steps_that_have_nothing_to_learn_from_are_given_no_groups(dynamic: str,
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_that_refill_cannot_fill_learns_from_what_it_has(seed: int) -> None:
-    """6 groups at most are drawn for each, and every fourth of the stream is usable; none is older than the bound."""
+    """6 groups at most are drawn for each, and every fourth of the stream is usable; none is older than the bound. As
+    step 2 is to be learned, the groups of steps 2 and 3 may have begun.
+    """
     engine = Streaming(seed)
     with closing(in_flight([USABLE, RIGHT, RIGHT, RIGHT], ahead=2, engine=engine, max_rounds=2)) as sampler:
         learned = [problems_of(groups) for _, groups in steps_of(sampler)]
     assert learned == [[i for i in range(6 * step, 6 * step + 6) if i % 4 == 0] for step in range(STEPS)]
-
-
-def test_groups_beyond_those_that_a_step_draws_at_most_are_of_a_later_step() -> None:
-    """6 groups a step, all unusable: as step 2 is to be learned, those of steps 2 and 3 may begin."""
-    engine = Streaming(1)
-    with closing(in_flight([RIGHT], ahead=2, engine=engine, max_rounds=2)) as sampler:
+    unusable = Streaming(seed)
+    with closing(in_flight([RIGHT], ahead=2, engine=unusable, max_rounds=2)) as sampler:
         sampler.take(1)
-        wait_for(engine, 18)
-        assert sampler.begin(1000, engine.version) == []
+        wait_for(unusable, 18)
+        assert sampler.begin(1000, unusable.version) == []
 
 
 def test_an_error_of_the_engine_or_of_judging_is_raised_by_take() -> None:
@@ -292,9 +273,6 @@ def test_an_error_of_the_engine_or_of_judging_is_raised_by_take() -> None:
         sampler.take(1)
     with closing(in_flight(["+x"], ahead=2, engine=Streaming(0))) as sampler, pytest.raises(KeyError, match="x"):
         sampler.take(1)
-
-
-def test_an_engine_that_cannot_take_weights_while_it_samples_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"rollout.ahead=2 gives the engine weights while it samples"):
         in_flight([USABLE], ahead=2, engine=ScriptedEngine())  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, fake_cuda.needed()]
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 CLOSE = 1e-4  # nats, in float32
-THIS_TIME = "weights go to vLLM through main memory this time, not within the GPU:"
+INSTEAD = "weights go to vLLM through main memory, not within the GPU:"
 
 
 @pytest.fixture(scope="module")
@@ -33,39 +33,19 @@ def test_weights_are_sent_within_the_gpu_to_an_awake_and_to_a_sleeping_vllm(resu
     assert within["again"] == ""  # logged only once
     assert within["sent"]  # not once more through main memory
     assert max(within["awake"], within["asleep"]) < CLOSE
+    assert within["replaced"]  # a process that replaces another samples the same, from main memory
+    assert not within["left"]  # a lost one is not started again to sleep: other ranks would wait for minutes
 
 
-def test_a_process_that_replaces_another_samples_the_same_from_main_memory(results: dict[str, Any]) -> None:
-    assert results["within"]["replaced"]
-
-
-def test_a_process_that_was_lost_is_not_started_again_to_sleep(results: dict[str, Any]) -> None:
-    """It would start for minutes while other ranks wait in the training step."""
-    assert results["within"]["left"] is None
-
-
-def test_a_process_killed_during_a_transfer_is_replaced_by_one_with_all_weights(results: dict[str, Any]) -> None:
-    assert results["within"]["then"].startswith(f"{THIS_TIME} it ended")
-    assert results["within"]["struck"] < CLOSE
-
-
-def test_its_successor_takes_the_next_weights_within_the_gpu(results: dict[str, Any]) -> None:
-    assert results["within"]["recovered by"] == "weights go to vLLM within the GPU, by CUDA IPC"
-    assert results["within"]["recovered"] < CLOSE
-
-
-def test_two_processes_killed_one_after_the_other_end_transfers_within_the_gpu(results: dict[str, Any]) -> None:
-    first, second = results["within"]["struck twice"]
-    assert first.startswith(f"{THIS_TIME} it ended")
-    assert second.startswith("weights go to vLLM through main memory, not within the GPU: it ended")
-    assert results["within"]["afterwards"] == ""
-    assert results["within"]["given up"] < CLOSE
+def test_after_a_process_was_killed_amid_a_transfer_weights_go_through_main_memory(results: dict[str, Any]) -> None:
+    within = results["within"]
+    assert within["then"].startswith(f"{INSTEAD} it ended")
+    assert within["afterwards"] == ""
+    assert max(within["struck"], within["given up"]) < CLOSE
 
 
 def test_weights_go_through_main_memory_where_vllm_cannot_open_them(results: dict[str, Any]) -> None:
-    assert results["without"]["route"].startswith(
-        "weights go to vLLM through main memory, not within the GPU: there is no GPU driver: libcuda.so.1"
-    )
+    assert results["without"]["route"].startswith(f"{INSTEAD} there is no GPU driver: libcuda.so.1")
     assert results["without"]["off"] < CLOSE
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,24 +14,15 @@ from scipy import stats
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
-from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling, StoppingEngine
+from rlvr.records import Completion, Request, Sampling, StoppingEngine
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.native import NativeEngine
-from rlvr.trainer.collate import collate
-from tests.trainer.tiny import make_trainer
 
 V = 12
 TINY = {
-    "vocab_size": V,
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-    "initializer_range": 0.3,
+    **{"vocab_size": V, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "initializer_range": 0.3},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": True},
 }
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9], [3]]
 
@@ -87,17 +77,8 @@ def test_logp_agrees_with_a_full_forward_at_every_position(temperature: float) -
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "mistral", "gemma2", "gpt2"])
 def test_other_architectures_agree_with_their_own_forward(model_type: str) -> None:
-    changes = {
-        "gpt2": {
-            "n_embd": 32,
-            "n_head": 4,
-            "n_layer": 2,
-            "n_positions": 128,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
-    }.get(model_type, {})
-    model = make_model(model_type=model_type, head_dim=8, **changes)
+    of_gpt2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "bos_token_id": None, "eos_token_id": None}
+    model = make_model(model_type=model_type, head_dim=8, **(of_gpt2 if model_type == "gpt2" else {}))
     check_logp(model, make_engine(model), make_sampling(), 2e-5)
 
 
@@ -123,14 +104,6 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
     for parameter in rounded_model.parameters():
         parameter.data = parameter.data.bfloat16().float()
     return rounded_model
-
-
-def test_bfloat16_stays_close_to_float32() -> None:
-    model = make_model(initializer_range=0.1)
-    expected = rounded(model)
-    engine = make_engine(model, dtype="bfloat16")
-    assert engine.decoder is SharedPromptDecoder
-    check_logp(expected, engine, make_sampling(), 0.05)
 
 
 def test_frequencies_of_positions_are_float32_as_the_trainers_are() -> None:
@@ -225,24 +198,6 @@ def test_a_response_cut_at_max_tokens_is_not_finished_and_one_that_just_fits_is(
         assert len(cut.tokens) == expected - 1
 
 
-def test_greedy_agrees_with_transformers_generate() -> None:
-    model = make_model()
-    for request in make_requests(1):
-        ours = make_engine(model).generate([request], make_sampling(temperature=0.0))[0][0]
-        ids = torch.from_numpy(request.prompt)[None]
-        theirs = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=12,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        assert ours.tokens.tolist() == theirs[0, len(request.prompt) :].tolist()
-        assert not ours.logp_sampling.any()
-        assert (ours.logp < 0).all()
-
-
 @torch.no_grad()
 def pair_distribution(model: PreTrainedModel, prompt: list[int], top_p: float) -> np.ndarray:
     """Exact probability [V, V] of the first two tokens, each truncated to its nucleus, by plain loops in float64."""
@@ -310,44 +265,35 @@ def test_sync_reaches_a_tied_head_of_an_engine_that_started_elsewhere(names: str
     check_logp(model, engine, make_sampling(), 1e-5)
 
 
-def test_sync_casts_to_the_dtype_of_the_engine() -> None:
-    model = make_model(seed=1, initializer_range=0.1)
-    engine = make_engine(make_model(seed=0), dtype="bfloat16")
-    engine.sync(model.named_parameters())
-    assert {parameter.dtype for parameter in engine.model.parameters()} == {torch.bfloat16}
-    check_logp(rounded(model), engine, make_sampling(), 0.05)
+def test_sync_copies_the_weights_and_casts_them_to_the_dtype_of_the_engine() -> None:
+    for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 0.05)):
+        model = make_model(seed=1, initializer_range=0.1)
+        engine = make_engine(make_model(seed=0), dtype=dtype)
+        engine.sync(model.named_parameters())
+        assert {parameter.dtype for parameter in engine.model.parameters()} == {getattr(torch, dtype)}
+        assert engine.decoder is SharedPromptDecoder
+        before = rounded(model) if dtype == "bfloat16" else copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        check_logp(before, engine, make_sampling(), tolerance)
 
 
-def test_sync_does_not_alias_the_weights_of_the_trainer() -> None:
-    model = make_model(seed=1)
-    engine = make_engine(make_model(seed=0))
-    engine.sync(model.named_parameters())
-    before = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    check_logp(before, engine, make_sampling(), 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: w.pop("model.norm.weight"), "did not get.*model.norm.weight"),
-        (lambda w: w.update({"model.extra": torch.zeros(1)}), "model.extra.*does not have"),
-        (lambda w: w.update({"model.norm.weight": torch.zeros(1)}), r"shape \[1\], expected \[32\]"),
-    ],
-)
-def test_an_incomplete_sync_is_an_error_and_stops_the_engine(change: Any, message: str) -> None:
-    model = make_model(seed=1)
-    engine = make_engine(make_model(seed=0))
-    weights = dict(model.named_parameters())
-    change(weights)
-    with pytest.raises(ValueError, match=message):
-        engine.sync(weights.items())
-    with pytest.raises(ValueError, match="Sync again"):
-        engine.generate(make_requests(), make_sampling())
-    engine.sync(model.named_parameters())
-    check_logp(model, engine, make_sampling(), 1e-5)
+def test_an_incomplete_sync_is_an_error_and_stops_the_engine() -> None:
+    model, name = make_model(seed=1), "model.norm.weight"
+    whole = dict(model.named_parameters())
+    for weights, message in (
+        ({n: w for n, w in whole.items() if n != name}, "did not get.*model.norm.weight"),
+        ({**whole, "model.extra": torch.zeros(1)}, "model.extra.*does not have"),
+        ({**whole, name: torch.zeros(1)}, r"shape \[1\], expected \[32\]"),
+    ):
+        engine = make_engine(make_model(seed=0))
+        with pytest.raises(ValueError, match=message):
+            engine.sync(weights.items())
+        with pytest.raises(ValueError, match="Sync again"):
+            engine.generate(make_requests(), make_sampling())
+        engine.sync(model.named_parameters())
+        check_logp(model, engine, make_sampling(), 1e-5)
 
 
 def test_the_table_policy_goes_through_the_same_engine() -> None:
@@ -360,24 +306,15 @@ def test_the_table_policy_goes_through_the_same_engine() -> None:
     assert tokens_of(engine.generate(make_requests(), make_sampling())) == tokens_of(alone)
 
 
-@pytest.mark.parametrize(
-    ("requests", "sampling", "message"),
-    [
-        (make_requests(1, [[]]), make_sampling(), "no token"),
-        (make_requests(), make_sampling(125), "133|exceed the model's 128 positions"),
-        (make_requests(), make_sampling(top_p=0.0), "top_p"),
-        (make_requests(), make_sampling(max_tokens=0), "max_tokens"),
-    ],
-)
-def test_impossible_requests_are_rejected(requests: list[Request], sampling: Sampling, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_engine(make_model()).generate(requests, sampling)
-
-
-def test_no_request_gives_no_result() -> None:
+def test_impossible_requests_are_rejected_and_no_request_gives_no_result() -> None:
+    """Settings out of range: tests/rollout/test_request_checks.py."""
     engine = make_engine(make_model())
     assert engine.generate([], make_sampling()) == []
     assert engine.model.config._attn_implementation == SHARED_PROMPT
+    with pytest.raises(ValueError, match="A prompt of 8 tokens and 125 new ones exceed the model's 128 positions"):
+        engine.generate(make_requests(), make_sampling(125))
+    with pytest.raises(ValueError, match="no token"):
+        engine.generate(make_requests(1, [[]]), make_sampling())
 
 
 def test_weights_that_have_diverged_are_named() -> None:
@@ -386,32 +323,6 @@ def test_weights_that_have_diverged_are_named() -> None:
     engine.sync((name, torch.full_like(weight, torch.nan)) for name, weight in model.named_parameters())
     with pytest.raises(FloatingPointError, match="diverged"):
         engine.generate(make_requests(), make_sampling())
-
-
-def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_has_the_trainer() -> None:
-    """The softmax over all words, in a plain float64 loop, is what engine and trainer report; the engine's
-    log-probability under the nucleus differs.
-    """
-    model = make_model()
-    requests = make_requests(2, PROMPTS[:2])
-    groups = make_engine(model).generate(requests, make_sampling(5, top_p=0.6))
-    none = Problem("p", ""), ("", ""), (Reward(0.0, "wrong"),) * 2
-    rollouts = [Rollout(none[0], r.prompt, group, *none[1:]) for r, group in zip(requests, groups, strict=True)]
-    batch = collate(rollouts, lambda reward, group: reward, pad_token_id=0)
-    trained = make_trainer(copy.deepcopy(model), max_tokens=5).logp(batch)
-    exact, row, below = copy.deepcopy(model).double(), 0, 0
-    for request, group in zip(requests, groups, strict=True):
-        for completion in group:
-            sequence = request.prompt.tolist()
-            for t, token in enumerate(completion.tokens.tolist()):
-                scores = [math.exp(z) for z in exact(input_ids=torch.tensor([sequence])).logits[0, -1].tolist()]
-                expected = math.log(scores[token] / sum(scores))
-                assert float(batch.logp_old[row, t]) == pytest.approx(expected, abs=1e-5)
-                assert float(trained[row, t]) == pytest.approx(expected, abs=1e-5)
-                below += float(completion.logp_sampling[t]) > expected + 1e-3
-                sequence.append(token)
-            row += 1
-    assert below == batch.mask.sum()  # every word of the nucleus is likelier under what was drawn from
 
 
 class First:

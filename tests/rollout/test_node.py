@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.rollout.node import visible_gpus, worker_gpus
+from rlvr.rollout.vllm_environment import visible_gpus
 
 PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
 RANKS = """
@@ -39,21 +39,13 @@ def test_numbers_of_the_first_rank_of_a_node_and_of_all_ranks_are_exchanged(tmp_
     assert outputs == ["0 1 7 0 0 10 20", "0 2 7 1 0 10 20", "1 2 7 1 0 10 20"]
 
 
-def test_workers_use_the_gpus_after_those_of_the_ranks() -> None:
-    gpus = ["4", "5", "6", "7", "8", "9"]
-    assert worker_gpus(gpus, 0, 1, 2) == ["5", "6"]
-    assert [worker_gpus(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
-    with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
-        worker_gpus(gpus, 0, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [("4, 6", ["4", "6"]), ("GPU-ab,MIG-cd", ["GPU-ab", "MIG-cd"]), ("-1", []), ("NoDevFiles", []), ("", [])],
-)
-def test_gpus_are_named_as_they_were_made_visible(
-    visible: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_gpus_are_named_as_they_were_made_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert visible_gpus() == expected
+    for visible, expected in {
+        "4, 6": ["4", "6"],
+        "GPU-ab,MIG-cd": ["GPU-ab", "MIG-cd"],
+        "-1": [],
+        "NoDevFiles": [],
+    }.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert visible_gpus() == expected

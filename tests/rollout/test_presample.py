@@ -54,17 +54,8 @@ class Scripted:
 
 
 def knobs(**changes: Any) -> Presample:
-    defaults = {
-        "samples": 4,
-        "problems": 8,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "seed": 0,
-        "threshold": 4,
-        "drop_unsolved": False,
-        "ratio": 8.0,
-    }
-    return Presample(**{**defaults, **changes})
+    drawn = {"samples": 4, "problems": 8, "temperature": 1.0, "top_p": 1.0, "seed": 0}
+    return Presample(**{**drawn, "threshold": 4, "drop_unsolved": False, "ratio": 8.0, **changes})
 
 
 def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **changes: Any) -> Samples:

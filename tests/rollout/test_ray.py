@@ -24,7 +24,7 @@ from rlvr.rollout.ray import RayEngine, SharedSupply, own_places, remote_places
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
-from tests.rollout.test_vllm import END, PYTHON, tied
+from tests.rollout.test_vllm import PYTHON, SETTINGS, tied
 from tests.support.fake_cuda import ROOT
 
 STAND_IN = ROOT / "tests" / "support" / "vllm_stand_in"
@@ -38,19 +38,12 @@ real = [
 
 
 def start_ray(directory: Path, **knobs: object) -> RayEngine:
-    settings = {
-        "dtype": "float32",
-        "python": str(PYTHON),
-        "eager": True,
-        "max_batch_sequences": 64,
-        "max_cache_gb": 0.05,
-        "canary": None,
-        "timeout_s": 120,
-        "workers": WORKERS,
-        "device": torch.device("cpu"),
-        **knobs,
-    }
-    return RayEngine(directory, eos_token_ids=[END], pad_token_id=0, **settings)  # type: ignore[arg-type]
+    return RayEngine(directory, **{**SETTINGS, "workers": WORKERS, **knobs})  # type: ignore[arg-type]
+
+
+def pids_of(engine: RayEngine) -> list[tuple[int, int]]:
+    """Process ids of each worker's actor and of its vLLM."""
+    return [client.process.pids() for client in engine._clients]  # type: ignore[union-attr]
 
 
 def family() -> set[psutil.Process]:
@@ -128,7 +121,7 @@ def request_of_8() -> tuple[Request, Sampling]:
     return make_requests(8, [[3, 1, 4]])[0], make_sampling()
 
 
-def test_workers_share_what_may_begin() -> None:
+def test_clients_share_what_may_begin() -> None:
     """80 groups of 8: a worker with room for 512 samples gets 27 groups, for 3 workers have 640 samples."""
     shared = SharedSupply(Stock(80), workers=3)
     assert [len(shared.begin(min(512, shared.most_running), 1)) for _ in range(3)] == [27, 27, 26]
@@ -138,7 +131,7 @@ def test_workers_share_what_may_begin() -> None:
 class TestAnswers:
     pytestmark = real
 
-    def test_workers_answer_what_one_vllm_does(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+    def test_clients_answer_what_one_vllm_does(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         one, several = engines
         for sampling in (make_sampling(20), make_sampling(20, seed=6), make_sampling(20, temperature=0.0)):
             assert tokens_of(several.generate(make_requests(), sampling)) == tokens_of(
@@ -160,29 +153,30 @@ class TestAnswers:
         """Each is killed while it sends its answers."""
         _, several = engines
         requests, sampling = make_requests(400), make_sampling(100)
-        answers, first = several.generate(requests, sampling), several.pids
+        answers, first = several.generate(requests, sampling), pids_of(several)
         for share in (answers[::2], answers[1::2]):
             tokens = sum(len(completion.tokens) for group in share for completion in group)
             assert tokens * 12 > PIPE_BYTES  # so no process can have sent all its answers
         expected = tokens_of(answers)
-        for worker, victim in zip(several._workers, (first[0][0], first[1][1]), strict=True):
-            receive = worker.remote.receive
+        for client, victim in zip(several._clients, (first[0][0], first[1][1]), strict=True):
+            assert client.process is not None
+            receive = client.process.receive
 
             def receive_then_kill(timeout_s: float, receive: object = receive, victim: int = victim) -> object:
                 message = receive(timeout_s)  # type: ignore[operator]
                 os.kill(victim, signal.SIGKILL)
                 return message
 
-            monkeypatch.setattr(worker.remote, "receive", receive_then_kill)
+            monkeypatch.setattr(client.process, "receive", receive_then_kill)
         assert tokens_of(several.generate(requests, sampling)) == expected
-        assert not {pid for pair in first for pid in pair} & {pid for pair in several.pids for pid in pair}
+        assert not {pid for pair in first for pid in pair} & {pid for pair in pids_of(several) for pid in pair}
 
-    def test_weights_are_broadcast_to_all_workers_and_a_worker_lost_meanwhile_is_replaced(
+    def test_weights_are_broadcast_to_all_clients_and_a_worker_lost_meanwhile_is_replaced(
         self, engines: tuple[VllmEngine, RayEngine], caplog: pytest.LogCaptureFixture
     ) -> None:
         """Workers of this node take part as those of others do."""
         _, several = engines
-        several._broadcast = Broadcast(several._workers, processes=1, device=torch.device("cpu"), dtype=torch.float32)
+        several._broadcast = Broadcast(several._clients, processes=1, device=torch.device("cpu"), dtype=torch.float32)
         caplog.set_level(logging.INFO, "rlvr.rollout.ray_broadcast")
 
         def sync(seed: int, victim: int = 0) -> list[str]:
@@ -206,8 +200,8 @@ class TestAnswers:
 
         formed = "weights are broadcast to 2 processes of vLLM by gloo"
         failed = "weights go to workers of Ray through main memory"
-        first = several.pids
-        assert [sync(4), sync(5), several.pids] == [[formed], [], first]
+        first = pids_of(several)
+        assert [sync(4), sync(5), pids_of(several)] == [[formed], [], first]
         assert sync(6, victim=first[0][1]) == [failed]
         assert [sync(7), sync(8)] == [[formed], []]
         with pytest.raises(FloatingPointError):  # during a transfer: the waiting workers are restarted
@@ -238,13 +232,13 @@ class TestAnswers:
         from rlvr.rollout import ray_cluster  # not before the engine has imported Ray
 
         _, several = engines
-        first, second = several._workers
-        monkeypatch.setattr(second, "_python", "/usr/bin/false")
-        os.kill(second.remote.pids()[1], signal.SIGKILL)
+        first, second = several._clients
+        monkeypatch.setattr(second, "python", "/usr/bin/false")
+        os.kill(second.process.pids()[1], signal.SIGKILL)
         with pytest.raises(EngineLost, match="did not start"):
             several.generate(make_requests(), make_sampling(20))
         monkeypatch.setattr(ray_cluster, "_alive", dict)  # no node is
-        os.kill(first.remote.pids()[1], signal.SIGKILL)
+        os.kill(first.process.pids()[1], signal.SIGKILL)
         with pytest.raises(EngineLost, match="the node of worker 0 is lost"):
             first.generate(make_requests(), make_sampling(20))
 
@@ -289,7 +283,7 @@ def test_a_worker_on_several_gpus_has_them_from_ray_until_its_node_is_lost(
         engine.sync(tied(1).named_parameters())
         (group,) = engine.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))
         assert len(group) == 2
-        [(_, vllm)] = engine.pids
+        [(_, vllm)] = pids_of(engine)
         assert set(psutil.Process(vllm).environ()["CUDA_VISIBLE_DEVICES"].split(",")) == {"5", "6"}
         assert json.loads(psutil.Process(vllm).cmdline()[-1])["sleeps"] is False
         os.kill(vllm, signal.SIGKILL)  # it is replaced
@@ -297,7 +291,7 @@ def test_a_worker_on_several_gpus_has_them_from_ray_until_its_node_is_lost(
         from rlvr.rollout import ray_cluster  # not before the engine has imported Ray
 
         monkeypatch.setattr(ray_cluster, "_alive", dict)  # no node is
-        os.kill(engine.pids[0][1], signal.SIGKILL)
+        os.kill(pids_of(engine)[0][1], signal.SIGKILL)
         with pytest.raises(EngineLost, match="the node of worker 0 is lost"):
             engine.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))
     finally:

@@ -11,27 +11,13 @@ from rlvr.rollout.request_checks import check_requests, check_synced
 PROMPTS = [Request(np.arange(length), num_samples=2, key=length) for length in (2, 3)]
 
 
-def test_the_length_of_the_longest_prompt_is_returned() -> None:
-    assert check_requests(PROMPTS, Sampling(4, 0, 0)) == 3
+def test_the_length_of_the_longest_prompt_is_returned_and_settings_out_of_range_are_named() -> None:
     assert check_requests([], Sampling(4, 0, 0)) == 1
-
-
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (1.0, 0.01)])
-def test_settings_at_the_end_of_their_range_are_accepted(temperature: float, top_p: float) -> None:
-    assert check_requests(PROMPTS, Sampling(1, 0, 0, temperature, top_p)) == 3
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(0, 0, 0), Sampling(4, 0, 0, -0.1), Sampling(4, 0, 0, 1, 0), Sampling(4, 0, 0, 1, 1.1)],
-    ids=repr,
-)
-def test_settings_out_of_range_are_named(sampling: Sampling) -> None:
-    with pytest.raises(ValueError, match="out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1"):
-        check_requests(PROMPTS, sampling)
-
-
-def test_an_empty_prompt_is_rejected() -> None:
+    for temperature, top_p in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.01)):  # at the end of their range, too
+        assert check_requests(PROMPTS, Sampling(1, 0, 0, temperature, top_p)) == 3
+    for sampling in (Sampling(0, 0, 0), Sampling(4, 0, 0, -0.1), Sampling(4, 0, 0, 1, 0), Sampling(4, 0, 0, 1, 1.1)):
+        with pytest.raises(ValueError, match="out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1"):
+            check_requests(PROMPTS, sampling)
     with pytest.raises(ValueError, match="A prompt has no token"):
         check_requests([*PROMPTS, Request(np.arange(0), num_samples=2, key=0)], Sampling(4, 0, 0))
 

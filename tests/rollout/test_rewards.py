@@ -36,63 +36,50 @@ class Returning(ScriptedTask):
         return self.judge(answers)
 
 
-class Undeclared(ScriptedTask):
-    """Half a reward for every answer, from a task without `graded`."""
-
-    def __init__(self) -> None:
-        super().__init__(["++"])
-
-    def reward(self, answers: Answers) -> list[Reward]:
-        return [Reward(0.5, "wrong") for _ in answers]
-
-
 def always(reward: Any) -> Callable[[Answers], Any]:
     return lambda answers: [reward for _ in answers]
 
 
-@pytest.mark.parametrize(
-    ("judge", "problem"),
-    [
+def test_an_invalid_reward_is_a_users_error_that_names_the_task() -> None:
+    right = Reward(1.0, "correct")
+    rows: list[tuple[Callable[[Answers], Any], str]] = [
         (always(Reward(math.nan, "wrong")), r"Reward\(value=nan.*finite number"),
         (always(Reward(math.inf, "correct")), "finite number"),
         (always(Reward("1", "correct")), "finite number"),  # pyright: ignore[reportArgumentType]
         (always(1.0), "judged an answer to problem train/0 with 1.0. Return rlvr.records.Reward"),
-        (lambda answers: [Reward(1.0, "correct") for _ in answers][1:], "returned 5 rewards for 6 answers"),
-        (lambda answers: [Reward(1.0, "correct") for _ in answers] * 2, "returned 12 rewards for 6 answers"),
+        (lambda answers: [right] * (len(answers) - 1), "returned 5 rewards for 6 answers"),
+        (lambda answers: [right] * 2 * len(answers), "returned 12 rewards for 6 answers"),
         (lambda _: None, "returned None. Return a list of Reward"),
         (always(Reward(0.5, "wrong")), "0 or 1 unless the task says `graded = True`"),
         (always(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
-    ],
-)
-def test_an_invalid_reward_is_a_users_error_that_names_the_task(judge: Callable[[Answers], Any], problem: str) -> None:
-    task = Returning(judge)
-    with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
-        sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, RolloutCost())
-    assert cause_of(caught.value) is Cause.USER_ERROR
+    ]
+    for judge, problem in rows:
+        task = Returning(judge)
+        with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
+            sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, RolloutCost())
+        assert cause_of(caught.value) is Cause.USER_ERROR
 
 
 def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
-    task = Undeclared()
+    task = Returning(always(Reward(0.5, "wrong")))
+    del task.graded
     with pytest.raises(ValueError, match="graded = True"):
         sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
 
 
-@pytest.mark.parametrize(
-    ("reward", "graded"),
-    [
+def test_a_valid_reward_is_accepted() -> None:
+    for reward, graded in (
         (Reward(0.5, "wrong"), True),
         (Reward(-2.0, "wrong"), True),
         (Reward(np.float32(0.25), "wrong"), True),  # pyright: ignore[reportArgumentType]
         (Reward(1, "correct"), False),
         (Reward(np.True_, "correct"), False),  # pyright: ignore[reportArgumentType]
         (Reward(0.3, "error"), False),  # has no reward
-    ],
-)
-def test_a_valid_reward_is_accepted(reward: Reward, graded: bool) -> None:
-    task = Returning(always(reward), graded=graded)
-    (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
-    assert group.rewards == (reward, reward)
-    assert type(group.rewards[0].value) is float
+    ):
+        task = Returning(always(reward), graded=graded)
+        (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
+        assert group.rewards == (reward, reward)
+        assert type(group.rewards[0].value) is float
 
 
 def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:

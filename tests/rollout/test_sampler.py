@@ -26,46 +26,28 @@ def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> N
     assert metrics["reward/solved_fraction"] == 1.0
 
 
-def test_ranks_share_the_problems_and_all_see_all_groups_in_order() -> None:
+@pytest.mark.parametrize("ranks_per_engine", [1, 2])
+def test_engines_share_the_problems_and_all_ranks_see_all_groups_in_order(ranks_per_engine: int) -> None:
+    """Two engines take the problems in turn; of two ranks that share one, the first samples for both."""
     task = ScriptedTask(["+-"])
     problems = [task.problem("train", i) for i in range(5)]
     whole = sampler(task)(problems, 2, SAMPLING, RolloutCost())
-    parts = [whole[0::2], whole[1::2]]  # what ranks 0 and 1 of two generate
-
-    for rank in range(2):
+    nothing = [list[Rollout]()] * (ranks_per_engine - 1)
+    parts = [whole[0::2], *nothing, whole[1::2], *nothing]
+    world = len(parts)
+    for rank in range(world):
 
         def gather(mine: list[Rollout], rank: int = rank) -> list[list[Rollout]]:
             assert [g.problem.id for g in mine] == [g.problem.id for g in parts[rank]]
             return parts
 
-        joined = sampler(task, rank=rank, world=2, gather=gather)(problems, 2, SAMPLING, RolloutCost())
-        assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
-
-
-def test_the_first_of_the_ranks_that_share_an_engine_samples_for_them() -> None:
-    """Four ranks with two engines: ranks 0 and 2 take the problems in turn, and all four see all groups."""
-    task = ScriptedTask(["+-"])
-    problems = [task.problem("train", i) for i in range(5)]
-    whole = sampler(task)(problems, 2, SAMPLING, RolloutCost())
-    parts = [whole[0::2], [], whole[1::2], []]
-
-    for rank in range(4):
-
-        def gather(mine: list[Rollout], rank: int = rank) -> list[list[Rollout]]:
-            assert [g.problem.id for g in mine] == [g.problem.id for g in parts[rank]]
-            return parts
-
-        one = sampler(task, rank=rank, world=4, gather=gather, ranks_per_engine=2)
+        one = sampler(task, rank=rank, world=world, gather=gather, ranks_per_engine=ranks_per_engine)
         joined = one(problems, 2, SAMPLING, RolloutCost())
         assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
 
 
 class Answering(ScriptedEngine):
     """Gives its groups one by one, the last first."""
-
-    canary, workers = None, 1
-
-    def sleep(self) -> None: ...
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         for row, group in reversed(list(enumerate(self.generate(requests, sampling)))):
@@ -79,17 +61,13 @@ def test_each_request_that_an_engine_answers_is_reported() -> None:
     heard, whole = list[int](), sampler(task)(problems, 2, SAMPLING, RolloutCost())
     one = replace(sampler(task), engine=Answering(), on_answer=lambda: heard.append(1))
     assert one(problems, 2, SAMPLING, RolloutCost()) == whole
-    assert len(heard) == 3
+    assert len(heard) == 3 + 1  # and before they are judged
     one.draw([(problems[0], 0, 2)], SAMPLING)
-    assert len(heard) > 3
+    assert len(heard) > 4
 
 
 class Waiting(ScriptedEngine):
     """Answers two requests, and no more until `progress` has enough."""
-
-    canary, workers = None, 1
-
-    def sleep(self) -> None: ...
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         for row, group in enumerate(self.generate(requests[:2], sampling)):

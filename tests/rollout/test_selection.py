@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import RolloutCost
-from rlvr.rollout.selection import Selection, select_groups
+from rlvr.rollout.selection import Selection, select_groups, with_training_rewards
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
@@ -24,39 +26,23 @@ def run(
     return kept, spent, stream
 
 
-def test_without_dynamic_sampling_every_group_is_kept() -> None:
-    kept, spent, stream = run(["++", "+-", "--", "+-"], "none")
-    assert [g.problem.prompt for g in kept] == ["0", "1", "2", "3"]
-    assert spent.rounds == 1
-    assert stream.position == 4
-
-
-def test_drop_keeps_the_mixed_groups() -> None:
-    kept, _, stream = run(["++", "+-", "--", "+-"], "drop")
-    assert [g.problem.prompt for g in kept] == ["1", "3"]
-    assert stream.position == 4
-
-
-def test_refill_draws_on_until_enough_groups_are_mixed() -> None:
-    kept, spent, stream = run(["++", "+-"], "refill")  # every odd problem is mixed
-    assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
-    # 4 drawn, 2 kept; then ⌈2·5/3⌉ = 4 more, capped at 4: exactly the four mixed ones among problems 0 … 7
-    assert spent.rounds == 2
-    assert stream.position == 8
-
-
-def test_refill_ends_after_its_rounds_with_what_it_has() -> None:
-    kept, spent, stream = run(["+-", "++", "++", "++", "++", "++"], "refill", rounds=3)
-    assert [g.problem.prompt for g in kept] == ["0", "6"]
-    assert (spent.rounds, stream.position, spent.share) == (3, 12, 2 / 12)
-
-
-def test_a_step_may_have_no_group() -> None:
-    kept, spent, stream = run(["++"], "refill", rounds=3)
-    assert (kept, spent.rounds, stream.position, spent.right) == ([], 3, 12, True)
-    assert spent.metrics()["reward/accuracy"] == 1
-    kept, spent, stream = run(["--"], "drop")
-    assert (kept, spent.rounds, stream.position, spent.right) == ([], 1, 4, False)
+def test_which_groups_a_step_keeps() -> None:
+    """Rows: script, dynamic sampling, problems kept, rounds, problems drawn."""
+    rows = [
+        (["++", "+-", "--", "+-"], "none", "0 1 2 3", 1, 4),
+        (["++", "+-", "--", "+-"], "drop", "1 3", 1, 4),
+        # Every odd problem is mixed: 4 drawn, 2 kept; then ⌈2·5/3⌉ = 4 more: exactly the four mixed ones of 0 … 7.
+        (["++", "+-"], "refill", "1 3 5 7", 2, 8),
+        (["+-", "++", "++", "++", "++", "++"], "refill", "0 6", 3, 12),  # after its rounds it has no more
+        (["++"], "refill", "", 3, 12),
+        (["--"], "drop", "", 1, 4),
+    ]
+    for script, dynamic, problems, rounds, position in rows:
+        kept, spent, stream = run(script, dynamic, rounds=10 if problems == "1 3 5 7" else 3)
+        assert " ".join(g.problem.prompt for g in kept) == problems, (script, dynamic)
+        assert (spent.rounds, stream.position) == (rounds, position), (script, dynamic)
+        assert spent.share == max(len(kept), 1) / position
+        assert spent.right is ("+" in "".join(script))
 
 
 def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
@@ -76,6 +62,9 @@ def test_the_greedy_filter_refills_and_may_leave_nothing() -> None:
     for dynamic, rounds in ("refill", 3), ("none", 1):
         kept, spent, stream = run(["+-"], dynamic, rounds=3, filter="greedy_fails")
         assert (kept, spent.rounds, stream.position, spent.tokens) == ([], rounds, 4 * rounds, 4 * rounds)
+        assert spent.right  # the greedy answers were
+        assert not [name for name in spent.metrics() if name.startswith(("reward/", "response/"))]
+    assert not run(["!-"], "drop", filter="greedy_fails")[1].right
 
 
 def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
@@ -120,25 +109,19 @@ def test_groups_of_graded_rewards_are_kept_where_the_rewards_differ() -> None:
     assert select_groups(sampler(alike), Stream(alike, 0), SAMPLING, Selection(2, 1, "drop", 1))[0] == []
 
 
-@pytest.mark.parametrize(
-    ("overdraw", "share", "position", "rounds"),
-    [
+def test_problems_are_drawn_by_the_share_of_groups_that_was_kept() -> None:
+    task = ScriptedTask(["++", "+-"])  # every odd problem is mixed
+    for overdraw, share, position, rounds in (
         (None, 0.5, 8, 2),  # 4, then 4
         (1.0, 0.5, 8, 1),  # 4 / ½
         (1.25, 0.5, 10, 1),  # 1.25 · 4 / ½: five are kept, and four learned from
         (1.0, 1.0, 8, 2),  # nothing is known yet: 4, of which 2 are kept; then ⌈2 · 5/3⌉
         (2.0, 0.01, 32, 1),  # eight times the groups of a step are the most
-    ],
-)
-def test_problems_are_drawn_by_the_share_of_groups_that_was_kept(
-    overdraw: float | None, share: float, position: int, rounds: int
-) -> None:
-    task = ScriptedTask(["++", "+-"])  # every odd problem is mixed
-    stream = Stream(task, seed=0)
-    selection = Selection(4, 2, "refill", 10, overdraw=overdraw)
-    kept, spent = select_groups(sampler(task), stream, SAMPLING, selection, share)
-    assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
-    assert (stream.position, spent.rounds, spent.share) == (position, rounds, 0.5)
+    ):
+        stream, selection = Stream(task, seed=0), Selection(4, 2, "refill", 10, overdraw=overdraw)
+        kept, spent = select_groups(sampler(task), stream, SAMPLING, selection, share)
+        assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
+        assert (stream.position, spent.rounds, spent.share) == (position, rounds, 0.5), (overdraw, share)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +153,52 @@ def test_a_problem_that_a_step_draws_again_has_other_samples(
     listening = replace(sampler(task, **ranks, **of_both), engine=Listening())
     select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(5, 2, "refill", 3, overdraw=overdraw))
     assert len(seen) == len(set(seen)) == 2 * groups
+
+
+# --- random and flipped rewards ---
+
+
+def groups(outcomes: list[Any], count: int = 1) -> list[Rollout]:
+    rewards = tuple(Reward(float(o == "correct"), o) for o in outcomes)
+    texts = ("",) * len(outcomes)
+    return [Rollout(Problem(f"p{i}", ""), np.zeros(1, np.int64), (), texts, rewards) for i in range(count)]
+
+
+AT = Sampling(max_tokens=1, seed=3, step=7)
+
+
+def test_random_rewards_are_right_half_of_the_time_whatever_the_answer() -> None:
+    for outcome in ("correct", "wrong"):
+        changed = with_training_rewards(groups([outcome] * 8, 2000), "random", AT)
+        share = np.mean([reward.value for group in changed for reward in group.rewards])
+        assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(16000))
+        assert all(reward.correct == (reward.value == 1) for group in changed for reward in group.rewards)
+
+
+def test_they_are_a_function_of_seed_step_problem_and_sample() -> None:
+    def values(**other: int) -> list[float]:
+        sampling = Sampling(**{"max_tokens": 1, "seed": 3, "step": 7, **other})
+        return [
+            r.value
+            for group in with_training_rewards(groups(["wrong"] * 4, 50), "random", sampling)
+            for r in group.rewards
+        ]
+
+    assert values() == values()
+    assert values() != values(step=8)
+    assert values() != values(seed=4)
+    (alone,) = with_training_rewards(groups(["wrong"] * 4, 50)[-1:], "random", AT)
+    assert [r.value for r in alone.rewards] == values()[-4:]  # they do not depend on the batch
+
+
+def test_flipped_rewards_are_one_minus_the_true_ones() -> None:
+    (changed,) = with_training_rewards(groups(["correct", "wrong", "unparsable"]), "flipped", AT)
+    assert [(r.value, r.outcome) for r in changed.rewards] == [(0, "wrong"), (1, "correct"), (1, "correct")]
+
+
+def test_a_failed_verifier_stays_failed() -> None:
+    for kind in ("random", "flipped"):
+        (changed,) = with_training_rewards(groups(["error"]), kind, AT)
+        assert changed.rewards[0].outcome == "error"
+    original = groups(["correct", "wrong"])
+    assert with_training_rewards(original, None, AT) == original

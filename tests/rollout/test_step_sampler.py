@@ -20,12 +20,12 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.checkpoints import checkpoints
-from rlvr.ledger.journal import read
 from rlvr.records import Sampling
 from rlvr.rollout.empty_steps import NothingToLearn
 from rlvr.rollout.evaluation import NOISE_STREAM
 from rlvr.rollout.step_sampler import FILE, StepGroups
 from tests.job.test_loop import make_run
+from tests.job.test_loop import recorded as metrics_of
 
 Metrics = dict[int, dict[str, float]]
 
@@ -57,9 +57,7 @@ def fail_after(run: TrainingRun, *, updates: int) -> None:
 
 
 def recorded(run: TrainingRun) -> Metrics:
-    records = read(run.dir / "metrics.jsonl").records
-    timed = ("time/", "throughput/")
-    return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
+    return metrics_of(run.dir)
 
 
 def weights(run: TrainingRun) -> dict[str, torch.Tensor]:
@@ -155,6 +153,9 @@ def test_groups_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
     restored = StepGroups.read(tmp_path, written.json_fields)
     assert (restored.step, restored.updates, restored.metrics) == (7, 12, written.metrics)
     assert len(restored.groups) == len(groups)
+    nothing = StepGroups(8, 12, [], {}, right=False)
+    nothing.write(tmp_path / "nothing")
+    assert StepGroups.read(tmp_path / "nothing", nothing.json_fields) == nothing  # and no file is written
     for read_group, group in zip(restored.groups, groups, strict=True):
         problem, expected = read_group.problem, group.problem
         assert (problem.id, problem.source, read_group.texts) == (expected.id, expected.source, group.texts)

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -20,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.child import Child
 from rlvr.rollout.connection import Connection
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.rollout.vllm_requests import AllRequests
@@ -43,23 +45,19 @@ pytestmark = [
 END = 7
 
 
+SETTINGS: dict[str, Any] = {
+    **{"device": torch.device("cpu"), "dtype": "float32", "python": str(PYTHON), "eager": True, "canary": None},
+    **{"eos_token_ids": [END], "max_batch_sequences": 64, "max_cache_gb": 0.05, "timeout_s": 120},
+}
+
+
 def tied(seed: int) -> PreTrainedModel:
     """A model with heads of 32 dimensions, the least that vLLM's attention supports on a CPU."""
     return make_model(seed, hidden_size=64, num_attention_heads=2, initializer_range=0.2)
 
 
 def start(directory: Path, **knobs: object) -> VllmEngine:
-    settings = {
-        "dtype": "float32",
-        "python": str(PYTHON),
-        "eager": True,
-        "max_batch_sequences": 64,
-        "max_cache_gb": 0.05,
-        "canary": None,
-        "timeout_s": 120,
-        **knobs,
-    }
-    return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **settings)  # type: ignore[arg-type]
+    return VllmEngine(directory, **{**SETTINGS, **knobs})  # type: ignore[arg-type]
 
 
 def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
@@ -68,20 +66,17 @@ def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
     return model
 
 
+def pid_of(engine: VllmEngine) -> int:
+    assert engine.client.process is not None
+    return engine.client.process.pid
+
+
 @pytest.mark.smoke
 def test_logp_agrees_after_each_of_twenty_syncs_of_a_tied_model(engine: VllmEngine) -> None:
     for seed in range(1, 21):
         model = synced(engine, seed)
         check_logp(model, engine, make_sampling(temperature=0.7 if seed % 2 else 1.0), 1e-4)
     assert engine.version == 20
-
-
-def test_tokens_do_not_depend_on_batch_order_or_size(engine: VllmEngine) -> None:
-    synced(engine, 3)
-    requests, sampling = make_requests(), make_sampling(20)
-    together = tokens_of(engine.generate(requests, sampling))
-    assert tokens_of(engine.generate(requests[::-1], sampling)[::-1]) == together
-    assert [tokens_of(engine.generate([request], sampling))[0] for request in requests] == together
 
 
 def test_noise_follows_seed_step_request_and_sample(engine: VllmEngine) -> None:
@@ -149,10 +144,9 @@ def test_a_process_that_is_killed_or_hangs_while_it_answers_is_replaced(
 ) -> None:
     model = synced(engine, 5)
     sampling: Sampling = make_sampling(40)
-    expected, first = tokens_of(engine.generate(make_requests(16), sampling)), engine.pid
-    child = engine._child
-    assert child is not None
-    assert first is not None
+    expected, first = tokens_of(engine.generate(make_requests(16), sampling)), pid_of(engine)
+    child = engine.client.process
+    assert isinstance(child, Child)
     fcntl.fcntl(child._stdout, fcntl.F_SETPIPE_SZ, 4096)  # less than all answers: the process cannot have sent them all
     receive = child.receive
 
@@ -162,9 +156,9 @@ def test_a_process_that_is_killed_or_hangs_while_it_answers_is_replaced(
         return message
 
     monkeypatch.setattr(child, "receive", receive_then_kill)
-    monkeypatch.setattr(engine, "timeout_s", 10.0)
+    monkeypatch.setattr(engine.client, "timeout_s", 10.0)
     assert tokens_of(engine.generate(make_requests(16), sampling)) == expected
-    assert engine.pid != first
+    assert pid_of(engine) != first
     check_logp(model, engine, sampling, 1e-4)
 
 
@@ -175,13 +169,11 @@ def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_p
     model = synced(engine, 6)
     both.sync(model.named_parameters())
     check_logp(model, both, make_sampling(), 1e-4)
-    expected, first = tokens_of(engine.generate(make_requests(), make_sampling())), both.pid
+    expected, first = tokens_of(engine.generate(make_requests(), make_sampling())), pid_of(both)
     assert tokens_of(both.generate(make_requests(), make_sampling())) == expected
     _, taken = check_until(both, [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)], make_sampling(60))
     assert 0 in taken
     assert len(taken) < 100
-
-    assert first is not None
     workers = [child for child in psutil.Process(first).children(recursive=True) if "VLLM" in child.name()]
     assert len(workers) == 2
     assert {socket.laddr.ip for worker in workers for socket in worker.net_connections()} == {"127.0.0.1"}
@@ -215,9 +207,9 @@ def test_a_request_sent_during_a_broadcast_may_begin_with_the_older_weights(engi
 
     def begun(connection: Connection) -> None:
         connection.version += 1  # as before a broadcast, which the process then receives
-        engine._sample(connection, supply, {})
+        engine.client._sample(connection, supply, {})
 
-    engine._with_process(begun)
+    engine.client._with_process(begun)
     assert len(supply.sampled) == len(make_requests())
 
 
@@ -310,8 +302,7 @@ def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_strea
             assert row not in taken
             taken[row] = samples
             if len(taken) == 1:
-                assert engine.pid is not None
-                os.kill(engine.pid, signal.SIGKILL)
+                os.kill(pid_of(engine), signal.SIGKILL)
                 engine.sync(newer.named_parameters())
 
     engine.generate_stream(KillingAtFirst(requests, make_sampling(60)))

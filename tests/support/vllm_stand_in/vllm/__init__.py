@@ -142,8 +142,7 @@ class LLM:
         self.log("wake", *tags)
 
     def collective_rpc(self, method: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
-        """A method name for one process, a function for several."""
-        assert callable(method) == (self.processes > 1)
+        """Call a method of the worker by its name, or a function of the worker."""
         if callable(method):
             method(self, *args)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlvr.rollout.vllm import advice
+from rlvr.rollout.vllm_client import advice
 
 TAKEN = (
     "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization "
