@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rlvr.job.loop import TrainingRun
 from rlvr.objective.batch import EXPLORE, Batch, Loss, Policy, Terms, whole_groups
-from rlvr.trainer import distributed
+from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.fsdp import Trainer
 
@@ -66,7 +66,7 @@ def start(config: DictConfig, policy: Path | None, store: Path) -> TrainingRun:
     """
     run = TrainingRun(config, store, None, None)
     if policy is not None:
-        if fault := run.trainer.fault_of(policy):
+        if fault := checkpoint.fault_of(policy):
             raise ValueError(f"policy={policy} is damaged: {fault}. Pass another checkpoint of the run.")
         run.trainer.load(policy)
     return run

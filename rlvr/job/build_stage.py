@@ -13,13 +13,13 @@ import signal
 import sys
 from pathlib import Path
 
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from rlvr.config import schema, targets
 from rlvr.config.checks import component_error
 from rlvr.job.cause import cause_of
 from rlvr.job.parts import Parts
+from rlvr.job.policy import base_policy
 from rlvr.ledger import layout
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import presampling_engine
@@ -35,19 +35,12 @@ def build(run_dir: Path, stage_id: str) -> None:
     config = OmegaConf.create(plain)
     config.rollout.engine = presampling_engine(plain["rollout"]["engine"])
     store = layout.stages_beside(run_dir)
-    if is_one_of_several_ranks() or _base(config, store).name != stage_id:
+    is_one_of_several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if is_one_of_several_ranks or base_policy(config, store).name != stage_id:
         with contextlib.closing(Parts(config, store)) as parts:
             parts.samples()
     if not (store / stage_id).is_dir():
         raise ValueError(f"run {run_dir.name} does not start from stage {stage_id}: was the code changed meanwhile?")
-
-
-def is_one_of_several_ranks() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def _base(config: DictConfig, store: Path) -> Path:
-    return instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
 
 
 def main() -> None:

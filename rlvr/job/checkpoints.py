@@ -20,7 +20,7 @@ from rlvr.ledger.digests import set_aside
 from rlvr.ledger.files import remove
 from rlvr.metrics import accuracy
 from rlvr.rollout.step_sampler import StepGroups
-from rlvr.trainer import distributed
+from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
 
 SPARE = 1.2  # the next step is expected to take at most this many times the longest one so far
@@ -54,10 +54,8 @@ class Checkpoints:
         return urgent or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
 
     def _urgent(self) -> bool:
-        """Whether the time since the last save, or the time left in the allocation, calls for a save, by this rank's
-        clock. After SLURM's warning a run saves at the end of its step, but a step may take longer than the warning.
-        """
-        now, minutes, stepped_at = time.monotonic(), self.config.get("minutes"), self._stepped_at
+        """Whether the time since the last save, or that left in the allocation, calls for a save, by our own clock."""
+        now, minutes, stepped_at = time.monotonic(), self.config.minutes, self._stepped_at
         self._stepped_at = now
         if stepped_at is not None:
             self._longest_s = max(self._longest_s, now - stepped_at)
@@ -87,7 +85,7 @@ class Checkpoints:
         if distributed.of_first_rank(path.exists()):
             if step != self._unevaluated or score is None:
                 return
-            if self.trainer.place.rank == 0:
+            if distributed.rank() == 0:
                 remove(path)  # it lacks its score
             distributed.barrier()
         self.best = self.best if score is None else score
@@ -116,13 +114,12 @@ class Checkpoints:
         extra = self.trainer.load(newest)
         self._stepped_at = time.monotonic()
         self.best = extra["best"]
-        self._unevaluated = None if extra.get("unevaluated") is None else extra["step"]
+        self._unevaluated = None if extra["unevaluated"] is None else extra["step"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", newest.name)
         return extra
 
     def _newest_intact(self, recorded: int | None) -> Path | None:
-        place = self.trainer.place
         listed = [(path.name, is_unevaluated(path)) for path in checkpoints(self.directory)]
         for name, unevaluated in reversed(distributed.of_first_rank(listed)):
             path = self.directory / name
@@ -130,10 +127,10 @@ class Checkpoints:
             if recorded is not None and step is not None and step - unevaluated > recorded:
                 log.warning("%s is not used: steps after %d are not in the journal. They are repeated", path, recorded)
                 continue
-            fault = self.trainer.fault_of(path)
+            fault = checkpoint.fault_of(path)
             if not fault:
                 return path
-            if place.rank == 0:
+            if distributed.rank() == 0:
                 aside = set_aside(path)
                 log.error("checkpoint %s is damaged: %s. It is kept as %s", path.name, fault, aside)
             distributed.barrier()
@@ -146,6 +143,5 @@ class Checkpoints:
         return score if score is not None and score > best else None
 
     def _drop(self, written: Path) -> None:
-        """Remove the checkpoints that are neither among the newest nor the best."""
         for old in superseded(self.directory, self.config.keep, until=written):
             remove(old)

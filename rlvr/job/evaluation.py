@@ -87,7 +87,7 @@ class Evaluation:
         began = time.perf_counter()
         of_first_rank = distributed.gather(self._missing())[0]  # all ranks use the first rank's list
         chunks = [[Wanted(*fields) for fields in chunk] for chunk in of_first_rank]
-        sampler, rank = self.parts.sampler, self.parts.place.rank
+        sampler = self.parts.sampler
         of_rank, engines = sampler.share(chunks), sampler.engines
         rounds = math.ceil(len(chunks) / engines)
         for index in range(rounds):
@@ -98,14 +98,14 @@ class Evaluation:
             self._heartbeat(index + 1, rounds)
             log.info("drew %d of %d chunks", min((index + 1) * engines, len(chunks)), len(chunks))
         distributed.barrier()  # now all chunks of all ranks are written
-        if rank == 0:
+        if distributed.rank() == 0:
             self._finish(time.perf_counter() - began)
         distributed.barrier()
         return Cause.OK
 
     def _missing(self) -> list[list[tuple[int, int, int]]]:
         """The missing chunks, as the fields of their `Wanted`, for JSON; empty on all ranks but the first."""
-        if self.parts.place.rank:
+        if distributed.rank():
             return []
         chunks = self.samples.missing(self.keys, self.config.evaluation.samples)
         return [[astuple(wanted) for wanted in chunk] for chunk in chunks]
@@ -134,7 +134,6 @@ class Evaluation:
     # --- the record
 
     def _finish(self, seconds: float) -> None:
-        """Write all samples, in order, into the run's own file, and their metrics into its journal."""
         options = self.config.evaluation
         if self.attempt is not None and not self.attempt.holds_lease():
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")

@@ -19,8 +19,7 @@ SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # beside evaluation
 def logging_to(path: Path) -> Iterator[IO[str]]:
     """Context in which log records, prints and warnings go to the attempt's own file.
 
-    On SIGQUIT the stacks of all threads are written there too, by C code. The supervisor sends SIGQUIT to a run that
-    hangs.
+    On SIGQUIT, which the supervisor sends to a run that hangs, the stacks of all threads are written there too.
     """
     with path.open("a", buffering=1, encoding="utf-8") as file:
         handler = logging.StreamHandler(file)

@@ -38,9 +38,8 @@ from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepSampler
 from rlvr.rollout.stream import Stream
 from rlvr.trainer import distributed
-from rlvr.trainer.collate import collate, known_answers
+from rlvr.trainer.collate import collate, known_answers, penalised, without_cut
 from rlvr.trainer.diverged import check_limits
-from rlvr.trainer.overlong import penalised, without_cut
 
 log = logging.getLogger("rlvr")
 
@@ -60,7 +59,7 @@ class TrainingRun:
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         self.place, self.task = parts.place, parts.task
         self.advantage = instantiate(config.advantage)
-        self.importance_level: mismatch.Level = config.rollout.get("importance_level") or "token"
+        self.importance_level: mismatch.Level = config.rollout.importance_level or "token"
         self.trainer = parts.trainer()
         self.checkpoints = Checkpoints(self.trainer, layout.checkpoints(run_dir), config.checkpoint, steps=config.steps)
         self.mixture = self._mixture()
@@ -73,10 +72,9 @@ class TrainingRun:
         self.validation = [] if limit is None else held_out_problems(self.task, limit, "validation")
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
         self.step_sampler = self._step_sampler()
-        self.empty_steps = EmptySteps(Selection.of(config.rollout), warns=self.place.rank == 0)
+        self.empty_steps = EmptySteps(Selection.of(config.rollout), warns=distributed.rank() == 0)
 
     def _step_sampler(self) -> StepSampler | InFlightSampler:
-        """The sampler that rollout.ahead selects."""
         sampler, ahead = self.parts.sampler, self.config.rollout.ahead
         if ahead == 1:  # a thread samples, and collectives of two threads must not mix; in flight, the main one gathers
             sampler = replace(sampler, gather=functools.partial(gather_rollouts, group=distributed.another_group()))
@@ -145,7 +143,7 @@ class TrainingRun:
             self.handover.sleep()
         if step <= self.config.keep_rollouts:
             self._check_lease()
-            if self.place.rank == 0 and groups:
+            if distributed.rank() == 0 and groups:
                 write_rollouts(groups, layout.rollouts(self.dir, step))
         learned = self._learn(groups, step) if groups else self.trainer.learn_nothing()
         self.step_sampler.learned(step)
@@ -210,7 +208,7 @@ class TrainingRun:
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()
-        if self.place.rank == 0 and not self._is_measured(step, layout.evaluation(self.dir, step)):
+        if distributed.rank() == 0 and not self._is_measured(step, layout.evaluation(self.dir, step)):
             write_samples(groups, self.dir, step=step)
         return metrics
 
@@ -218,7 +216,7 @@ class TrainingRun:
         self._check_lease()
         (prompt,) = self.parts.sampler.encode(self.problems[:1])
         policy = exact_policy(task, self.parts.tokenizer, prompt, self.trainer, self.advantage)
-        if self.place.rank == 0 and not self._is_measured(step, layout.policy(self.dir, step)):
+        if distributed.rank() == 0 and not self._is_measured(step, layout.policy(self.dir, step)):
             write_policy(policy, self.dir, step=step)
         return {"evaluation/bandit/expected_reward": float(policy["probability"] @ policy["reward"])}
 
@@ -242,9 +240,7 @@ class TrainingRun:
             self.attempt.heartbeat(step, self.config.steps, phase, score)
 
     def _check_lease(self) -> None:
-        """Called before each write that lasts: an attempt that was declared lost must not write once a newer one has
-        begun.
-        """
+        """Called before each write that lasts: an attempt declared lost must not write once a newer one has begun."""
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 
@@ -262,9 +258,9 @@ class TrainingRun:
         if extra is None:
             return 0, None
         self.stream.position = extra["position"]
-        self.step_sampler.share = extra.get("share", 1.0)
+        self.step_sampler.share = extra["share"]
         self.step_sampler.restore(extra["ahead"])
-        return extra["step"], extra.get("unevaluated")
+        return extra["step"], extra["unevaluated"]
 
     def close(self) -> None:
         try:

@@ -118,8 +118,7 @@ class Mixture:
 def mix(explore: Batch, rehearse: Batch) -> Batch:
     """One batch of both, of kind EXPLORE and REHEARSE; the rehearsed groups are spread evenly among the explored ones.
 
-    Mini-batches are runs of groups, so that each gets its share of both kinds. A field that only one of the two batches
-    has is 0 in the rows of the other.
+    So each mini-batch gets its share of both kinds. A field that only one of the batches has is 0 in rows of the other.
     """
     P, R = explore.num_groups, rehearse.num_groups
     rehearsed = (torch.arange(R) * 2 + 1) * (P + R) // (2 * R)  # new numbers of the rehearsed groups
@@ -138,9 +137,7 @@ def mix(explore: Batch, rehearse: Batch) -> Batch:
 
 
 def _joined(name: str, explore: Batch, rehearse: Batch) -> Tensor | None:
-    """A field of both batches, the explored rows first, padded to one width: prompts on the left, responses on the
-    right. None if neither batch has the field.
-    """
+    """A field of both batches, explored rows first, padded to one width: prompts at the left. None: neither has it."""
     first: Tensor | None = getattr(explore, name)
     second: Tensor | None = getattr(rehearse, name)
     template = first if first is not None else second

@@ -19,10 +19,11 @@ from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.schema import as_dict
 from rlvr.job.policy import evaluated
 from rlvr.ledger import digests, rollouts
+from rlvr.ledger.stages import presample_settings
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Rollout, Task, TaughtTask
-from rlvr.rollout.presample import Samples, samples_of_run
+from rlvr.rollout.presample import Presample, Samples
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer import distributed
 from rlvr.trainer.collate import decode, encode
@@ -67,8 +68,7 @@ def _room_for_cache(config: DictConfig, device: torch.device, base: Path) -> dic
 def _free_on_gpus(device: torch.device) -> int:
     """Bytes that are free on this rank's GPU, or on another rank's if there are fewer: vLLM may lie on several.
 
-    The run has nothing on its GPUs yet. Where much is in use, processes of an earlier attempt may still be ending:
-    these are waited for.
+    The run has nothing on its GPUs yet. Where much is in use, an earlier attempt may still be ending: it is waited for.
     """
     began = time.monotonic()
     while True:
@@ -104,7 +104,7 @@ class Parts:
         self.devices = world + gpus_of_workers(config.rollout.engine)
         shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes
         max_tokens = config.rollout.max_tokens or self.task.max_tokens
-        self.place = Place(device, rank, world, pad, max_tokens, shard_over)
+        self.place = Place(device, pad, max_tokens, shard_over)
         # The task's own end word is part of the answer; a model's end-of-turn token is not.
         end_word = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
         silent = [token for token in ends if token != end_word]
@@ -157,16 +157,18 @@ class Parts:
     def trainer(self) -> Trainer:
         """A trainer that starts from the base policy."""
         # With several ranks each reads its part of the weights only: none holds the whole model beside the engine's.
-        several = self.place.world > 1
-        model = load_for_shards(self.base) if several else load_model(self.base, dtype=torch.float32)
+        model = load_for_shards(self.base) if distributed.world() > 1 else load_model(self.base, dtype=torch.float32)
         knobs: Knobs = instantiate(self.config.trainer, _convert_="all")
         return Trainer(model, instantiate(self.config.loss), self.place, knobs)
 
     def samples(self) -> Samples | None:
         """The base policy's own answers, if the loss selects `presample`. The engine must still hold its weights."""
-        samples = samples_of_run(self.config, self.sampler, self.base, self.store, max_tokens=self.place.max_tokens)
-        if samples is not None:
-            self.stages.append(samples.stage_id)
+        if self.config.get("presample") is None:
+            return None
+        knobs: Presample = instantiate(self.config.presample, _convert_="all")
+        settings, max_tokens = presample_settings(as_dict(self.config)), self.place.max_tokens
+        samples = knobs.open(self.sampler, self.store, base=self.base, max_tokens=max_tokens, settings=settings)
+        self.stages.append(samples.stage_id)
         return samples
 
     def close(self) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema, targets
-from rlvr.ledger import inputs, layout
+from rlvr.ledger import digests, inputs, layout
 from rlvr.ledger.policies import digest_of
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import policy_identity, stage
@@ -41,12 +42,13 @@ def base_of(checkpoint: Path) -> Path:
     if changed := inputs.changed(run_dir, {"task": {}, "model": plain["model"]}):
         raise ValueError(f"{changed}: its content is not what run {run_dir.name} began with. Put it back.")
     targets.make_importable(read_info(run_dir).import_paths, plain)
-    config = OmegaConf.create(plain)
-    task = instantiate(config.task, _convert_="all")
-    try:
-        return instantiate(config.model, task, layout.stages_beside(run_dir), _convert_="all")
-    finally:
-        task.close()
+    return base_policy(OmegaConf.create(plain), layout.stages_beside(run_dir))
+
+
+def base_policy(config: DictConfig, store: Path) -> Path:
+    """The directory of a run's base policy; built if it is a stage that is missing."""
+    with contextlib.closing(instantiate(config.task, _convert_="all")) as task:
+        return instantiate(config.model, task, store, _convert_="all")
 
 
 def evaluated(policy: Mapping[str, Any], store: Path, *, dtype: str) -> Path:
@@ -61,7 +63,7 @@ def evaluated(policy: Mapping[str, Any], store: Path, *, dtype: str) -> Path:
         return path
 
     def build(directory: Path) -> Mapping[str, Any]:
-        if fault := checkpoints.fault_of(path):
+        if fault := digests.fault_of(path):
             raise ValueError(f"{path} cannot be used: {fault}. Evaluate another checkpoint of the run.")
         checkpoints.write_policy(directory, path, base_of(path), dtype=parse_dtype(dtype))
         return {"checkpoint": str(path)}

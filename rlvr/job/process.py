@@ -62,7 +62,6 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
-    """Train or evaluate. attempt: None except on the first rank."""
     plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
     targets.make_importable(paths, plain)
     with contextlib.ExitStack() as stack:

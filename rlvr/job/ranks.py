@@ -73,7 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _rendezvous(nodes: int, meet: str, directory: Path) -> dict[str, str]:
-    """Environment variables by which ranks find one another."""
     if nodes == 1:
         return {STORE: str(directory / "store")}
     host, _, port = meet.rpartition(":")
@@ -130,9 +129,7 @@ def _serve_ray(ray: RayNode | None) -> int:
 
 
 class Ranks:
-    """Processes that end together: SIGTERM and SIGINT are passed on to each of them as SIGTERM, and if one fails, the
-    others are ended.
-    """
+    """Processes that end together: each gets SIGTERM for our SIGTERM or SIGINT, and if one fails, all are ended."""
 
     def __init__(self, words: Sequence[str], count: int, node: int, nodes: int, environment: Mapping[str, str]) -> None:
         """words: arguments of Python. environment: variables for all ranks, beside those of this process."""
@@ -173,13 +170,10 @@ class Ranks:
             grace_s = SAVED_S if process.returncode in SAVED else failed_s
             if grace_s < patience_s:
                 patience_s = grace_s
-                self._kill_after(patience_s)
+                timer = threading.Timer(patience_s, self._send, [signal.SIGKILL])
+                timer.daemon = True
+                timer.start()
         return first
-
-    def _kill_after(self, patience_s: float) -> None:
-        timer = threading.Timer(patience_s, self._send, [signal.SIGKILL])
-        timer.daemon = True
-        timer.start()
 
     def _on_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True

@@ -41,12 +41,10 @@ from transformers import (  # noqa: E402 - after the answer above
 from transformers.integrations.sdpa_attention import sdpa_attention_forward, use_gqa_in_sdpa  # noqa: E402
 from transformers.masking_utils import sdpa_mask  # noqa: E402
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast  # noqa: E402
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 from transformers.utils import GENERATION_CONFIG_NAME  # noqa: E402
 from transformers.utils.logging import disable_progress_bar  # noqa: E402
 
 __all__ = [
-    "ALL_ATTENTION_FUNCTIONS",
     "GENERATION_CONFIG_NAME",
     "AttentionInterface",
     "AttentionMaskInterface",

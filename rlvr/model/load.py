@@ -88,9 +88,7 @@ def skeleton(directory: Path) -> PreTrainedModel:
 
 
 def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
-    """A model of the same architecture and widths with few layers, few words and random weights: it performs the same
-    operations as the large one, and shows at little cost whether a property of these can be relied on.
-    """
+    """A model of the same architecture and widths with few layers and words: a trial of what the large one can do."""
     small = copy.deepcopy(config)
     text_config = small.get_text_config()
     for name, limit in (("num_hidden_layers", FEW_LAYERS), ("vocab_size", FEW_WORDS)):
@@ -107,9 +105,7 @@ def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
 
 @contextlib.contextmanager
 def _weightless() -> Iterator[None]:
-    """Modules built inside hold parameters on the meta device, without data. Buffers are built as usual: no file
-    contains them.
-    """
+    """Context in which modules get parameters without data (meta device), but buffers, which are in no file."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

@@ -140,9 +140,7 @@ class Pretraining:
         return sum(loss for loss, _ in sums) / sum(num_tokens for _, num_tokens in sums)
 
     def _summed_loss(self, tokens: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        """Summed loss, nats. tokens, mask: [b, L]; mask marks the tokens to predict. Padded on the right: causality
-        hides it.
-        """
+        """Summed loss, nats, of the tokens in `mask`. tokens, mask: [b, L], padded on the right: causality hides it."""
         hidden = self.model.get_decoder()(input_ids=tokens, position_ids=position, use_cache=False).last_hidden_state
         head = self.model.get_output_embeddings()
         assert head is not None

@@ -19,9 +19,8 @@ TABLE_DEMONSTRATIONS = 4096  # number read to find which words may follow which
 def table(task: TaughtTask, store: Path) -> Path:
     """The tabular policy, uniform over the words that the task's demonstrations show after each word.
 
-    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word
-    answers may list all of them as `answers`, if there are too many to be shown after each prompt: they are then
-    allowed after every prompt.
+    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word answers
+    may list all of them as `answers`: they are then allowed after every prompt.
     """
 
     def build(directory: Path) -> dict[str, Any]:

@@ -88,9 +88,7 @@ class TablePolicy(TablePreTrained):
 
     @torch.no_grad()
     def allow(self, following: dict[int, Sequence[int]]) -> None:
-        """Make the policy uniform over `following[token]` after each of these tokens; all other words become impossible
-        there.
-        """
+        """Make the policy uniform over `following[token]` after these tokens; other words become impossible."""
         for token, words in following.items():
             self.model.table.weight[token] = IMPOSSIBLE
             self.model.table.weight[token, torch.as_tensor(list(words))] = 0.0

@@ -66,9 +66,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that the tokenizer itself puts before a text, as the model saw them in training: the begin token of
-    Llama and Gemma. Empty for models without one.
-    """
+    """The tokens that the tokenizer itself puts before a text: the begin token of Llama and Gemma, mostly none."""
     begin: Any = tokenizer.bos_token_id
     return [begin] if begin is not None and tokenizer("")["input_ids"][:1] == [begin] else []
 

@@ -83,36 +83,14 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, sc
         key, value = rows(key, packed.key), rows(value, packed.key)
     grouped = query.shape[1] != key.shape[1]
     ends, longest = (packed.query_ends, packed.key_ends), (packed.longest_query, packed.longest_key)
-    if query.is_cuda:  # (-1, 0): every key up to the query's own
-        result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
-        assert isinstance(result, Tensor)  # a tuple only if further outputs are requested
-        return result
-    return by_sequence(query, key, value, packed, scale)
-
-
-def by_sequence(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
-    """The attention that `Varlen` describes, on any device, computed sequence by sequence.
-
-    query [N, H, D], key and value [n, K, D], already gathered → [N, H, D]
-    """
-    parts = list[Tensor]()
-    first_query = first_key = 0
-    for query_end, key_end in zip(packed.query_ends[1:].tolist(), packed.key_ends[1:].tolist(), strict=True):
-        q = query[first_query:query_end].transpose(0, 1)[None]
-        k, v = (x[first_key:key_end].transpose(0, 1)[None] for x in (key, value))
-        num_before = k.shape[2] - q.shape[2]  # keys before the first query
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(num_before)
-        grouped = q.shape[1] != k.shape[1]
-        result = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
-        parts.append(result[0].transpose(0, 1))
-        first_query, first_key = query_end, key_end
-    return torch.cat(parts)
+    # (-1, 0): every key up to the query's own
+    result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
+    assert isinstance(result, Tensor)  # a tuple only if further outputs are requested
+    return result
 
 
 def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel for sequences of any lengths can be used: on a GPU of compute capability 8.0 (Ampere) or
-    later, in half precision, with a head size that the kernel supports.
-    """
+    """Whether the kernel for sequences of any lengths can be used: half precision on an Ampere GPU or later."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not heads:

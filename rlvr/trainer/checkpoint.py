@@ -1,19 +1,16 @@
-"""Checkpoints, which are complete once they are visible and can be read by any number of ranks; and their export to
-Hugging Face directories.
-"""
+"""Checkpoints, complete once visible and readable by any number of ranks; and their export for Hugging Face."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
 from rlvr.ledger import digests
 from rlvr.ledger.files import publish, sync, temporary_path, write_json
@@ -27,8 +24,7 @@ from rlvr.trainer import distributed, lora, tensor_files
 class Writer:
     """Writes checkpoints, one at a time. Every method is called by all ranks, in the same order."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+    def __init__(self) -> None:
         self._group: dist.ProcessGroup | None = None
         self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
@@ -55,7 +51,7 @@ class Writer:
             write_json(trainer_state(directory), state)
 
         self.wait()
-        parts = tensor_files.own_parts(tensors, rank=self.rank, copy=background)
+        parts = tensor_files.own_parts(tensors, rank=distributed.rank(), copy=background)
         if not background:
             self._write(path, parts, write_other_files, when_visible)
             return
@@ -82,12 +78,12 @@ class Writer:
         when_visible: Callable[[], None],
     ) -> None:
         def write(directory: Path) -> None:
-            tensor_files.save(parts, directory, rank=self.rank)
-            if self.rank == 0:
+            tensor_files.save(parts, directory, rank=distributed.rank())
+            if distributed.rank() == 0:
                 write_other_files(directory)
 
-        _publish(path, write, rank=self.rank, world=self.world, group=self._group)
-        if self.rank == 0:
+        _publish(path, write, self._group)
+        if distributed.rank() == 0:
             when_visible()
 
 
@@ -104,9 +100,9 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
-    if fault := fault_of(source):
+    if fault := digests.fault_of(source):
         raise ValueError(f"{source} cannot be used: {fault}. Pass another checkpoint of the run.")
-    _publish(path, lambda directory: write_policy(directory, source, base, dtype=dtype), rank=0)
+    _publish(path, lambda directory: write_policy(directory, source, base, dtype=dtype))
 
 
 def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
@@ -128,78 +124,44 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
     tokenizer.save_pretrained(directory)
 
 
-def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
+def fault_of(path: Path) -> str:
     """A description of the damage to a checkpoint, the same on every rank; "" if all files are as they were written.
 
     The first rank lists the files. Raises RuntimeError if another rank does not see one of them.
     """
-    if world == 1:
-        return _fault(path, digests.digests(path, list(digests.read_digests(path))))
     names = distributed.of_first_rank([name for name in digests.read_digests(path) if (path / name).is_file()])
-    return distributed.of_first_rank(_fault(path, _shared_digests(path, names, rank, world)))
+    return distributed.of_first_rank(digests.fault_of(path, _shared_digests(path, names)))
 
 
-def _fault(path: Path, current: Mapping[str, str]) -> str:
-    """current: digests of the files as they are now."""
-    fault = digests.fault_of(path, current)
-    if not fault and not (path / tensor_files.FIRST).is_file():
-        return f"it has no {tensor_files.FIRST}; rlvr 0.1 wrote checkpoints as pickles, which are code and are not read"
-    return fault
-
-
-def _shared_digests(
-    directory: Path, names: Sequence[str], rank: int, world: int, group: dist.ProcessGroup | None = None
-) -> dict[str, str]:
+def _shared_digests(directory: Path, names: Sequence[str], group: dist.ProcessGroup | None = None) -> dict[str, str]:
     """The digests of the named files, on every rank. Each file is read by one rank."""
-    if world == 1:
-        return digests.digests(directory, names)
     distributed.await_paths([directory / name for name in names], group)
-    everyone = distributed.gather(list(digests.digests(directory, names[rank::world]).items()), group)
+    mine = digests.digests(directory, names[distributed.rank() :: distributed.world()])
+    everyone = distributed.gather(list(mine.items()), group)
     return dict(sorted(pair for pairs in everyone for pair in pairs))
 
 
-def digests_of_all(directory: Path, rank: int, world: int, group: dist.ProcessGroup | None = None) -> dict[str, str]:
+def digests_of_all(directory: Path, group: dist.ProcessGroup | None = None) -> dict[str, str]:
     """Digests of every file that any rank sees in a directory. A rank may see only the files that it wrote itself."""
-    names = digests.files_of(directory)
-    if world > 1:
-        names = sorted({name for of_rank in distributed.gather(names, group) for name in of_rank})
-    return _shared_digests(directory, names, rank, world, group)
+    seen = distributed.gather(digests.files_of(directory), group)
+    return _shared_digests(directory, sorted({name for of_rank in seen for name in of_rank}), group)
 
 
-def _publish(
-    path: Path, write: Callable[[Path], None], *, rank: int, world: int = 1, group: dist.ProcessGroup | None = None
-) -> None:
+def _publish(path: Path, write: Callable[[Path], None], group: dist.ProcessGroup | None = None) -> None:
     """Call `write` with a temporary directory, which gets its final name once it is complete, sealed and on disk.
 
     All ranks write into the same directory; the lock of the run keeps other processes out.
     """
-    aside = temporary_path(path)
-    if rank == 0:
+    aside, is_first = temporary_path(path), distributed.rank() == 0
+    if is_first:
         shutil.rmtree(aside, ignore_errors=True)  # left behind by a process that was killed
         aside.mkdir(parents=True)
     distributed.barrier(group)
     write(aside)
     distributed.barrier(group)
-    file_digests = digests_of_all(aside, rank, world, group)
-    if rank == 0:
+    file_digests = digests_of_all(aside, group)
+    if is_first:
         digests.write_digests(aside, file_digests)
         publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)
-
-
-def random_state() -> dict[str, Tensor]:
-    """State of torch's CPU generator in this process. Nothing depends on the GPU's: all noise is computed from keys."""
-    return {"cpu": torch.get_rng_state()}
-
-
-def set_random_state(states: dict[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-
-
-def training_state(named: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Every trained tensor by name: the parameter and AdamW's two averages."""
-    averages = {
-        kind: {name: optimiser.state[p][kind] for name, p in named.items()} for kind in ("exp_avg", "exp_avg_sq")
-    }
-    return {"parameter": {name: p.detach() for name, p in named.items()}, **averages}

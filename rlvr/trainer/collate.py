@@ -45,8 +45,7 @@ def known_answers(groups: Sequence[Rollout], task: Task, tokenizer: Any, *, max_
     """Each group with the task's known answer as its only response, with reward 1: what loss=cross_entropy learns.
 
     The end token is added if there is room and the answer does not end with it. The answer's log-probabilities are
-    NaN, because the policy did not sample it; `collate` computes them with the policy. Raises ValueError for an answer
-    of more than `max_tokens` tokens.
+    NaN: `collate` computes them with the policy. Raises ValueError for an answer of more than `max_tokens` tokens.
     """
     assert isinstance(task, SolvedTask)
     answered = list[Rollout]()
@@ -111,8 +110,7 @@ def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batc
     """The batch with its advantages, and with returns and values if the advantage function returns them.
 
     The function gets the inputs that it declares with `needs` by name, each [B, T]: mask, logp_old; value and entropy
-    of the policy that sampled, from `policy_of`, by one forward pass over the batch. Raises ValueError for an input
-    that is not available.
+    of the policy that sampled, by a forward pass. Raises ValueError for an input that is not available.
     """
     required = declared_needs(advantage)
     available: dict[str, Tensor | None] = {"mask": batch.mask, "logp_old": batch.logp_old}
@@ -131,6 +129,46 @@ def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batc
         per_token, returns = result
         return replace(batch, advantage=per_token, returns=returns, value_old=inputs.get("value"))
     return replace(batch, advantage=result)
+
+
+# --- responses at or near the limit of length: a penalty on their reward, and a filter (DAPO, arXiv:2503.14476) ---
+
+
+def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> float:
+    """min(−(length − (max_tokens − buffer)) / buffer · factor, 0) (Eq. 13): 0 up to the buffer, −factor at the end."""
+    return min((max_tokens - buffer - length) / buffer * factor, 0.0)
+
+
+def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float) -> Sequence[Rollout]:
+    """The groups, with the penalty for the response's length added to each reward. Outcomes, and so accuracy, stay.
+
+    buffer: tokens, at most max_tokens; below 1: a share of max_tokens; None: no penalty.
+    """
+    if buffer is None:
+        return groups
+    buffer = buffer * max_tokens if buffer < 1 else buffer
+    penalised_groups = list[Rollout]()
+    for group in groups:
+        rewards = list[Reward]()
+        for completion, reward in zip(group.completions, group.rewards, strict=True):
+            length = len(completion.tokens)
+            change = penalty(length, max_tokens=max_tokens, buffer=buffer, factor=factor)
+            rewards.append(replace(reward, value=reward.value + change))
+        penalised_groups.append(replace(group, rewards=tuple(rewards)))
+    return penalised_groups
+
+
+def without_cut(batch: Batch, groups: Sequence[Rollout]) -> Batch:
+    """The batch without the tokens of responses that were cut at the limit, whose rewards have entered the advantages
+    (section 3.4, overlong filtering). Raises ValueError if all responses were cut.
+    """
+    finished = torch.tensor([c.finished for group in groups for c in group.completions])
+    if not bool(finished.any()):
+        raise ValueError(
+            f"all {len(finished)} responses of a step were cut: rollout.overlong_filter=true leaves nothing to learn "
+            "from. Pass more rollout.max_tokens, or drop it."
+        )
+    return replace(batch, mask=batch.mask & finished[:, None])
 
 
 def _pad(rows: Sequence[NDArray[Any]], width: int, value: float) -> Tensor:

@@ -42,40 +42,36 @@ GPU_TIMEOUT = timedelta(minutes=40)
 
 
 def join_group() -> tuple[int, int, torch.device]:
-    """(rank, world size, device) of this process. Joins the group of its ranks (rlvr/job/ranks.py), or creates a group
-    of this process alone.
+    """(rank, world size, device) of this process. Joins the group of its ranks (rlvr/job/ranks.py), or one of its own.
 
-    Ranks of one node listen on the loopback device only. May be called again: an existing group is kept, so that one
-    process can execute several runs in turn.
+    Ranks of one node listen on the loopback device only. An existing group is kept: a process may execute several runs.
     """
     device = _device()
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        number, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         file = os.environ.get(STORE)
-        if world > 1 and file is None:  # several nodes: the address of the store is in the environment too
+        if count > 1 and file is None:  # several nodes: the address of the store is in the environment too
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
+            store = TCPStore(host, port, count, number == 0, timeout=MEET, wait_for_workers=False)
         else:
             # NCCL chooses its interface once per process, and may have to reach workers of Ray on other nodes.
             libraries = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
             os.environ |= {f"{library}_SOCKET_IFNAME": LOOPBACK for library in libraries}
-            store = HashStore() if file is None else FileStore(file, world)
-        _await_all_ranks(store, rank, world)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=MEET)
+            store = HashStore() if file is None else FileStore(file, count)
+        _await_all_ranks(store, number, count)
+        dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=MEET)
         _set_timeouts(dist.group.WORLD, device)
-    return dist.get_rank(), dist.get_world_size(), device
+    return rank(), world(), device
 
 
-def _await_all_ranks(store: Store, rank: int, world: int) -> None:
-    """Wait until all ranks have started. A rank may end before that, and then this one gets a signal to stop: signals
-    are handled here, but not inside init_process_group.
-    """
-    store.set(f"here/{rank}", "1")
+def _await_all_ranks(store: Store, number: int, count: int) -> None:
+    """Wait until all ranks have started, where a signal to stop is handled: init_process_group would not handle it."""
+    store.set(f"here/{number}", "1")
     deadline = time.monotonic() + MEET.total_seconds()
-    while not store.check([f"here/{number}" for number in range(world)]):
+    while not store.check([f"here/{other}" for other in range(count)]):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the {world} ranks of this run have not met within {MEET}")
+            raise RuntimeError(f"the {count} ranks of this run have not met within {MEET}")
         time.sleep(MEET_LOOK_S)
 
 
@@ -144,7 +140,7 @@ def end_process(code: int, *, alone: bool = False) -> NoReturn:
     gloo's threads outlive `destroy_process_group`: a thread that frees its last tensor while the interpreter is being
     finalised aborts the process (SIGABRT), and a finished run would count as failed.
     """
-    several = dist.is_initialized() and dist.get_world_size() > 1
+    several = world() > 1
     if not (several and alone):
         leave_group()
     if several:
@@ -157,17 +153,24 @@ def end_process(code: int, *, alone: bool = False) -> NoReturn:
 
 
 def mesh(device: torch.device, shard_over: Literal["job", "node"] = "job") -> DeviceMesh:
-    """The ranks as a mesh for FSDP. job: one dimension, over which weights are sharded. node: [nodes, ranks of a node],
-    of which the first has copies and the second has shards.
-    """
-    world = dist.get_world_size()
+    """The ranks as a mesh for FSDP. job: [ranks], sharded over. node: [nodes, ranks of a node], copies and shards."""
     if shard_over == "job":
-        return init_device_mesh(device.type, (world,))
+        return init_device_mesh(device.type, (world(),))
     of_node = int(os.environ["LOCAL_WORLD_SIZE"])
-    of_nodes = init_device_mesh(device.type, (world // of_node, of_node), mesh_dim_names=("copy", "shard"))
+    of_nodes = init_device_mesh(device.type, (world() // of_node, of_node), mesh_dim_names=("copy", "shard"))
     for group in of_nodes.get_all_groups():  # new ones, with torch's own timeout
         _set_timeouts(group, device)
     return of_nodes
+
+
+def rank() -> int:
+    """Number of this rank; 0 in a process without a group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """Number of ranks; 1 in a process without a group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def another_group() -> dist.ProcessGroup | None:
@@ -175,14 +178,14 @@ def another_group() -> dist.ProcessGroup | None:
 
     None for a single rank.
     """
-    if dist.get_world_size() == 1:
+    if world() == 1:
         return None
     return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # int: no member
 
 
 def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T]]:
     """Every rank's list of JSON values, in the order of ranks, on every rank."""
-    if dist.get_world_size() == 1:
+    if world() == 1:
         return [mine]
     return [json.loads(data) for data in gather_bytes(json.dumps(mine).encode(), group)]
 
@@ -190,7 +193,7 @@ def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T
 def gather_bytes(mine: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
     """Every rank's bytes, in the order of ranks, on every rank. Not for a single rank."""
     content = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
     dist.all_gather(sizes, torch.tensor([len(mine)]), group)
     lengths = [int(size) for size in sizes]
     padded = torch.nn.functional.pad(content, (0, max(lengths) - len(mine)))
@@ -205,18 +208,18 @@ def of_first_rank(mine: T) -> T:
 
 
 def await_paths(paths: Sequence[Path], group: dist.ProcessGroup | None = None) -> None:
-    """Wait until every rank sees these paths, which one rank has written or seen: on a network file system they appear
-    on other nodes with a delay. Raises RuntimeError, on all ranks, if a rank does not see them within VISIBLE_S.
+    """Wait until every rank sees these paths, which a network file system may show with a delay. Raises RuntimeError
+    on all ranks, if one does not see them within VISIBLE_S.
     """
-    if dist.get_world_size() == 1:
+    if world() == 1:
         return
     deadline = time.monotonic() + VISIBLE_S
     while (hidden := _hidden(paths)) and time.monotonic() < deadline:
         time.sleep(VISIBLE_LOOK_S)
-    for rank, missing in enumerate(gather(hidden, group)):
+    for number, missing in enumerate(gather(hidden, group)):
         if missing:
             raise RuntimeError(
-                f"rank {rank} does not see {missing[0]}, which exists, within {VISIBLE_S:.0f} s: runs/ must be on a "
+                f"rank {number} does not see {missing[0]}, which exists, within {VISIBLE_S:.0f} s: runs/ must be on a "
                 "file system that all nodes of a run see."
             )
 
@@ -241,7 +244,7 @@ def any_rank(fact: bool) -> bool:
 
 def total(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place."""
-    if dist.get_world_size() > 1:
+    if world() > 1:
         dist.all_reduce(tensor)
     return tensor
 
@@ -266,7 +269,7 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:
-    if dist.is_initialized() and dist.get_world_size() > 1:
+    if world() > 1:
         dist.barrier(group)
 
 
@@ -289,7 +292,7 @@ _boards = itertools.count()
 
 def new_board() -> Board | None:
     """An empty board that all ranks share; None for a single rank. All ranks call this in the same order."""
-    if dist.get_world_size() == 1:
+    if world() == 1:
         return None
     store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
     return Board(dist.distributed_c10d.PrefixStore(f"board-{next(_boards)}", store))

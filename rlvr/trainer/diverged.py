@@ -32,7 +32,7 @@ def check_limits(
         raise Diverged(f"entropy collapse at step {step}: policy/entropy is {entropy:.4g}, min_entropy={min_entropy:g}")
     if max_kl is not None and kl is not None and not kl <= max_kl:
         raise Diverged(f"KL blow-up at step {step}: policy/kl_base is {kl:.4g}, max_kl={max_kl:g}")
-    first = {1: "policy/kl_old", 2: "policy/kl_base"}.get(step)
+    first = {1: "policy/kl_old", 2: "policy/kl_base"}.get(step, "")
     if max_kl is None and pretrained and first in metrics and not metrics[first] <= FIRST_KL:
         raise Diverged(
             f"KL blow-up: after the first updates {first} is {metrics[first]:.4g} nats per token, over {FIRST_KL:g}: "

@@ -49,7 +49,7 @@ class Trainer:
         have been joined before. Raises ValueError for a model or a loss that cannot be trained exactly.
         """
         self.place, self.knobs = place, knobs
-        self.writer = checkpoint.Writer(place.rank, place.world)
+        self.writer = checkpoint.Writer()
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
         self.num_omitted = 0  # updates of the schedule that were not made, as they had nothing to learn from
         self.objective = Objective(
@@ -133,15 +133,13 @@ class Trainer:
             self.num_averaged = 0
 
     def _update(self, batch: Batch, *, first: bool) -> dict[str, float]:
-        """One optimiser step. first: of a batch, when the samples are still the policy's own; only then is KL(·‖base)
-        measured.
-        """
+        """One optimiser step. first: of a batch, sampled by this very policy; only then is KL(·‖base) measured."""
         counts = copy_to_device(self.place.device, reduce.counts_of_streams(batch.mask, batch.kind))
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
         batch = self._prepared(batch)
         for micro in self._split(batch):
-            before_backward(self.actor, last=micro.last, single=self.place.world == 1)
+            before_backward(self.actor, last=micro.last, single=distributed.world() == 1)
             loss, measured = self._loss_of(micro, counts, measure_base=first and self.knobs.base_kl)
             (loss * self.loss_scale.value).backward()
             num_tokens += micro.layout.num_tokens
@@ -172,7 +170,6 @@ class Trainer:
         return {**metrics, **of_step}
 
     def _check_finite(self, loss: float, norms: Mapping[str, float]) -> None:
-        """Raises Diverged if the loss or a norm is not finite."""
         for name, value in [("loss", loss)] + [("gradient norm", norm) for norm in norms.values()]:
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
@@ -191,7 +188,6 @@ class Trainer:
 
     @property
     def _num_scheduled(self) -> int:
-        """Number of updates for the schedule: those made and those omitted."""
         return self.num_updates + self.num_omitted
 
     def _clipped(self) -> dict[str, list[nn.Parameter]]:
@@ -240,7 +236,8 @@ class Trainer:
         place = self.place
         budget, shared = packer.fitting(self.knobs.token_budget, place.device), self.packer.shares(batch)
         whole = self.objective.needs_whole_groups
-        plan = self.packer.plan(batch, shared=shared, budget=budget, num_ranks=place.world, whole=whole)[place.rank]
+        plans = self.packer.plan(batch, shared=shared, budget=budget, num_ranks=distributed.world(), whole=whole)
+        plan = plans[distributed.rank()]
         size = torch.bincount(batch.group, minlength=batch.num_groups)
         for index, rows in enumerate(plan):
             part = batch.select_rows(rows)
@@ -295,10 +292,8 @@ class Trainer:
         return Policy(**of_batch), logp_ref
 
     def weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, full tensor in `dtype`) of every parameter, tied ones once.
-
-        Every rank must exhaust the iterator. On a single rank the tensors may share the policy's memory: copy those
-        that you keep.
+        """(Hugging Face name, full tensor in `dtype`) of every parameter, tied ones once. Every rank must exhaust the
+        iterator. On a single rank the tensors may share the policy's memory: copy those that you keep.
         """
         release(self.actor)
         yield from lora.merged(self.actor.model, dtype)
@@ -307,26 +302,21 @@ class Trainer:
 
     def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
         """Write a checkpoint. `extra`: JSON that `load` returns. how: further arguments of `Writer.save`."""
-        counts = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
-        counts["omitted"] = self.num_omitted
+        counts = {"updates": self.num_updates, "learned": self.num_learned}
+        counts |= {"averaged": self.num_averaged, "omitted": self.num_omitted}
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
         adapters = None if rank is None else {"rank": rank, "alpha": alpha}
         scale = self.loss_scale.state
-        state = {**counts, "world": self.place.world, "lora": adapters, "loss_scale": scale, "extra": extra}
+        state = {**counts, "world": distributed.world(), "lora": adapters, "loss_scale": scale, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
-
-    def fault_of(self, path: Path) -> str:
-        """A description of the damage to a checkpoint; "" if there is none. Called by all ranks."""
-        return checkpoint.fault_of(path, self.place.rank, self.place.world)
 
     def load(self, path: Path) -> dict[str, Any]:
         """Continue from a checkpoint, written by any number of ranks. Returns its `extra`."""
         tensors = self._tensors()
         state = checkpoint.load(path, tensors)
-        checkpoint.set_random_state(tensors["random"])
+        torch.set_rng_state(tensors["random"]["cpu"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        self.num_averaged = state["averaged"]
-        self.num_omitted = state["omitted"]
+        self.num_averaged, self.num_omitted = state["averaged"], state["omitted"]
         set_steps(self.optimiser, self.num_averaged)
         self.loss_scale.restore(state["loss_scale"])
         return state["extra"]
@@ -336,10 +326,15 @@ class Trainer:
         named = dict(self.actor.model.named_parameters())
         named |= {f"heads.{name}": p for name, p in self.actor.heads.named_parameters()}
         named = {name: p for name, p in named.items() if p.requires_grad}
+        averages = {
+            kind: {name: self.optimiser.state[p][kind] for name, p in named.items()}
+            for kind in ("exp_avg", "exp_avg_sq")
+        }
         return {
-            **checkpoint.training_state(named, self.optimiser),
+            "parameter": {name: p.detach() for name, p in named.items()},
+            **averages,
             "reference": self.frozen.tensors(),
-            "random": checkpoint.random_state(),
+            "random": {"cpu": torch.get_rng_state()},  # nothing depends on a GPU's: all noise is computed from keys
         }
 
 

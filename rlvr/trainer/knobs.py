@@ -15,11 +15,9 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those of its run, and limits from the run's model and task."""
+    """The device of this process, and limits from the run's model and task."""
 
     device: torch.device
-    rank: int
-    world: int  # processes of the run
     pad_token_id: int
     max_tokens: int  # of the longest response
     shard_over: Literal["job", "node"] = "job"  # the ranks over which weights are sharded: all, or those of each node

@@ -71,9 +71,7 @@ class _How(NamedTuple):
 
 
 class _InChunks(torch.autograd.Function):
-    """`token_logp` in chunks of `how.rows` tokens. Only log Σ e^z and the entropy are saved: the backward pass computes
-    the logits again.
-    """
+    """`token_logp` in chunks of `how.rows` tokens, whose logits the backward pass computes again."""
 
     @staticmethod
     def forward(

@@ -16,8 +16,7 @@ DECAY = 0.1  # share of the schedule in which warmup–stable–decay ("wsd") fa
 
 
 def learning_rate(step: int, knobs: Knobs) -> float:
-    """Learning rate of optimiser step `step` (the first is 0): a function of the step alone, so that a resumed run
-    continues exactly.
+    """Learning rate of optimiser step `step` (the first is 0), a function of the step alone.
 
     It rises linearly to `lr` at step `warmup_steps` − 1. Then it is constant, or falls to `final_lr`·lr at
     `total_updates`: linearly, as half a cosine, or linearly over the last `decay_steps` only ("wsd", arXiv:2404.06395;
@@ -79,11 +78,8 @@ def forget(optimiser: torch.optim.AdamW) -> None:
 
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], max_norm: float, *, scale: float = 1.0) -> float:
-    """Scale gradients to a global L2 norm of at most `max_norm` (0: no limit). Returns the norm before clipping, over
-    all ranks.
-
-    scale: factor of the loss, by which gradients and norm are divided. If the norm is not finite, the gradients stay as
-    they are.
+    """Scale gradients to a global L2 norm of at most `max_norm` (0: no limit), unless it is not finite. Returns the
+    norm before clipping, over all ranks. scale: factor of the loss, by which gradients and norm are divided.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     value = float(full(torch.nn.utils.get_total_norm(gradients))) / scale

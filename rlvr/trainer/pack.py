@@ -49,9 +49,7 @@ class Lengths:
 
     def sharing_pays(self, *, longest: int | None = MAX_SHARED) -> bool:
         """Whether sharing one copy of each prompt saves enough tokens to outweigh its cost in attention: a mask, or a
-        copy of the keys.
-
-        longest: length of the longest sequence for which prompts may be shared; None: no limit.
+        copy of the keys. longest: of the sequences for which prompts may be shared; None: no limit.
         """
         if longest is not None and int((self.prompt[self.group] + self.read).max()) > longest:
             return False
@@ -150,9 +148,7 @@ def pad(batch: Batch, *, pad_token_id: int) -> Layout:
 
 @dataclass(frozen=True)
 class _Row:
-    """All prompts, then all responses without their last token, end to end; if built with `together`, each response
-    directly after its prompt.
-    """
+    """All prompts, then all responses less their last token; with `together` each response follows its prompt."""
 
     ids: Tensor  # [N]
     positions: Tensor  # [N]

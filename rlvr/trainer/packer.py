@@ -80,8 +80,7 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
     with a warning. The choice is the same on all ranks, whose devices may differ: all ranks must support it.
 
     trial: the actor itself or a small one like it, whose hidden states are compared; if `device` is a GPU, they are
-    compared there too. Packing sets the model's attention function. Raises ValueError if prompts must be shared and
-    cannot be.
+    compared there too. Packing sets the model's attention. Raises ValueError if prompts must be shared and cannot be.
     """
     varlen = not distributed.any_rank(not attention.takes_varlen(actor.model, device, knobs.precision))
     why = "" if knobs.packing else "trainer.packing is false"  # why sequences are not packed

@@ -65,18 +65,14 @@ class FrozenPolicies:
         return of_base, self.reference(layout, with_entropy=False).logp
 
     def release(self) -> None:
-        """Free the full weights, keep the shards, and empty FSDP's record of forward passes. No backward pass does it
-        here, and the engine needs the memory.
-        """
+        """Free full weights and FSDP's record of passes: no backward pass does it, the engine needs memory."""
         for frozen in (self.base, self.resettable):
             if isinstance(frozen, Actor):  # else a function: the policy with its adapters off
                 release(frozen)
                 forget_passes(frozen)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint needs: those of a reference with resets, which cannot be rebuilt like the base
-        policy.
-        """
+        """The tensors that a checkpoint needs: of a reference with resets, which cannot be rebuilt."""
         if self.resettable is None:
             return {}
         release(self.resettable)

@@ -20,8 +20,7 @@ log = logging.getLogger("rlvr")
 def load_for_shards(directory: Path) -> PreTrainedModel:
     """A model without weights, which `fill` loads once it is sharded.
 
-    If the files name their tensors otherwise than the model does, as in some architectures: the whole model in float32,
-    with a warning.
+    If the files name their tensors otherwise than the model does: the whole model in float32, with a warning.
     """
     model = skeleton(directory)
     shapes = stored_shapes(directory)
@@ -35,9 +34,7 @@ def load_for_shards(directory: Path) -> PreTrainedModel:
 
 @torch.no_grad()
 def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> None:
-    """Read the weights of `model`, part of the sharded `module`, from the directory of its skeleton, in the model's
-    precision. Called by all ranks.
-    """
+    """Read the weights of `model`, part of the sharded `module`, from its skeleton's directory. Called by all ranks."""
     assert model.name_or_path is not None
     directory = Path(model.name_or_path)
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
