@@ -112,8 +112,8 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
     model, tokenizer = load(directory, dtype="float32")
     engine_model, _ = load(directory, dtype="float32")
     pad = tokenizer.pad_token_id
-    rank, world, _ = distributed.join_group()
-    place = Place(torch.device("cpu"), rank, world, pad, work.new_tokens)
+    distributed.join_group()
+    place = Place(torch.device("cpu"), pad, work.new_tokens)
     trainer = Trainer(model, instantiate(config.loss), place, instantiate(config.trainer, _convert_="all"))
     # End token −1 never comes: responses have full length, as TRL's have under min_new_tokens.
     engine = instantiate(rollout.engine, _partial_=True)(engine_model, eos_token_ids=[-1], pad_token_id=pad)

@@ -78,8 +78,8 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
 
 def make_trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 32, **knobs: Any) -> Trainer:
     usual = {"steps": 100, "lr": 1e-5, "clip_norm": 1.0, "betas": (0.9, 0.999)}
-    rank, world, _ = distributed.join_group()
-    place = Place(device, rank, world, pad_token_id=0, max_tokens=max_tokens)
+    distributed.join_group()
+    place = Place(device, pad_token_id=0, max_tokens=max_tokens)
     return Trainer(model, surrogate, place, make_knobs(**{**usual, **knobs}))
 
 

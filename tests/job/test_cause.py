@@ -14,51 +14,36 @@ from rlvr.records import EngineLost
 from rlvr.trainer.diverged import Diverged
 
 
-def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
-    class OutOfMemoryError(torch.OutOfMemoryError):
-        pass
-
-    raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
+def test_an_exception_has_the_cause_of_its_nearest_named_class_but_not_of_a_mere_namesake() -> None:
+    own = type("OutOfMemoryError", (torch.OutOfMemoryError,), {})
+    namesake = type("OutOfMemoryError", (RuntimeError,), {})
+    raised = [own(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt(), namesake()]
     actual = [cause_of(error).value for error in raised]
-    assert actual == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
-
-
-def test_a_class_with_only_the_name_of_torchs_is_not_torchs() -> None:
-    class OutOfMemoryError(RuntimeError):
-        pass
-
-    assert cause_of(OutOfMemoryError()).value == "error"
+    assert actual == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error", "error"]
+    with pytest.raises(MemoryError) as error:
+        np.empty(1 << 55, dtype=np.int8)
+    assert cause_of(error.value).value == "host_oom"
 
 
 def out_of_memory() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize(
-    ("component", "cause"),
-    [
+def test_what_a_component_raises_while_it_is_built_counts_and_not_hydras_wrapping() -> None:
+    for component, cause in (
         ({"_target_": "builtins.int", "_args_": ["seven"]}, "user_error"),
         ({"_target_": f"{__name__}.out_of_memory"}, "gpu_oom"),
         ({"_target_": "builtins.dict", "of": {"_target_": f"{__name__}.out_of_memory"}}, "gpu_oom"),
         ({"_target_": "builtins.divmod", "_args_": [1, 0]}, "error"),
         ({"_target_": f"{__name__}.is_not_there"}, "error"),
-    ],
-)
-def test_what_a_component_raises_while_it_is_built_counts_and_not_hydras_wrapping(component: dict, cause: str) -> None:
-    with pytest.raises(InstantiationException) as error:
-        instantiate(component)
-    assert cause_of(error.value).value == cause
+    ):
+        with pytest.raises(InstantiationException) as error:
+            instantiate(component)
+        assert cause_of(error.value).value == cause, component
 
 
-def test_numpy_without_memory_is_out_of_main_memory() -> None:
-    with pytest.raises(MemoryError) as error:
-        np.empty(1 << 55, dtype=np.int8)
-    assert cause_of(error.value).value == "host_oom"
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
+def test_a_gpu_without_memory_is_known_by_what_its_libraries_say() -> None:
+    for error, cause in (
         (torch.AcceleratorError("CUDA error: out of memory"), "gpu_oom"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "gpu_oom"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), "gpu_oom"),
@@ -66,7 +51,5 @@ def test_numpy_without_memory_is_out_of_main_memory() -> None:
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "error"),
         (EngineLost("vLLM was lost: CUDA out of memory"), "error"),  # fewer tokens in the trainer would not help it
         (dist.DistBackendError("NCCL communicator was aborted on rank 1"), "error"),
-    ],
-)
-def test_a_gpu_without_memory_is_known_by_what_its_libraries_say(error: Exception, cause: str) -> None:
-    assert cause_of(error).value == cause
+    ):
+        assert cause_of(error).value == cause, error

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +12,8 @@ from omegaconf import OmegaConf
 
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.ledger.attempt import ENDS_AT
-from rlvr.ledger.digests import files_of, write_digests
+from rlvr.ledger.digests import files_of
+from tests.support.ranks import results
 from tests.trainer.tiny import make_trainer
 
 # avg@n by step: the best so far at 1, 3 and 5, a tie at 6.
@@ -25,7 +21,7 @@ ACCURACY = {1: 0.2, 2: 0.1, 3: 0.5, 4: 0.4, 5: 0.6, 6: 0.6, 7: 0.3}
 
 
 def make_checkpoints(directory: Path, **knobs: object) -> Checkpoints:
-    config = OmegaConf.create({"every": 2, "keep": 1, "keep_best": True, "background": False, **knobs})
+    config = OmegaConf.create({"every": 2, "minutes": None, "keep": 1, "keep_best": True, "background": False, **knobs})
     return Checkpoints(make_trainer(), directory, config, steps=9)
 
 
@@ -43,47 +39,22 @@ def finish(checkpoints: Checkpoints, *steps: int) -> list[str]:
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_newest_and_the_best_are_kept(tmp_path: Path, background: bool) -> None:
-    assert finish(make_checkpoints(tmp_path, background=background), *range(10)) == [
-        "",
-        "1",
-        "1 2",
-        "3",
-        "3 4",
-        "5",
-        "5 6",
-        "5 6",
-        "5 8",
-        "5 9",
-    ]
-
-
-def test_without_keep_best_the_newest_alone_are_kept(tmp_path: Path) -> None:
-    assert finish(make_checkpoints(tmp_path, keep_best=False, keep=2), *range(10)) == [
-        "",
-        "",
-        "2",
-        "2",
-        "2 4",
-        "2 4",
-        "4 6",
-        "4 6",
-        "6 8",
-        "8 9",
-    ]
+    best, newest = (tmp_path / name for name in ("best", "newest"))
+    kept = ["", "1", "1 2", "3", "3 4", "5", "5 6", "5 6", "5 8", "5 9"]
+    assert finish(make_checkpoints(best, background=background), *range(10)) == kept
+    kept = ["", "", "2", "2", "2 4", "2 4", "4 6", "4 6", "6 8", "8 9"]
+    assert finish(make_checkpoints(newest, background=background, keep_best=False, keep=2), *range(10)) == kept
 
 
 def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     finish(make_checkpoints(tmp_path), 1, 2, 3, 4)
+    assert make_checkpoints(tmp_path / "none").resume() is None
     resumed = make_checkpoints(tmp_path)
     extra = resumed.resume()
     assert extra is not None
     assert (extra["step"], extra["position"], resumed.best) == (4, 40, 0.5)
     assert not resumed.due(5, {"evaluation/maze/avg_at_8": 0.45})
     assert finish(resumed, 5) == ["5"]
-
-
-def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    assert make_checkpoints(tmp_path).resume() is None
 
 
 def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_path: Path) -> None:
@@ -133,28 +104,6 @@ def test_one_wrong_bit_in_the_newest_checkpoint_is_noticed_and_the_one_before_go
     assert "checkpoint step-00000004 is damaged: " in caplog.text
 
 
-def test_a_checkpoint_of_pickles_is_set_aside_unread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As version 0.1 wrote them: sealed and undamaged, but loading them would run the code of their author."""
-    saved(tmp_path)
-    newest, trap = tmp_path / "step-00000004", tmp_path / "trap"
-    next(newest.glob("shard-*")).rename(newest / "__0_0.distcp")
-    (newest / ".metadata").write_bytes(pickle.dumps(Trap(trap)))
-    write_digests(newest)
-    extra = make_checkpoints(tmp_path, keep=2, keep_best=False).resume()
-    assert extra is not None
-    assert extra["step"] == 2
-    assert "as pickles, which are code and are not read. It is kept as" in caplog.text
-    assert not trap.exists()
-
-
-class Trap:
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.file,)
-
-
 def test_without_a_sound_checkpoint_a_run_begins_anew(tmp_path: Path) -> None:
     (*_, first) = saved(tmp_path)
     before = weights(make_checkpoints(tmp_path))
@@ -177,13 +126,9 @@ def test_a_checkpoint_that_is_ahead_of_the_journal_is_not_used(tmp_path: Path) -
 
 def resumed_by_two(first: Path, other: Path, *, shows_s: float = 0.0, patience_s: float = 100.0) -> list[Any]:
     """The results of two ranks that each resume from a directory of their own. See tests/job/resuming.py."""
-    words = [str(Path(__file__).with_name("resuming.py")), str(first), str(other), str(shows_s), str(patience_s)]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    outputs = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert [rank for rank, *_ in outputs] == [0, 1], done.stderr[-4000:]
+    program = str(Path(__file__).with_name("resuming.py"))
+    outputs = results(2, program, str(first), str(other), str(shows_s), str(patience_s))
+    assert [rank for rank, *_ in outputs] == [0, 1]
     return [result for _, *result in outputs]
 
 

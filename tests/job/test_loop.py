@@ -32,22 +32,9 @@ from rlvr.rollout.native import NativeEngine
 from rlvr.trainer.fsdp import Trainer
 from tests.trainer.test_logprob import Entropies
 
-OVERRIDES = (
-    "task=classes",
-    "task.classes=20",
-    "task.contexts=4",
-    "model=table",
-    "loss=reinforce",
-    "rollout.prompts=4",
-    "rollout.samples=2",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=2",
-    "lr=2",
-    "steps=4",
-    "evaluation.every=2",
-    "evaluation.samples=1",
-    "evaluation.k=[1]",
-)
+OVERRIDES = ("task=classes", "task.classes=20", "task.contexts=4", "model=table", "loss=reinforce", "lr=2", "steps=4")
+OVERRIDES += ("rollout.prompts=4", "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=2")
+OVERRIDES += ("evaluation.every=2", "evaluation.samples=1", "evaluation.k=[1]")
 
 # Problems are drawn by the share of groups that the step before has kept.
 OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdraw=1.1", "rollout.samples=8", "lr=0.1")
@@ -59,6 +46,13 @@ def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, 
         config = OmegaConf.create(frozen_config(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
     return TrainingRun(config, run_dir, None, JournalWriter(run_dir, 1) if journal else None)
+
+
+def recorded(run_dir: Path) -> dict[int, dict[str, float]]:
+    """The metrics on record, step by step, but for those of time."""
+    timed = ("time/", "throughput/")
+    records = read(layout.journal(run_dir)).records
+    return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
@@ -207,14 +201,12 @@ def test_steps_that_the_journal_lost_are_repeated(draws: tuple[str, ...], tmp_pa
     """Lines of steps 3 and 4 are lost after checkpoints of both: the run resumes after step 2, and ends the same."""
     checkpointing = ["checkpoint.every=1", "checkpoint.keep=9"]
 
-    def trained(folder: str, steps: str) -> list[tuple[int, dict[str, float]]]:
+    def trained(folder: str, steps: str) -> dict[int, dict[str, float]]:
         run = make_run(tmp_path / folder, *checkpointing, *draws, steps, journal=True)
         assert run.journal is not None
         with contextlib.closing(run.journal), contextlib.closing(run):
             assert run.train(StopFlag()) is Cause.OK
-        records = read(layout.journal(run.dir)).records
-        timed = ("time/", "throughput/")
-        return [(r.step, {n: v for n, v in r.metrics.items() if not n.startswith(timed)}) for r in records]
+        return recorded(run.dir)
 
     expected = trained("whole", "steps=5")
     trained("lost", "steps=4")

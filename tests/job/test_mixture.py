@@ -17,7 +17,7 @@ from rlvr.objective.batch import Batch
 from rlvr.records import Completion, Request, Sampling
 from tests.rollout.test_presample import TASK, Scripted, encode, opened
 from tests.support.factories import make_batch
-from tests.trainer.tiny import make_trainer, qwen2
+from tests.trainer.tiny import make_trainer, qwen2, sequences
 
 
 def make_mixture(store: Path, *, rows: int = 32, run_seed: int = 0, **changes: Any) -> Mixture:
@@ -132,21 +132,12 @@ def test_mixing_moves_rows_and_changes_none() -> None:
 
 
 def _rows(batch: Batch, kind: int | None) -> list[tuple[Any, ...]]:
-    """Each row's prompt, tokens, log-probabilities and advantage, without padding."""
+    """Each row's prompt, tokens, log-probabilities, advantage and reward, without padding."""
     rows = []
-    for b in range(len(batch.tokens)):
+    for b, (prompt, response) in enumerate(sequences(batch)):
         if kind is None or (batch.kind is not None and int(batch.kind[b]) == kind):
-            g, mask = int(batch.group[b]), batch.mask[b]
-            prompt = batch.prompt[g][batch.prompt_mask[g]].tolist()
-            rows.append(
-                (
-                    prompt,
-                    batch.tokens[b][mask].tolist(),
-                    batch.logp_old[b][mask].tolist(),
-                    float(batch.advantage[b]),
-                    float(batch.reward[b]),
-                )
-            )
+            logp, numbers = batch.logp_old[b][batch.mask[b]].tolist(), (batch.advantage[b], batch.reward[b])
+            rows.append((prompt.tolist(), response.tolist(), logp, *map(float, numbers)))
     return rows
 
 
@@ -157,12 +148,9 @@ def test_an_advantage_per_token_stays_per_token() -> None:
     assert float(batch.advantage.sum()) == 12
 
 
-def test_an_empty_stream_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"1 had none, 0 are left to explore.*Raise"):
-        make_mixture(tmp_path, problems=2, threshold=4, drop_unsolved=True)
-
-
-def test_the_ratio_of_rows_is_that_of_the_paper(tmp_path: Path) -> None:
+def test_the_ratio_of_rows_is_that_of_the_paper_and_an_empty_stream_is_explained(tmp_path: Path) -> None:
     """2048 rows of D_exp beside 256 of D_pef."""
     assert make_mixture(tmp_path, rows=2048).num_rehearsed == 256
     assert math.isclose(make_mixture(tmp_path, rows=96, ratio=3.0).num_rehearsed, 32)
+    with pytest.raises(ValueError, match=r"1 had none, 0 are left to explore.*Raise"):
+        make_mixture(tmp_path, problems=2, threshold=4, drop_unsolved=True)

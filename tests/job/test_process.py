@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,8 @@ from rlvr.ledger.runs import write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
 from tests.end_to_end.test_sweep import deterministic
 from tests.job.test_loop import OVERRIDES
+from tests.support.ranks import start
 
-ROOT = Path(__file__).parents[2]
 RANK = """
 import os, sys
 from pathlib import Path
@@ -72,10 +70,7 @@ def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tu
 
 def started(first: Path, other: Path, program: str = RANK) -> subprocess.Popen[str]:
     """Two ranks of the run, each with its own view of it."""
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", program, str(first), str(other)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return start(2, "-c", program, str(first), str(other))
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlvr.ledger.journal import read
 from rlvr.ledger.runs import write_run
 from tests.job import ranks
+from tests.job.test_loop import recorded
+from tests.support.ranks import OF_A_CPU, ROOT, start
 
-ROOT = Path(__file__).parents[2]
 # Four classes: some answers are right. Whitened advantages of equal rewards are rounding errors (ppo); so is the first
 # gradient of log Z with centred advantages, which AdamW takes for one (flowrl).
 KNOBS = ["task.classes=4", "lr=0.1", "steps=4", "rollout.samples=4", "trainer.base_kl=true"]
@@ -29,8 +29,7 @@ LOSSES += [["loss=reinforce", "task.classes=2", "lr=3", "rollout.dynamic_samplin
 
 
 def started(count: int, code: str, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rlvr.job.ranks", *options, str(count), "-c", code]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start(count, *options, "-c", code, environment={})
 
 
 def test_the_process_that_starts_the_ranks_imports_neither_torch_nor_ray() -> None:
@@ -198,7 +197,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     directory = tmp_path_factory.mktemp("ranks")
     runs = [[str(directory / loss[0]), *KNOBS, *loss] for loss in LOSSES]
     command = [sys.executable, "-m", "rlvr.job.ranks", "2", str(Path(ranks.__file__)), json.dumps(runs)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | OF_A_CPU
     seen, errors = set[str](), directory / "errors.txt"
     with errors.open("w") as out, subprocess.Popen(command, env=environment, stderr=out) as process:
         while process.poll() is None:
@@ -217,17 +216,11 @@ def test_ranks_of_one_node_listen_on_the_loopback_device_alone(two_ranks: Ended)
     assert two_ranks.addresses == {"127.0.0.1"}  # gloo's; not empty, so that they were looked at while they listened
 
 
-def recorded(directory: Path) -> dict[int, dict[str, float]]:
-    records = read(directory / "runs" / "x" / "metrics.jsonl").records
-    timed = ("time/", "throughput/")
-    return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=" ".join)
 def test_two_ranks_record_the_metrics_of_one(loss: list[str], two_ranks: Ended, tmp_path: Path) -> None:
     ranks.train(tmp_path, [*KNOBS, *loss], first=True)
-    one, two = recorded(tmp_path), recorded(two_ranks.directory / loss[0])
+    one, two = (recorded(at / "runs" / "x") for at in (tmp_path, two_ranks.directory / loss[0]))
     assert list(one) == list(two) == [0, 1, 2, 3, 4]
     assert (0 in [metrics.get("tokens/used") for metrics in one.values()]) == ("lr=3" in loss)
     for step, expected in one.items():

@@ -9,25 +9,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rlvr.model.grouped_queries import for_kernels
 
 
-@pytest.mark.parametrize(
-    ("dtype", "masked", "capability", "repeated"),
-    [
+def test_keys_are_repeated_where_no_fused_kernel_takes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype, masked, capability, repeated in (
         (torch.bfloat16, False, (8, 0), False),
         (torch.bfloat16, True, (9, 0), True),
         (torch.float32, False, (9, 0), True),
         (torch.float16, False, (7, 5), True),  # a T4 has no flash attention
-    ],
-)
-def test_keys_are_repeated_where_no_fused_kernel_takes_groups(
-    dtype: torch.dtype, masked: bool, capability: tuple[int, int], repeated: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    with FakeTensorMode():
-        query = torch.empty(2, 6, 5, 8, dtype=dtype, device="cuda")
-        key, value = (torch.empty(2, 3, 5, 8, dtype=dtype, device="cuda") for _ in range(2))
-        key, value, grouped = for_kernels(query, key, value, masked=masked)
-    assert grouped is not repeated
-    assert key.shape == value.shape == (2, 6 if repeated else 3, 5, 8)
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, capability=capability: capability)
+        with FakeTensorMode():
+            query = torch.empty(2, 6, 5, 8, dtype=dtype, device="cuda")
+            key, value = (torch.empty(2, 3, 5, 8, dtype=dtype, device="cuda") for _ in range(2))
+            key, value, grouped = for_kernels(query, key, value, masked=masked)
+        assert grouped is not repeated, (dtype, masked, capability)
+        assert key.shape == value.shape == (2, 6 if repeated else 3, 5, 8)
 
 
 def test_repeated_keys_are_those_of_each_head() -> None:

@@ -12,26 +12,18 @@ from tests.model.test_pretrain import KNOBS
 from tests.support.scripted import Echo
 
 
-def test_a_local_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_local_directory_is_taken_as_it_is_and_a_chat_model_needs_a_chat_template(tmp_path: Path) -> None:
     assert hub(Echo(length=3), tmp_path, path=str(tmp_path), chat=False) == tmp_path
-
-
-def test_a_chat_model_needs_a_chat_template(tmp_path: Path) -> None:
     path = pretrain(Echo(length=3), tmp_path, **KNOBS)
     with pytest.raises(ValueError, match=r"no chat template. Drop model.chat=true"):
         hub(Echo(length=3), tmp_path, path=str(path), chat=True)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
+def test_a_model_that_cannot_be_obtained_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
+    for path, message in (
         ("/no/such/directory", "neither a directory on this machine nor a hub name"),
         ("nobody/no-such-model", r"the hub did not give it.*hf download nobody/no-such-model"),
-    ],
-)
-def test_a_model_that_cannot_be_obtained_is_explained(
-    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
-    with pytest.raises(ValueError, match=message):
-        hub(Echo(length=3), tmp_path, path=path, chat=False)
+    ):
+        with pytest.raises(ValueError, match=message):
+            hub(Echo(length=3), tmp_path, path=path, chat=False)

@@ -20,26 +20,12 @@ from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
 from tests.support.scripted import Echo
 
+SIZES = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True, "initializer_range": 0.1}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 KNOBS: dict[str, Any] = {
-    "architecture": {
-        "model_type": "qwen2",
-        "num_hidden_layers": 1,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 64,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.1,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-    },
-    "steps": 3,
-    "batch": 8,
-    "lr": 1e-2,
-    "weight_decay": 0.01,
-    "warmup_steps": 2,
-    "held_out": 16,
-    "seed": 0,
+    "architecture": {"model_type": "qwen2", **SIZES, **HEADS, **ROPE},
+    **{"steps": 3, "batch": 8, "lr": 1e-2, "weight_decay": 0.01, "warmup_steps": 2, "held_out": 16, "seed": 0},
 }
 
 
@@ -76,29 +62,19 @@ def test_pretraining_is_deterministic_and_keeps_the_random_state(tmp_path: Path)
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_every_knob_and_the_task_make_another_stage(tmp_path: Path) -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {"steps": 2},
-        {"batch": 4},
-        {"lr": 1e-3},
-        {"weight_decay": 0.0},
-        {"warmup_steps": 1},
-        {"held_out": 0},
-        {"seed": 1},
-        {"architecture": {**KNOBS["architecture"], "hidden_size": 16}},
-    ]
+def test_every_knob_and_the_task_make_another_stage_which_is_built_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes: list[dict[str, Any]] = [{}, {"steps": 2}, {"batch": 4}, {"lr": 1e-3}, {"weight_decay": 0.0}]
+    changes += [{"warmup_steps": 1}, {"held_out": 0}, {"seed": 1}]
+    changes += [{"architecture": {**KNOBS["architecture"], "hidden_size": 16}}]
+    caplog.set_level(logging.INFO)
     paths = [pretrain(Echo(length=3), tmp_path, **{**KNOBS, **change}) for change in changes]
     paths += [pretrain(task, tmp_path, **KNOBS) for task in (Echo(length=4), Echo(length=3, shift=1))]
     assert len(set(paths)) == len(paths)
-
-
-def test_a_stage_is_found_again_without_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        first = pretrain(Echo(length=3), tmp_path, **KNOBS)
-        assert "built the pretrain stage" in caplog.text
-        caplog.clear()
-        assert pretrain(Echo(length=3), tmp_path, **KNOBS) == first
+    assert caplog.text.count("built the pretrain stage") == len(paths)
+    caplog.clear()
+    assert pretrain(Echo(length=3), tmp_path, **KNOBS) == paths[0]
     assert not caplog.text
 
 

@@ -11,17 +11,13 @@ from tests.trainer.tiny import qwen2
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_transformer_has_the_layers_and_widths_of_its_configuration(device: str) -> None:
+def test_layers_and_widths_are_those_of_the_configuration(device: str) -> None:
+    """A table has no layers, and its hidden states are its logits."""
     model = qwen2().to(device)  # type: ignore[arg-type]
     assert decoder_layers(model) == list(model.model.layers)
     assert (num_embeddings(model), hidden_size(model)) == (16, 16)
-    wide = torch.nn.Linear(16, 40)
-    assert vocabulary_size(wide, torch.zeros(3, 16)) == 40
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_table_has_no_layers_and_its_hidden_states_are_logits(device: str) -> None:
-    model = TablePolicy(TableConfig(vocab_size=11)).to(device)  # type: ignore[arg-type]
-    assert decoder_layers(model) == []
-    assert (num_embeddings(model), hidden_size(model)) == (11, 11)
-    assert vocabulary_size(model.get_output_embeddings(), torch.zeros(3, 11)) == 11
+    assert vocabulary_size(torch.nn.Linear(16, 40), torch.zeros(3, 16)) == 40
+    table = TablePolicy(TableConfig(vocab_size=11)).to(device)  # type: ignore[arg-type]
+    assert decoder_layers(table) == []
+    assert (num_embeddings(table), hidden_size(table)) == (11, 11)
+    assert vocabulary_size(table.get_output_embeddings(), torch.zeros(3, 11)) == 11

@@ -32,26 +32,18 @@ def test_padding_is_added_behind_a_vocabulary_that_lacks_it() -> None:
     assert tokenizer(["a b", "a"], padding=True).input_ids == [[0, 1], [0, 3]]
 
 
-def test_an_unknown_word_is_named() -> None:
+def test_an_unknown_word_is_named_and_a_vocabulary_that_could_not_be_read_back_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Unknown words \['sideways'\].*up"):
         encode(word_tokenizer(WORDS, "stop"), "up sideways up")
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "end_word", "message"),
-    [
+    for vocabulary, end_word, message in (
         (("a", "a"), "a", "distinct"),
         (("a", "b c"), "a", "without spaces"),
         (("a", ""), "a", "without spaces"),
         (("a", "b"), "c", "'c' is not a word"),
         (("end", "GRID_end"), "end", r"\['GRID_end'\] contain a special word"),  # it would be cut to pieces
-    ],
-)
-def test_a_vocabulary_that_could_not_be_read_back_is_refused(
-    vocabulary: tuple[str, ...], end_word: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        word_tokenizer(vocabulary, end_word)
+    ):
+        with pytest.raises(ValueError, match=message):
+            word_tokenizer(vocabulary, end_word)
 
 
 def test_a_prompt_begins_as_the_models_tokenizer_begins_a_text_and_an_answer_does_not() -> None:

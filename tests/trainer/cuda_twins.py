@@ -25,31 +25,13 @@ from rlvr.trainer.packer import Packer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
-from tests.trainer.tiny import batch, frozen_gathered, gradients, make_trainer, qwen2, surrogate, worst
+from tests.trainer.tiny import batch, by_sequence, frozen_gathered, gradients, make_trainer, qwen2, surrogate, worst
 
 WIDE = 32  # hidden size: heads have size 8, which the kernel for sequences of any lengths supports
-ON_ONE_RANK = (
-    "padded",
-    "clipped, to the base policy",
-    "first pass",
-    "pacs",
-    "adapters, to the base policy",
-    "log Z, reference reset",
-    "float16",
-)
+# Further layouts and precisions: tests/trainer/test_gpu.py.
+ON_ONE_RANK = ("padded", "clipped, to the base policy", "first pass", "pacs", "adapters, to the base policy")
+ON_ONE_RANK += ("log Z, reference reset", "bfloat16", "float16")
 ON_TWO_RANKS = ("two streams", "value head", "bfloat16", "float16")
-MORE: dict[str, dict[str, Any]] = {
-    "bfloat16, prompts apart": {"dtype": "bfloat16", "shared_prompt": "never", "token_budget": 1},
-    "bfloat16, prompts shared": {"dtype": "bfloat16", "shared_prompt": "always", "token_budget": 20},
-    "bfloat16, recomputed, to the base policy": {
-        "dtype": "bfloat16",
-        "kl": 0.1,
-        "base_kl": True,
-        "activation_checkpointing": True,
-    },
-    "frozen copies in main memory": {"kl": 0.3, "reference_offload": True},
-    "untied": {"tied": False, "dtype": "bfloat16"},
-}
 # Cases for the number of times the host waits: their losses read tensors that other losses do not.
 WAITING: dict[str, dict[str, Any]] = {
     "pacs": {"loss": CASES["pacs"]["loss"]},
@@ -140,16 +122,6 @@ def held_of_a_copy_in_main_memory(device: torch.device) -> dict[str, list[int]]:
     return {"learning": held_bytes, "after": [frozen_gathered(trainer)]}
 
 
-def refuses_graded_rewards(device: torch.device) -> bool:
-    """Whether a loss that takes rewards 0 and 1 only rejects other rewards."""
-    trainer = make_trainer(loss=WAITING["pacs"]["loss"], device=device)
-    try:
-        trainer.learn(replace(data(), reward=torch.full_like(data().reward, 0.5)))
-    except ValueError as error:
-        return "reward 0.5" in str(error)
-    return False
-
-
 def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
     """Whether sequences are packed although the attention kernel returns each token's neighbour's result."""
     right = attention.varlen_attn
@@ -179,7 +151,8 @@ def error_of_shared_keys(device: torch.device) -> list[float]:
     attention.attend(torch.nn.Identity(), *inputs, attention_mask=None, packed=shared.to(device))[0].sum().backward()
     exact = [x.double().requires_grad_() for x in draw]
     query, keys, values = (x[0].transpose(0, 1) for x in exact)
-    attention.by_sequence(query, keys[shared.key], values[shared.key], shared, None).sum().backward()
+    ends = shared.query_ends, shared.key_ends
+    by_sequence(query, keys[shared.key], values[shared.key], *ends, scale=None).sum().backward()
     return [
         float((on_gpu.grad.cpu().double() - right.grad)[..., :prompt, :].norm() / right.grad[..., :prompt, :].norm())
         for on_gpu, right in zip(inputs[1:], exact[1:], strict=True)
@@ -208,8 +181,6 @@ def main(file: Path) -> None:
             qwen2(hidden=WIDE).save_pretrained(directory)
         base = Path(distributed.gather([directory])[0][0])
         cases = {name: CASES[name] for name in (ON_ONE_RANK if world == 1 else ON_TWO_RANKS)}
-        if world == 1:
-            cases |= MORE
         for name, knobs in cases.items():
             result["twins"][name] = asdict(beside_its_twin(knobs, device))
         for name, knobs in SHARDED.items():
@@ -219,9 +190,6 @@ def main(file: Path) -> None:
         plain = {dtype: {"dtype": dtype, "kl": 0.1, "base_kl": True} for dtype in ("float32", "bfloat16", "float16")}
         for name, knobs in {**plain, **WAITING}.items():
             result["waits"][name] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
-        result["refuses graded rewards"] = refuses_graded_rewards(device)
-        result["error of shared keys"] = error_of_shared_keys(device)
-        result["packs with a kernel that errs"] = packs_with_a_kernel_that_errs(device)
     result["held of a copy in main memory"] = held_of_a_copy_in_main_memory(device)
     result["settings"] = settings()
     if rank == 0:

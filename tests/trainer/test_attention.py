@@ -13,7 +13,7 @@ from rlvr.trainer.actor import Actor
 from rlvr.trainer.attention import attend
 from rlvr.trainer.layout import Layout, Packed, Varlen
 from tests.trainer.test_pack import small, visible
-from tests.trainer.tiny import batch, qwen2
+from tests.trainer.tiny import batch, by_sequence, qwen2
 
 
 def test_half_precision_attention_rounds_once_on_a_cpu() -> None:
@@ -68,8 +68,9 @@ def layouts(data: Batch) -> dict[str, Layout]:
     }
 
 
-def test_packed_attention_is_that_of_padded_rows_forward_and_backward() -> None:
+def test_packed_attention_is_that_of_padded_rows_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hidden states of the predicting tokens and the gradient of every weight, float32, relative to the largest."""
+    monkeypatch.setattr(attention, "varlen_attn", by_sequence)
     attention.register()
     results = dict[str, list[torch.Tensor]]()
     for name, layout in layouts(batch(num_groups=4, num_samples=4)).items():
@@ -100,21 +101,18 @@ def test_sequences_of_one_call_by_hand() -> None:
     assert (apart.packed.query_ends.tolist(), apart.packed.key) == ([0, 4, 6, 8], None)
 
 
-def test_which_models_have_a_kernel_for_sequences_of_any_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+def test_which_models_and_gpus_have_a_kernel_for_sequences_of_any_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's table of compute capabilities; PyTorch's flash attention: "only supports Ampere GPUs or newer"."""
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     wide, narrow = qwen2(hidden=32), qwen2(hidden=16)  # heads of 8 and of 4
-    assert attention.takes_varlen(wide, gpu, torch.bfloat16)
-    assert attention.takes_varlen(wide, gpu, torch.float16)
-    assert not attention.takes_varlen(wide, gpu, torch.float32)
-    assert not attention.takes_varlen(wide, cpu, torch.bfloat16)
-    assert not attention.takes_varlen(narrow, gpu, torch.bfloat16)
-
-
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5)], ids=["V100", "T4"])
-def test_a_gpu_before_ampere_has_no_kernel_for_sequences_of_any_lengths(
-    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVIDIA's table of compute capabilities; PyTorch's flash attention: "only supports Ampere GPUs or newer"."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert not attention.takes_varlen(qwen2(hidden=32), torch.device("cuda"), torch.float16)
+    for model, device, dtype, capability, takes in (
+        (wide, gpu, torch.bfloat16, (8, 0), True),
+        (wide, gpu, torch.float16, (8, 0), True),
+        (wide, gpu, torch.float32, (8, 0), False),
+        (wide, cpu, torch.bfloat16, (8, 0), False),
+        (narrow, gpu, torch.bfloat16, (8, 0), False),
+        (wide, gpu, torch.float16, (7, 0), False),  # V100
+        (wide, gpu, torch.float16, (7, 5), False),  # T4
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
+        assert attention.takes_varlen(model, device, dtype) is takes, (device, dtype, capability)

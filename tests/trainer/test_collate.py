@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rlvr.model.tokenizer import word_tokenizer
-from rlvr.objective.advantage import dr_grpo
+from rlvr.objective.advantage import dr_grpo, rloo
 from rlvr.objective.batch import Batch, Policy, needs
 from rlvr.records import Completion, Problem, Reward, Rollout
-from rlvr.trainer.collate import collate, known_answers
+from rlvr.trainer.collate import collate, known_answers, penalised, penalty, without_cut
 from tests.support.scripted import Echo
 
 
@@ -116,3 +116,45 @@ def test_an_end_token_is_added_where_there_is_room() -> None:
     for room, expected in ((1, ["a"]), (2, ["a", "."])):
         (group,) = known_answers([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
         assert group.completions[0].tokens.tolist() == [words[w] for w in expected]
+
+
+# --- responses at or near the limit of length ---
+
+
+def group(*lengths: int, max_tokens: int = 10) -> Rollout:
+    completions = tuple(
+        Completion(np.ones(n, np.int64), np.zeros(n, np.float32), np.zeros(n, np.float32), n < max_tokens)
+        for n in lengths
+    )
+    rewards = tuple(Reward(float(i == 0), "correct" if i == 0 else "wrong") for i in range(len(lengths)))
+    return Rollout(Problem("p", "1"), np.ones(2, np.int64), completions, ("",) * len(lengths), rewards)
+
+
+def test_penalty_by_hand() -> None:
+    """L_max 10, buffer 4, factor 2: free up to 6 tokens, then half a unit a token."""
+    found = [penalty(length, max_tokens=10, buffer=4, factor=2.0) for length in (1, 6, 7, 8, 10)]
+    assert found == [0, 0, -0.5, -1, -2]
+
+
+def test_rewards_lose_the_penalty_and_keep_their_outcome_and_advantages_are_of_them() -> None:
+    """A buffer below one is a share of the longest response: 0.4 of 10 tokens is 4; 1 is one token."""
+    for buffer, factor, values in ((4, 1.0, [0, 0, -0.5]), (0.4, 0.5, [0.5, 0, -0.25]), (1, 0.5, [0.5, 0, 0])):
+        (result,) = penalised([group(10, 3, 8)], max_tokens=10, buffer=buffer, factor=factor)
+        assert [r.value for r in result.rewards] == values, buffer
+        assert [r.outcome for r in result.rewards] == ["correct", "wrong", "wrong"]
+    rollouts = penalised([group(10, 3, 8)], max_tokens=10, buffer=4, factor=1.0)
+    # Rewards 0, 0, −½: each less the mean of the other two.
+    assert collate(rollouts, rloo, pad_token_id=0).advantage.tolist() == pytest.approx([0.25, 0.25, -0.5])
+
+
+def test_cut_responses_keep_their_part_in_the_advantages_and_lose_their_tokens() -> None:
+    rollouts = [group(10, 3), group(9, 10)]
+    whole = collate(rollouts, rloo, pad_token_id=0)
+    batch = without_cut(whole, rollouts)
+    assert batch.mask.sum(1).tolist() == [0, 3, 9, 0]
+    assert batch.advantage.tolist() == [1, -1, 1, -1]
+
+
+def test_a_step_of_cut_responses_is_refused() -> None:
+    with pytest.raises(ValueError, match="all 2 responses of a step were cut"):
+        without_cut(collate([group(10, 10)], rloo, pad_token_id=0), [group(10, 10)])

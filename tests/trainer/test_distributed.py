@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -10,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ranks import results
+
 RANK = """
-import json, os, pickle, sys
-import torch.distributed as dist
-from rlvr.trainer.distributed import gather, gather_bytes
+import json, os, pickle
+from rlvr.trainer.distributed import barrier, end_process, gather, gather_bytes, join_group
 
 def refuse(*_):
     raise AssertionError("something is unpickled")
 
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+rank = join_group()[0]
 pickle.load = pickle.loads = pickle.Unpickler = refuse
 lists = gather([["ä", rank], {"x": [0.1 + rank, None, float("inf")]}] if rank else [])
 sent = gather_bytes(bytes(range(rank * 100)))
-print(json.dumps([lists, [list(data) for data in sent]]), flush=True)
-dist.barrier()
-os._exit(0)
+os.write(1, json.dumps([lists, [list(data) for data in sent]]).encode() + b"\\n")
+barrier()
+end_process(0)
 """
 
 
@@ -75,11 +76,6 @@ def test_a_rank_that_waits_for_others_handles_a_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_rank_gets_the_values_of_all_ranks(tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for rank in range(3)
-    ]
-    outputs = [process.communicate(timeout=100)[0].strip() for process in started]
-    lists = '[[], [["\\u00e4", 1], {"x": [1.1, null, Infinity]}], [["\\u00e4", 2], {"x": [2.1, null, Infinity]}]]'
-    assert outputs == [f"[{lists}, [[], {list(range(100))}, {list(range(200))}]]"] * 3
+def test_every_rank_gets_the_values_of_all_ranks() -> None:
+    lists = [[], [["ä", 1], {"x": [1.1, None, math.inf]}], [["ä", 2], {"x": [2.1, None, math.inf]}]]
+    assert results(3, "-c", RANK) == [[lists, [[], list(range(100)), list(range(200))]]] * 3

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlvr.objective.batch import Batch, Policy, Terms, declared_needs, first_pass, first_pass_of, needs
 from tests.support.factories import make_batch
 from tests.trainer.losses import SELECTIVE, centred, with_log_z
-from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, surrogate, worst
+from tests.trainer.tiny import batch, gradients, learned, make_trainer, plain_logp, qwen2, surrogate, worst
 
 CLOSE = 2e-6
 
@@ -46,10 +46,7 @@ def test_order_of_rows_and_groups_does_not_change_it(loss: Any) -> None:
     data = batch(logp_ref=None)
     moved = in_order(data, torch.tensor([8, 6, 7, 1, 0, 2, 3, 5, 4]), torch.tensor([2, 0, 1]))
     assert moved.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    straight, turned = make_trainer(loss=loss), make_trainer(loss=loss)
-    straight.learn(data)
-    turned.learn(moved)
-    assert worst(gradients(turned), gradients(straight)) < CLOSE
+    assert worst(learned(data=moved, loss=loss), learned(data=data, loss=loss)) < CLOSE
 
 
 def test_it_is_computed_from_the_policy_of_each_update() -> None:

@@ -15,7 +15,19 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.objective.batch import Batch, Policy, Terms, needs, whole_groups
-from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, surrogate, weights, worst
+from tests.trainer.test_actor import TINY
+from tests.trainer.tiny import (
+    batch,
+    gradients,
+    learned,
+    make_trainer,
+    plain_logp,
+    qwen2,
+    sequences,
+    surrogate,
+    weights,
+    worst,
+)
 
 # Float32 rounding; the largest seen is 4e-7 of the largest gradient.
 CLOSE = 2e-6
@@ -50,17 +62,13 @@ def by_hand(model: PreTrainedModel, data: Batch, *, temperature: float = 1.0) ->
 def test_gradient_is_that_of_a_float64_loop_over_sequences(tied: bool, knobs: dict[str, Any]) -> None:
     model = qwen2(tied=tied)
     expected = by_hand(model, batch(), temperature=knobs.get("temperature", 1.0))
-    trainer = make_trainer(model, **knobs)
-    trainer.learn(batch())
-    assert worst(gradients(trainer), expected) < CLOSE
+    assert worst(learned(model, **knobs), expected) < CLOSE
 
 
 @pytest.mark.slow
 def test_compiled_layers_have_the_same_gradient() -> None:
     expected = by_hand(qwen2(), batch())
-    trainer = make_trainer(compile=True, activation_checkpointing=True)
-    trainer.learn(batch())
-    assert worst(gradients(trainer), expected) < CLOSE
+    assert worst(learned(compile=True, activation_checkpointing=True), expected) < CLOSE
 
 
 @pytest.mark.slow
@@ -163,17 +171,7 @@ def test_model_that_mixes_neighbours_falls_back_to_padded_rows_with_a_warning(ca
 
 def test_sliding_window_attention_is_kept() -> None:
     torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=3,
-        initializer_range=0.2,
-    )
-    model = MistralForCausalLM(config)
+    model = MistralForCausalLM(MistralConfig(**TINY, sliding_window=3, initializer_range=0.2))
     expected = by_hand(model, batch())
     trainer = make_trainer(model)
     assert not trainer.packer.packing
@@ -197,9 +195,7 @@ def kl_and_entropy_by_hand(model: PreTrainedModel, data: Batch) -> dict[str, Ten
     model = copy.deepcopy(model).double()
     total = torch.zeros((), dtype=torch.float64)
     assert data.logp_ref is not None
-    for b in range(len(data.tokens)):
-        g = int(data.group[b])
-        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+    for b, (prompt, response) in enumerate(sequences(data)):
         if not len(response):
             continue
         logits = model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
@@ -225,12 +221,9 @@ def reinforce_with_entropy(policy: Policy, batch: Batch, *, weight: float) -> Te
 def test_kl_penalty_and_entropy_bonus_have_the_gradient_of_their_formulas() -> None:
     model = qwen2()
     expected = kl_and_entropy_by_hand(model, batch())
-    trainer = make_trainer(qwen2(), loss=reinforce, kl=0.5, entropy=0.1, token_budget=1)
-    trainer.learn(batch())
-    assert worst(gradients(trainer), expected) < CLOSE
-    inside = make_trainer(qwen2(), loss=functools.partial(reinforce_with_entropy, weight=0.1), kl=0.5)
-    inside.learn(batch())
-    assert worst(gradients(inside), expected) < CLOSE
+    assert worst(learned(loss=reinforce, kl=0.5, entropy=0.1, token_budget=1), expected) < CLOSE
+    inside = functools.partial(reinforce_with_entropy, weight=0.1)
+    assert worst(learned(loss=inside, kl=0.5), expected) < CLOSE
 
 
 def test_reference_is_the_policy_at_the_start_and_stays_so() -> None:
@@ -289,14 +282,3 @@ def test_loss_sees_zero_at_padding() -> None:
         return surrogate(policy, batch)
 
     make_trainer(loss=looks).learn(batch(padding=float("nan")))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 1}])
-def test_gradient_on_a_gpu_is_that_of_the_loop(knobs: dict[str, Any]) -> None:
-    expected = by_hand(qwen2(), batch())
-    trainer = make_trainer(device=torch.device("cuda"), base_kl=True, **knobs)
-    metrics = trainer.learn(batch())
-    assert worst({name: g.cpu() for name, g in gradients(trainer).items()}, expected) < 1e-4
-    assert metrics["policy/kl_base"] == pytest.approx(0, abs=1e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from rlvr.objective.batch import Batch
 from rlvr.trainer import batch_noise
 from rlvr.trainer.heads import LogZ, Value
 from tests.trainer.losses import with_log_z, with_value
-from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, weights, worst
+from tests.trainer.tiny import batch, gradients, learned, make_trainer, qwen2, sequences, weights, worst
 
 CLOSE = 2e-6
 LAYOUTS = [{}, {"token_budget": 1}, {"packing": False}, {"shared_prompt": "always"}, {"shared_prompt": "never"}]
@@ -49,9 +48,7 @@ def by_hand(
     head = head.double()
     head.load_state_dict({k.removeprefix(f"{name}."): v.double() for k, v in values.items()})
     total = torch.zeros((), dtype=torch.float64)
-    for b in range(len(data.tokens)):
-        g = int(data.group[b])
-        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+    for b, (prompt, response) in enumerate(sequences(data)):
         if not len(response):
             continue
         out = model(input_ids=torch.cat([prompt, response])[None], output_hidden_states=True, use_cache=False)
@@ -70,7 +67,7 @@ def by_hand(
             for index in range(2):
                 x = head.norm[index](nn.functional.gelu(head.inner[index](x)))
                 if keep is not None:
-                    x = x * keep[g, index] / 0.9
+                    x = x * keep[int(data.group[b]), index] / 0.9
             z = head.out(x)[0]
             total = total + (z + logp.sum() - data.advantage[b] - 3).square() / data.mask.any(1).sum()
     total.backward()
@@ -135,9 +132,9 @@ def test_the_outputs_for_a_batch_have_every_row_in_its_place() -> None:
     assert with_values.value is not None
     assert with_log_zs.log_z is not None
     model = qwen2().eval()
-    for b in (0, 4, 8):
-        g = int(data.group[b])
-        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+    for b, (prompt, response) in enumerate(sequences(data)):
+        if not len(response):
+            continue
         ids = torch.cat([prompt, response])[None]
         hidden = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, len(prompt) - 1 : -1]
         expected = nn.functional.linear(
@@ -150,13 +147,14 @@ def test_the_outputs_for_a_batch_have_every_row_in_its_place() -> None:
     assert torch.equal(with_log_zs.log_z, log_z.policy_of(data).log_z)  # no dropout outside training
 
 
-def test_heads_start_at_zero() -> None:
-    seen = make_trainer(loss=with_value).policy_of(batch())
+def test_heads_start_at_zero_and_are_not_among_the_weights_for_the_engine() -> None:
+    trainer = make_trainer(loss=with_value)
+    seen, other = trainer.policy_of(batch()), make_trainer(loss=with_log_z).policy_of(batch())
     assert seen.value is not None
-    assert not seen.value.any()
-    other = make_trainer(loss=with_log_z).policy_of(batch())
     assert other.log_z is not None
+    assert not seen.value.any()
     assert not other.log_z.any()
+    assert list(weights(trainer)) == [name for name, _ in qwen2().named_parameters()]
 
 
 def test_heads_have_a_learning_rate_of_their_own() -> None:
@@ -169,39 +167,6 @@ def test_heads_have_a_learning_rate_of_their_own() -> None:
     # Towards reward + 1, by 0.05, then by half of it: AdamW without momentum, bias-corrected.
     assert 0.05 < float(bias) < 0.08
     assert float((weights(trainer)["model.norm.weight"] - before).abs().max()) < 2e-3
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("loss", "critic"), [(with_value, None), (with_value, "own"), (with_log_z, None)])
-def test_continued_training_is_bitwise_uninterrupted_training(
-    tmp_path: Path, loss: Any, critic: str | None, dtype: str
-) -> None:
-    knobs: dict[str, Any] = {
-        "loss": loss,
-        "critic": critic,
-        "lr": 0.01,
-        "head_lr": 0.02,
-        "betas": (0.9, 0.99),
-        "updates": 2,
-        "dtype": dtype,
-        "token_budget": 10,
-    }
-    data = [batch(seed=s) for s in range(4)]
-    uninterrupted = make_trainer(**knobs)
-    expected = [uninterrupted.learn(rollouts) for rollouts in data]
-    first = make_trainer(**knobs)
-    actual = [first.learn(rollouts) for rollouts in data[:2]]
-    first.save(tmp_path / "a", {})
-    second = make_trainer(**knobs)
-    second.load(tmp_path / "a")
-    actual += [second.learn(rollouts) for rollouts in data[2:]]
-    assert actual == expected
-    for name, p in second.actor.named_parameters():
-        assert torch.equal(p, dict(uninterrupted.actor.named_parameters())[name]), name
-
-
-def test_heads_are_not_among_the_weights_for_the_engine() -> None:
-    assert list(weights(make_trainer(loss=with_value))) == [name for name, _ in qwen2().named_parameters()]
 
 
 def test_a_table_policy_has_heads_too() -> None:
@@ -217,7 +182,5 @@ def test_a_table_policy_has_heads_too() -> None:
 def test_groups_and_micro_batches_without_tokens_are_harmless(loss: Any, caplog: pytest.LogCaptureFixture) -> None:
     data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
     with caplog.at_level(logging.WARNING):
-        cut, whole = (make_trainer(loss=loss, token_budget=b) for b in (1, 10_000))
-    cut.learn(data)
-    whole.learn(data)
-    assert worst(gradients(cut), gradients(whole)) < CLOSE
+        cut, whole = (learned(data=data, loss=loss, token_budget=b) for b in (1, 10_000))
+    assert worst(cut, whole) < CLOSE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -14,9 +13,7 @@ from rlvr.config.binding import bind
 from rlvr.objective import penalty, reduce
 from rlvr.trainer import packer
 from rlvr.trainer.knobs import Knobs
-from tests.trainer.tiny import make_knobs
-
-YAML = Path(__file__).parents[2] / "conf" / "trainer" / "fsdp.yaml"
+from tests.trainer.tiny import YAML, make_knobs
 
 
 def config(**knobs: Any) -> Any:
@@ -63,12 +60,9 @@ def test_knobs_are_frozen_and_say_how_long_the_schedule_is() -> None:
         knobs.lr = 1.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("device", "packing", "compiled"), [("cpu", True, False), ("cuda", True, True), ("cuda", False, False)]
-)
-def test_layers_are_compiled_by_themselves_on_a_gpu_where_sequences_are_packed(
-    device: str, packing: bool, compiled: bool
-) -> None:
-    assert make_knobs(compile="auto").compiles(torch.device(device), packed=packing) is compiled
-    assert make_knobs(compile=True).compiles(torch.device(device), packed=packing)
-    assert not make_knobs(compile=False).compiles(torch.device(device), packed=packing)
+def test_layers_are_compiled_by_themselves_on_a_gpu_where_sequences_are_packed() -> None:
+    for name, packed, compiled in (("cpu", True, False), ("cuda", True, True), ("cuda", False, False)):
+        device = torch.device(name)
+        assert make_knobs(compile="auto").compiles(device, packed=packed) is compiled
+        assert make_knobs(compile=True).compiles(device, packed=packed)
+        assert not make_knobs(compile=False).compiles(device, packed=packed)

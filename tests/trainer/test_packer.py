@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from rlvr.trainer.packer import fitting
+from tests.support.ranks import start
 
-ROOT = Path(__file__).parents[2]
 RANK = """
 import json, logging, os, sys
 import torch
@@ -43,12 +39,11 @@ def test_a_micro_batch_on_a_cpu_is_limited_by_its_caches() -> None:
 
 @pytest.mark.slow
 def test_sequences_are_packed_if_they_can_be_on_all_ranks() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", RANK]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    process = start(2, "-c", RANK)
+    output, errors = process.communicate(timeout=200)
     packed, padded = [True, "rlvr_packed"], [False, "sdpa"]
-    results = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert results == [[rank, packed, padded, padded] for rank in (0, 1)], done.stderr[-4000:]
-    warnings = [line for line in done.stderr.splitlines() if "sequences are padded, not packed" in line]
+    results = sorted(json.loads(line) for line in output.splitlines())
+    assert results == [[rank, packed, padded, padded] for rank in (0, 1)], errors[-4000:]
+    warnings = [line for line in errors.splitlines() if "sequences are padded, not packed" in line]
     assert len(warnings) == 4
     assert len(set(warnings)) == 1  # both ranks log the same difference

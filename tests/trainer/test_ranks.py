@@ -12,10 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, distributed
+from tests.support.ranks import lines
+from tests.support.ranks import start as start_ranks
 from tests.trainer import ranks
-from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, weights, worst
+from tests.trainer.tiny import batch, gradients, make_trainer, qwen2, save_base, weights, worst
 
 pytestmark = pytest.mark.slow
 
@@ -30,24 +31,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(2):
         trainer.learn(batch(seed=seed))
     trainer.save(path / "step-1", {"seen": 2})
-    qwen2(seed=3).save_pretrained(path / "base")
-    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(path / "base")
+    save_base(path / "base", seed=3)
     start(2, path)
     return path
 
 
 def start(num_ranks: int, path: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "rlvr.job.ranks", str(num_ranks)]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(Path(ranks.__file__)), str(path), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    lines(start_ranks(num_ranks, str(Path(ranks.__file__)), str(path), *arguments), timeout_s=600)
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +70,17 @@ def test_weights_for_an_engine_in_half_precision_are_gathered_in_it(results: lis
         assert all(torch.equal(half[name], weight.to(torch.bfloat16)) for name, weight in whole.items())
 
 
-def test_ranks_skip_the_same_updates(results: list[dict[str, Any]]) -> None:
-    """Of nine; their metrics are compared with those of one rank above."""
-    skipped = [rank["float16, overflowing"]["metrics"]["optim/skipped"] for rank in results]
-    assert 0 < skipped[0] == skipped[1] < 1
-
-
-def test_ranks_read_what_others_have_posted(results: list[dict[str, Any]]) -> None:
-    assert [rank["board"] for rank in results] == [[None, "0", "1", None]] * 2
-
-
-def test_ranks_agree_to_the_last_bit(results: list[dict[str, Any]]) -> None:
+def test_ranks_agree_to_the_last_bit_and_skip_the_same_updates(results: list[dict[str, Any]]) -> None:
     for case in ranks.CASES:
         assert results[0][case]["metrics"] == results[1][case]["metrics"]
         assert torch.equal(results[0][case]["logp"], results[1][case]["logp"])
+    assert 0 < results[0]["float16, overflowing"]["metrics"]["optim/skipped"] < 1  # of nine
+
+
+def test_ranks_read_what_others_have_posted_and_gathered(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        assert rank["board"] == [None, "0", "1", None]
+        assert rank["collectives"] == {"gather": [[0], [1]], "any": (True, False), "device": "cpu"}
 
 
 def test_checkpoint_of_two_ranks_is_read_by_one_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
@@ -137,11 +124,7 @@ def test_nodes_with_copies_add_up_gradients_once_per_update(copied: list[dict[st
     for rank in copied:
         assert rank["reductions"]["c10d::allreduce_"] == rank["layers"]
         assert rank["reductions"]["c10d::_reduce_scatter_base_"] >= 2 * rank["layers"]
-
-
-def test_the_groups_of_nodes_with_copies_wait_as_long_as_all_ranks(copied: list[dict[str, Any]]) -> None:
-    for rank in copied:
-        assert rank["timeouts"] == [distributed.TIMEOUT.total_seconds()] * 2
+        assert rank["timeouts"] == [distributed.TIMEOUT.total_seconds()] * 2  # of the groups, as of all ranks
 
 
 def test_the_checkpoint_of_nodes_with_copies_holds_one_and_is_read_by_one_rank(
@@ -217,11 +200,6 @@ def test_curves_are_the_same_for_any_ranks_micro_batches_and_layouts(results: li
     for actual in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
         for name, values in expected.items():
             assert actual[name] == pytest.approx(values, rel=1e-4, abs=1e-5)
-
-
-def test_collectives(results: list[dict[str, Any]]) -> None:
-    for rank in results:
-        assert rank["collectives"] == {"gather": [[0], [1]], "any": (True, False), "device": "cpu"}
 
 
 ALONE = """

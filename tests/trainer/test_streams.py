@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from rlvr.loss import dph
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass, whole_groups
-from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, worst
+from tests.trainer.tiny import batch, learned, make_trainer, plain_logp, qwen2, worst
 
 CLOSE = 2e-6  # float32 rounding
 LOSS = partial(dph.forward_kl, clip_low=0.2, clip_high=0.2, coef=0.5)
@@ -47,17 +47,13 @@ def by_hand(model: PreTrainedModel, data: Batch, groups: list[int]) -> dict[str,
 )
 def test_the_gradient_is_the_sum_of_two_means(knobs: dict[str, Any]) -> None:
     expected = by_hand(qwen2(), data(), list(range(5)))
-    trainer = make_trainer(loss=LOSS, **knobs)
-    trainer.learn(data())
-    assert worst(gradients(trainer), expected) < CLOSE
+    assert worst(learned(data=data(), loss=LOSS, **knobs), expected) < CLOSE
 
 
 def test_every_mini_batch_counts_its_own_streams() -> None:
     """A step of 1e-30 changes nothing: the second of two updates has the first weights, and groups 3 and 4 only."""
     expected = by_hand(qwen2(), data(), [3, 4])
-    trainer = make_trainer(loss=LOSS, updates=2, lr=1e-30)
-    trainer.learn(data())
-    assert worst(gradients(trainer), expected) < CLOSE
+    assert worst(learned(data=data(), loss=LOSS, updates=2, lr=1e-30), expected) < CLOSE
 
 
 def test_metrics_are_means_over_their_own_stream() -> None:
@@ -78,18 +74,15 @@ def test_penalty_and_bonus_concern_explored_rows_only() -> None:
     explored = batch(num_groups=5, logp_ref=None).select(torch.tensor([0, 2, 3]))
     none = partial(dph.none, clip_low=0.2, clip_high=0.2)
     knobs: dict[str, Any] = {"kl": 0.3, "entropy": 0.1}
-    both, alone = make_trainer(loss=none, **knobs), make_trainer(loss=none, **knobs)
-    both.learn(data())
-    alone.learn(Batch(**{**vars(explored), "kind": torch.zeros(9, dtype=torch.int64)}))
-    assert worst(gradients(both), gradients(alone)) < CLOSE
+    alone = Batch(**{**vars(explored), "kind": torch.zeros(9, dtype=torch.int64)})
+    both = learned(data=data(), loss=none, **knobs)
+    assert worst(both, learned(data=alone, loss=none, **knobs)) < CLOSE
 
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
 def test_sequences_are_counted_by_stream_too(mode: str) -> None:
-    whole, cut = (make_trainer(loss=LOSS, aggregation=mode, token_budget=b) for b in (16384, 1))
-    for trainer in (whole, cut):
-        trainer.learn(data())
-    assert worst(gradients(cut), gradients(whole)) < CLOSE
+    whole, cut = (learned(data=data(), loss=LOSS, aggregation=mode, token_budget=b) for b in (16384, 1))
+    assert worst(cut, whole) < CLOSE
 
 
 def among_their_kind(policy: Policy, batch: Batch) -> Tensor:
@@ -132,9 +125,8 @@ def differently_by_hand(model: PreTrainedModel, data: Batch, rows: range) -> dic
 @pytest.mark.parametrize("budget", [1, 10, 20, 40, 16384])
 def test_a_first_pass_reaches_the_rows_of_its_stream_in_any_micro_batch(budget: int, knobs: dict[str, Any]) -> None:
     numbered, seen = data(advantage=NUMBERED), list[Tensor]()
-    trainer = make_trainer(loss=partial(differently, seen=seen), token_budget=budget, **knobs)
-    trainer.learn(numbered)
-    assert worst(gradients(trainer), differently_by_hand(qwen2(), numbered, range(15))) < CLOSE
+    gradient = learned(data=numbered, loss=partial(differently, seen=seen), token_budget=budget, **knobs)
+    assert worst(gradient, differently_by_hand(qwen2(), numbered, range(15))) < CLOSE
     assert torch.cat(seen).sort().values.tolist() == list(range(15))
     assert 1 <= len(seen) <= 5
     assert len(seen) == {1: 5, 16384: 1}.get(budget, len(seen))
@@ -143,6 +135,5 @@ def test_a_first_pass_reaches_the_rows_of_its_stream_in_any_micro_batch(budget: 
 def test_a_first_pass_sees_the_streams_of_its_own_mini_batch() -> None:
     """A step of 1e-30 changes nothing: the second of two updates has the first weights, and groups 3 and 4 only."""
     numbered = data(advantage=NUMBERED)
-    trainer = make_trainer(loss=partial(differently, seen=[]), updates=2, lr=1e-30, token_budget=1)
-    trainer.learn(numbered)
-    assert worst(gradients(trainer), differently_by_hand(qwen2(), numbered, range(9, 15))) < CLOSE
+    gradient = learned(data=numbered, loss=partial(differently, seen=[]), updates=2, lr=1e-30, token_budget=1)
+    assert worst(gradient, differently_by_hand(qwen2(), numbered, range(9, 15))) < CLOSE

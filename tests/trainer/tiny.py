@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from rlvr.model.tokenizer import word_tokenizer
 from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
@@ -17,57 +21,28 @@ from rlvr.trainer.knobs import Knobs, Place
 from tests.support.factories import make_batch
 from tests.support.fake_cuda.tensors import numbers_of
 
+YAML = Path(__file__).parents[2] / "conf" / "trainer" / "fsdp.yaml"
+# One update of all rows, and an optimiser whose first average is the gradient; the other knobs are those of the YAML.
 KNOBS: dict[str, Any] = {
-    "seed": 0,
-    "temperature": 1.0,
-    "steps": 10,
-    "updates": 1,
-    "epochs": 1,
-    "lr": 1e-3,
-    "schedule": "constant",
-    "warmup_steps": 0,
-    "clip_norm": 0.0,
-    "betas": (0.0, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "aggregation": "token-mean",
-    "kl": 0.0,
-    "kl_estimator": "k3",
-    "base_kl": False,
-    "entropy": 0.0,
-    "dtype": "float32",
-    "token_budget": 16384,
-    "packing": True,
-    "shared_prompt": "auto",
-    "activation_checkpointing": False,
-    "head_lr": None,
-    "critic": None,
-    "reference_every": None,
-    "reference_resets_optimiser": False,
-    "decay_steps": None,
-    "final_lr": 0.0,
-    "compile": False,
-    "reference_offload": False,
-    "lora_rank": None,
-    "lora_alpha": 32.0,
+    **{name: value for name, value in yaml.safe_load(YAML.read_text()).items() if name != "_target_"},
+    **{"seed": 0, "temperature": 1.0, "steps": 10, "updates": 1, "lr": 1e-3, "clip_norm": 0.0},
+    **{"betas": (0.0, 0.999), "eps": 1e-8, "base_kl": False},
 }
 
 
 def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2, hidden: int = 16) -> Qwen2ForCausalLM:
     """Two layers, 16 words. `spread`: deviation of the weights, large enough for attention to matter."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=16,
-        hidden_size=hidden,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=tied,
-        initializer_range=spread,
-        max_position_embeddings=64,
-    )
-    return Qwen2ForCausalLM(config)
+    sizes = {"vocab_size": 16, "hidden_size": hidden, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, tie_word_embeddings=tied, initializer_range=spread))
+
+
+def save_base(directory: Path, *, tied: bool = True, seed: int = 0) -> Path:
+    """A base policy in Hugging Face format: `qwen2`, and a tokenizer of fifteen words."""
+    qwen2(tied=tied, seed=seed).save_pretrained(directory)
+    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(directory)
+    return directory
 
 
 def batch(*, num_groups: int = 3, num_samples: int = 3, lengths: Sequence[int] | None = None, **fields: Any) -> Batch:
@@ -100,9 +75,24 @@ def make_trainer(
     shard_over: Literal["job", "node"] = "job",
     **knobs: Any,
 ) -> Trainer:
-    rank, world, _ = distributed.join_group()
-    place = Place(device or torch.device("cpu"), rank, world, 0, max_tokens, shard_over)
+    distributed.join_group()
+    place = Place(device or torch.device("cpu"), 0, max_tokens, shard_over)
     return Trainer(qwen2() if model is None else model, loss, place, make_knobs(**knobs))
+
+
+def by_sequence(
+    query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, *_: int, scale: Any, **__: Any
+) -> Tensor:
+    """`varlen_attn` on any device, one sequence after the other: a query attends up to the key at its own place,
+    counted from the end. query [N, H, D], key and value [n, K, D] → [N, H, D].
+    """
+    parts = list[Tensor]()
+    for (a, b), (c, d) in zip(*(itertools.pairwise(ends.tolist()) for ends in (query_ends, key_ends)), strict=True):
+        q, k, v = (x.transpose(0, 1)[None] for x in (query[a:b], key[c:d], value[c:d]))
+        mask = torch.ones(b - a, d - c, dtype=torch.bool).tril(d - c - (b - a))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+        parts.append(attended[0].transpose(0, 1))
+    return torch.cat(parts)
 
 
 def gradients(trainer: Trainer) -> dict[str, Tensor]:
@@ -111,6 +101,13 @@ def gradients(trainer: Trainer) -> dict[str, Tensor]:
     named |= {f"heads.{name}": p for name, p in trainer.actor.heads.named_parameters()}
     trained = {name: p for name, p in named.items() if p.requires_grad}
     return {name: distributed.full(trainer.optimiser.state[p]["exp_avg"]).clone() for name, p in trained.items()}
+
+
+def learned(model: PreTrainedModel | None = None, data: Batch | None = None, **knobs: Any) -> dict[str, Tensor]:
+    """The gradient of a new trainer's last update, after it has learned from the data."""
+    trainer = make_trainer(model, **knobs)
+    trainer.learn(batch() if data is None else data)
+    return gradients(trainer)
 
 
 def gathered(module: nn.Module) -> int:
@@ -147,12 +144,16 @@ def worst(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return max(float((actual[name].double() - e.double()).abs().max()) for name, e in expected.items()) / largest
 
 
+def sequences(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """(prompt, response) of each row, without padding."""
+    for group, tokens, mask in zip(batch.group.tolist(), batch.tokens, batch.mask, strict=True):
+        yield batch.prompt[group][batch.prompt_mask[group]], tokens[mask]
+
+
 def plain_logp(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> list[Tensor]:
     """[n] log-probabilities of each response, one sequence at a time, from the model's own logits."""
     rows = []
-    for b in range(len(batch.tokens)):
-        g = int(batch.group[b])
-        prompt, response = batch.prompt[g][batch.prompt_mask[g]], batch.tokens[b][batch.mask[b]]
+    for prompt, response in sequences(batch):
         if not len(response):
             rows.append(torch.zeros(0))
             continue
