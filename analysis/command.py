@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from analysis.report.names import folder_name, joined
+from analysis.exchange import folder_name, joined
+from analysis.exchange import home as home_of
 from rlvr.ledger import layout, terminal
 
 if TYPE_CHECKING:
@@ -183,10 +184,7 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     # Imported here, so that --help answers at once.
     from analysis.frames.load import catalogue, frames
 
-    try:
-        home = terminal.home(options.home)
-    except ValueError as error:
-        raise LookupError(str(error)) from None
+    home = home_of(options.home)
     others: list[str] = []
     if options.files:
         from analysis.frames import bundle

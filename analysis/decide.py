@@ -1,22 +1,31 @@
-"""Decisions about a growing sweep from its own results: the stopping rule, the state of its questions, tuning scores.
+"""Decisions about a growing sweep from its own results: the state of its questions, the stopping rule, tuning scores.
 
 Plain data in and out: sweeps/growing asks for them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.frames.load import catalogue, frames
+from analysis.frames.frames import Frames
+from analysis.frames.load import catalogue
+from analysis.frames.load import frames as frames_of
+from analysis.scores.arm import Arm
+from analysis.scores.cell import cell
+from analysis.scores.claim import CLAIMS, Outcome, Verdict
+from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.comparison import LUCKY, Compared, compare, without_luck
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.metric import TIMES, check_ahead
-from analysis.scores.question import Question, questions
-from analysis.scores.sequential import levels, schedule
-from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME
+from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
+from analysis.scores.selection import default_reference, ordered
+from analysis.scores.sequential import chances, levels, schedule
+from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME, caveat_of_time
 from analysis.scores.tuning import run_scores
+from analysis.scores.verdict import name_of, verdicts
 from rlvr.ledger.sweeps import Sweep
 
 
@@ -48,7 +57,7 @@ def look(
     home: Path, sweep_id: str, about: str, level: float, closed: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """The outcome of each question of a sweep at this nominal level. closed: those of questions decided before."""
-    open_questions = questions(frames(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
+    open_questions = questions(frames_of(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
     return [
         {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)} for q in open_questions
     ]
@@ -61,15 +70,121 @@ def forecast(
     (NaN: not known) that the question is decided by each look."""
     listing = catalogue(home)
     others = [other for other in listing.sweeps if other.sweep_id != sweep.sweep_id]
-    with_sweep = frames(replace(listing, sweeps=[*others, sweep]), sweep=sweep.sweep_id)
-    return [_forecast(question, seeds, nominal) for question in questions(with_sweep, about, LEVEL)]
-
-
-def _forecast(question: Question, seeds: Sequence[int], nominal: Sequence[float]) -> dict[str, Any]:
-    return {"name": question.name, "measured": question.measured, "chances": question.chances(seeds, nominal)}
+    with_sweep = frames_of(replace(listing, sweeps=[*others, sweep]), sweep=sweep.sweep_id)
+    return [
+        {"name": q.name, "measured": q.measured, "chances": q.chances(seeds, nominal)}
+        for q in questions(with_sweep, about, LEVEL)
+    ]
 
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
     """By id of a tuning run, its score on the validation split; NaN for a run without one."""
-    of_sweep = frames(catalogue(home), sweep=sweep_id)
+    of_sweep = frames_of(catalogue(home), sweep=sweep_id)
     return run_scores(of_sweep.tuned or of_sweep)
+
+
+# --- questions: the claims of a study, or each arm's difference to its reference
+
+
+NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of a sweep.
+
+    outcome: `above`, `below`, a claim's outcome, `undecided`, or `not tested` if the better arm has diverged runs.
+    measured: the difference and its interval in words.
+    groups: group ids of the arms that need more seeds. margin: of an equivalence, in the units of `compared`.
+    """
+
+    name: str
+    outcome: str
+    measured: str
+    groups: tuple[str, ...]
+    compared: tuple[Compared, ...] = ()
+    margin: float | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.outcome == Outcome.UNDECIDED
+
+    def chances(self, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
+        """The chance that the question is decided by each look, if differences are as measured so far; NaN: unknown."""
+        by_difference = [
+            chances(c.judged.summary, c.difference.sampling, seeds, nominal, self.margin) for c in self.compared
+        ]
+        if not by_difference:
+            return [math.nan] * len(seeds)
+        return [min(of_look) for of_look in zip(*by_difference, strict=True)]
+
+
+def questions(frames: Frames, about: str, level: float, closed: Sequence[Mapping[str, Any]] = ()) -> list[Question]:
+    """The questions of a sweep at this level of confidence. about: CLAIMS, a metric's name, or "" for the first default
+    column of tables.
+
+    closed: questions decided before (`name`, `groups`), which keep their outcome and are left out. Raises LookupError
+    for a metric that no run measured, or that cannot compare any two arms.
+    """
+    of_sweep = _of_claims(frames, level) if about == CLAIMS else _of_differences(frames, about, level)
+
+    def identity(name: str, groups: Sequence[str]) -> object:
+        # The arms of a difference: labels name what the arms in the study do not share, and change when some join it.
+        return name if about == CLAIMS else tuple(groups)
+
+    decided = {identity(question["name"], question["groups"]) for question in closed}
+    return [question for question in of_sweep if identity(question.name, question.groups) not in decided]
+
+
+def _of_claims(frames: Frames, level: float) -> list[Question]:
+    return [
+        Question(name_of(v), _outcome(v).value, v.measured or v.note, v.groups, v.compared, v.margin)
+        for v in verdicts(frames, level)
+    ]
+
+
+def _outcome(verdict: Verdict) -> Outcome:
+    """The outcome, with a claim that was not tested for lack of seeds as undecided: more seeds may decide it."""
+    needs_seeds = verdict.outcome == Outcome.NOT_TESTED and verdict.groups
+    return Outcome.UNDECIDED if needs_seeds else verdict.outcome
+
+
+def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
+    """Each arm's difference, tested at this level by itself: the caller divides the 5 % among the differences."""
+    ids = [run.run_id for run in frames.rows]
+    measured = parse(about, frames, ids) if about else default_metrics(frames, ids)
+    if not measured:
+        raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
+    metric = measured[0]
+    settings = by_setting(frames, on_problems=metric.per_problem)
+    questions = [question for setting in settings for question in _of_setting(frames, setting, metric, level)]
+    if not questions:
+        raise LookupError(f"nothing to decide: no setting has two arms that measured {metric}.{NAME_ANOTHER}")
+    return questions
+
+
+def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: float) -> list[Question]:
+    of_study = ordered([arm for arm in setting.arms if not arm.from_other_study], frames.swept)
+    against = default_reference(of_study, frames.baseline)
+    arms = [arm for arm in of_study if arm.group_id in against]
+    cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
+    references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
+    compared = compare(cells, references, 0, level, unfair=caveat_of_time(metric, of_study))
+    compared = without_luck(compared, cells, references)
+    return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
+
+
+def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metric, setting: Comparable) -> Question:
+    name = setting.titled(f"{arm.label} against {reference.label}, {metric}")
+    groups = (arm.group_id, reference.group_id)
+    if compared is None:
+        return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
+    plain = compared.judged.plain
+    measured = metric.difference(compared.effect, plain)
+    outcome = Outcome.UNDECIDED.value
+    if plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS:
+        if compared.unfair == LUCKY:  # more seeds cannot change it: as of a claim
+            outcome, measured = Outcome.NOT_TESTED.value, f"{measured}; {LUCKY}"
+        elif not compared.unfair:
+            outcome = "above" if compared.effect > 0 else "below"
+    return Question(name, outcome, measured, groups, (compared,))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.report.names import folder_name, joined
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.sweeps import Ledger
 
@@ -44,11 +45,7 @@ def bundle(arguments: Sequence[str]) -> None:
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--out", type=Path, help="the file (default: as in the examples, here)")
     options = parser.parse_args(arguments)
-    try:
-        home = terminal.home(options.home)
-    except ValueError as error:
-        raise LookupError(str(error)) from None
-    frames, name = _chosen(home, options.what)
+    frames, name = _chosen(home(options.home), options.what)
     _write(frames, _file(options.out or Path(folder_name(name))))
 
 
@@ -91,6 +88,14 @@ def import_dump(arguments: Sequence[str]) -> None:
     _write(frames, file)
 
 
+def home(typed: Path | None) -> Path:
+    """The directory of runs/, of `--home` if that was typed. Raises LookupError if it does not exist."""
+    try:
+        return terminal.home(typed)
+    except ValueError as error:
+        raise LookupError(str(error)) from None
+
+
 def _as_typed(arm: str) -> str:
     """The knobs of an arm as they are typed, `lr=1e-6`, from these or from a label, `lr = 1e-6`."""
     from analysis.scores import labels
@@ -104,11 +109,10 @@ def _as_typed(arm: str) -> str:
     return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in knobs.items())
 
 
-def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:
-    """(frames to bundle, a name for the file)."""
+def _chosen(root: Path, what: Sequence[str]) -> tuple[Frames, str]:
     from analysis.frames.load import catalogue, frames
 
-    listing, ledger = catalogue(home), Ledger(home)
+    listing, ledger = catalogue(root), Ledger(root)
     word = what[0] if len(what) == 1 else ""
     key, _, name = word.partition("=")
     if not what or word in listing.studies():
@@ -154,6 +158,20 @@ def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
 
 
 def _file(out: Path) -> Path:
-    """The path with the suffix of bundles."""
     out = out.expanduser()
     return out if out.suffix == layout.BUNDLE else out.with_name(out.name + layout.BUNDLE)
+
+
+# --- names of the folders of reports and of the files of bundles
+
+
+def folder_name(title: str) -> str:
+    """The title of a study, or of one of its sweeps, as the name of a folder."""
+    return re.sub(r"[^\w.-]+", "-", title.replace(", sweep ", "-")).strip("-.") or "study"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names joined for a file name. Of more than three: the first, the number of the others, and a hash of all."""
+    if len(names) <= 3:
+        return "-".join(names)
+    return f"{names[0]}-and-{len(names) - 1}-more-{hashlib.sha256(repr(list(names)).encode()).hexdigest()[:8]}"

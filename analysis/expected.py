@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.frames.run import rows
+from analysis.frames.frames import rows
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
 from analysis.scores.arm import Arm, arms_of, settings
 from analysis.scores.claim import Claim, Where, read
 from analysis.scores.labels import alternatives, parse
 from analysis.scores.metric import TIMES, check_ahead
-from analysis.scores.selection import select
-from analysis.scores.sides import NotTested, reference_of, sides, trend
+from analysis.scores.selection import NotTested, reference_of_claim, select, sides, trend
 from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME
 
 
@@ -72,7 +71,7 @@ def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Ma
     failures = [Untestable("baseline", f"no arm has {baseline}", (baseline,))] if _absent(arms, [baseline]) else []
     by_setting = [[arm for arm in arms if arm.setting == setting] for setting in settings(arms)]
     for number, claim in enumerate(map(read, claims), start=1):
-        reference = reference_of(claim, baseline)
+        reference = reference_of_claim(claim, baseline)
         reasons = [_reason(claim, reference, arms_here) for arms_here in by_setting if select(arms_here, claim.arm)]
         if reasons and not all(reasons):
             continue
@@ -93,7 +92,6 @@ def _reason(claim: Claim, reference: str, arms: Sequence[Arm]) -> str:
 
 
 def _absent(arms: Sequence[Arm], selectors: Iterable[str]) -> tuple[str, ...]:
-    """The selectors that match no arm, once each."""
     return tuple(dict.fromkeys(selector for selector in selectors if selector and not select(arms, selector)))
 
 

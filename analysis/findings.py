@@ -15,7 +15,6 @@ from typing import Any, cast
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import STUDY_FILES
-from analysis.scores import study
 from analysis.scores.claim import OF_CLAIMS, Origin, Outcome, Verdict, read
 from analysis.scores.crossed import LEVEL
 from analysis.scores.verdict import verdicts
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.into is None:
         print(text, end="")
         return
-    page = inserted(_read(options.into), text)
+    page = inserted(options.into.read_text(encoding="utf-8"), text)
     with write_atomically(options.into, durable=False) as aside:
         aside.write_text(page, encoding="utf-8")
     print(f"{options.into}: {len(options.files)} bundles")
@@ -100,13 +99,6 @@ def inserted(page: str, text: str) -> str:
     return f"{page.partition(BEGIN)[0]}{BEGIN}\n{text}{END}{page.partition(END)[2]}"
 
 
-def _read(page: Path) -> str:
-    try:
-        return page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LookupError(f"{page}: {error.strerror}.") from None
-
-
 def _summary(everything: Sequence[Verdict], untested: Sequence[str]) -> str:
     """untested: studies without a bundle."""
     totals = [
@@ -142,18 +134,14 @@ def _judged(
 
     frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni).
     """
-    launched = [study.claims(part) for part in parts]
+    launched = [part.claims for part in parts]
     marked = [
         claim
-        if all(any(_same(claim, other) for other in claims) for claims in launched)
+        if all(any(all(claim.get(k) == other.get(k) for k in SAME) for other in claims) for claims in launched)
         else {**claim, "says": f"{claim['says']} {RESTATED}"}
         for claim in (launched[0] if today is None else today)
     ]
     return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(one.get(key) == other.get(key) for key in SAME)
 
 
 def _looks(parts: Sequence[Frames]) -> int:
@@ -165,7 +153,7 @@ def _looks(parts: Sequence[Frames]) -> int:
         seeds_of: dict[str, set[int]] = {}
         for arm, seed in zip(part.runs["group_id"], part.runs["seed"].astype(int), strict=True):
             seeds_of.setdefault(str(arm), set()).add(seed)
-        if len(parts) > 1 and study.stopping_rule(part):
+        if len(parts) > 1 and part.stopping_rule:
             raise LookupError(
                 f"{part.study}: a bundle with a stopping rule (until=) is judged alone. Pass one of them."
             )

@@ -15,20 +15,11 @@ from matplotlib.figure import Figure
 from analysis.diagnostics import landscape, replay, weights
 from analysis.report.style import encode
 
-
-def _weights(read: Callable[[str], pd.DataFrame]) -> Figure:
-    return weights.drawn(read("weights"))
-
-
-def _replay(read: Callable[[str], pd.DataFrame]) -> Figure:
-    return replay.draw(read("cosines").set_index("objective"), read("weights"), read("prompts"))
-
-
-def _landscape(read: Callable[[str], pd.DataFrame]) -> Figure:
-    return landscape.draw(*(read(table) for table in ("arms", "landscape", "paths", "ends")))
-
-
-DRAWN = {"weights": _weights, "replay": _replay, "bandit_landscape": _landscape}
+DRAWN: dict[str, Callable[[Callable[[str], pd.DataFrame]], Figure]] = {
+    "weights": lambda read: weights.drawn(read("weights")),
+    "replay": lambda read: replay.draw(read("cosines").set_index("objective"), read("weights"), read("prompts")),
+    "bandit_landscape": lambda read: landscape.draw(*map(read, ("arms", "landscape", "paths", "ends"))),
+}
 
 
 def main(arguments: Sequence[str]) -> int:

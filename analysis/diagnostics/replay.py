@@ -12,10 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.report import style
-
-# Okabe and Ito (2008), then greys and repeats with another line: more than eight lines are not told apart by colour.
-CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
-DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
+from analysis.report.lines import colour_and_marker, dash
 
 
 def draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) -> Figure:
@@ -74,8 +71,7 @@ def _lines(axes: Axes, weights: pd.DataFrame, names: Sequence[str]) -> None:
                 axes.plot(
                     line.index,
                     line / scale,
-                    color=_colour(i),
-                    linestyle=_dash(i),
+                    **_look(i),
                     marker=marker,
                     markersize=4 if correct else 4.5,
                     markeredgecolor="white",
@@ -92,9 +88,9 @@ def _scatter(axes: Axes, prompts: pd.DataFrame, names: Sequence[str]) -> None:
     """Norm of the gradient on each prompt by itself, and its mean at each pass rate."""
     for i, name in enumerate(names):
         part = prompts[prompts["objective"] == name]
-        axes.scatter(part["pass_rate"], part["gradient_norm"], s=7, color=_colour(i), alpha=0.35, linewidths=0)
+        axes.scatter(part["pass_rate"], part["gradient_norm"], s=7, color=_look(i)["color"], alpha=0.35, linewidths=0)
         mean = part.groupby("pass_rate")["gradient_norm"].mean()
-        axes.plot(mean.index, mean, color=_colour(i), linestyle=_dash(i), linewidth=_width(i, len(names)))
+        axes.plot(mean.index, mean, **_look(i), linewidth=_width(i, len(names)))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("pass rate of the prompt")
     axes.set_ylabel("gradient norm")
@@ -103,17 +99,13 @@ def _scatter(axes: Axes, prompts: pd.DataFrame, names: Sequence[str]) -> None:
 
 def _handles(names: Sequence[str]) -> list[Line2D]:
     kinds = [Line2D([], [], color="#333333", marker=m, linestyle="none") for m in ("o", "X")]
-    return [Line2D([], [], color=_colour(i), linestyle=_dash(i)) for i in range(len(names))] + kinds
+    return [Line2D([], [], **_look(i)) for i in range(len(names))] + kinds
 
 
-def _colour(i: int) -> str:
-    return CYCLE[i % len(CYCLE)]
+def _look(i: int) -> dict[str, Any]:
+    return {"color": colour_and_marker(i)[0], "linestyle": dash(i)}
 
 
 def _width(i: int, number: int) -> float:
     """Thick lines below thin ones: objectives that agree exactly are all seen."""
     return 1.0 + 3.0 * (number - 1 - i) / max(number - 1, 1)
-
-
-def _dash(i: int) -> Any:
-    return DASHES[i // len(CYCLE) % len(DASHES)]

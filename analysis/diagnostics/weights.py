@@ -38,7 +38,9 @@ FORMS: dict[str, Form] = {
 def drawn(weights: pd.DataFrame) -> Figure:
     """weights: loss, advantage, divergence and eta (of LAD), order (T or k, else nothing), samples, pass_rate, weight,
     gradient_norm."""
-    return style.with_style(lambda: _draw(objective.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
+    pairs = zip(weights["loss"], weights["advantage"], strict=True)
+    named = weights.assign(order=weights["order"].fillna(0), objective=[objective.objective(*pair) for pair in pairs])
+    return style.with_style(lambda: _draw(named))
 
 
 def _draw(weights: pd.DataFrame) -> Figure:
@@ -59,7 +61,7 @@ def _draw(weights: pd.DataFrame) -> Figure:
         for order, part in most[most["objective"] == name].groupby("order"):
             _curve(left, part, style.objective_look(name), FORMS.get(name))
             handles.append(Line2D([], [], linewidth=1, **style.objective_look(name)))
-            labels.append(objective.name(name) + (f", {_knob(name)} = {order:.0f}" if order else ""))
+            labels.append(objective.name(name) + (f", {'k' if name == 'pkpo' else 'T'} = {order:.0f}" if order else ""))
     left.set_title(f"G = {G} responses", loc="left")
     left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
     left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])
@@ -94,16 +96,12 @@ def _lad(axes: Axes, part: pd.DataFrame) -> None:
     axes.legend(fontsize=6)
 
 
-def _knob(name: str) -> str:
-    return "k" if name == "pkpo" else "T"
-
-
 def _maxrl(axes: Axes, part: pd.DataFrame) -> None:
     """MaxRL at every G and T that was measured, darker for more."""
     sizes = sorted(part[["samples", "order"]].drop_duplicates().itertuples(index=False))
     for i, (G, order) in enumerate(sizes):
         at = part[(part["samples"] == G) & (part["order"] == order)]
-        colour = style.lighter(style.OBJECTIVE_COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
+        colour = style.lighter(style.OBJECTIVES["maxrl"][0], 0.65 * (1 - (i + 1) / len(sizes)))
         _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"])
         said = f"G = {G}" if order == G - 1 else f"G = {G}, T = {order:.0f}"
         axes.annotate(
@@ -119,7 +117,6 @@ def _maxrl(axes: Axes, part: pd.DataFrame) -> None:
 
 
 def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any], form: Form | None) -> None:
-    """Measured points and the closed form of one objective, G and order."""
     p, weight = part["pass_rate"].to_numpy(float), part["weight"].to_numpy(float)
     axes.plot(p[::2], weight[::2], markersize=4 if look["marker"] in "x+" else 3, linestyle="none", **look)
     if form is not None:

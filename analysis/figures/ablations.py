@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -27,13 +28,11 @@ class AblationFigure:
         return style.with_style(lambda: self.draw(frames, lines_by_setting)) if lines_by_setting else None
 
 
-def _against_rollouts(frames: Frames, lines_by_setting: LinesBySetting) -> Figure:
-    return against_knob(frames, lines_by_setting, Axis("rollouts per prompt N"))
-
-
 _FIGURES = (
     AblationFigure(
-        ROLLOUT_SCALING, "Whose pass@k keeps growing with the number of rollouts per prompt?", _against_rollouts
+        ROLLOUT_SCALING,
+        "Whose pass@k keeps growing with the number of rollouts per prompt?",
+        partial(against_knob, axis=Axis("rollouts per prompt N")),
     ),
     AblationFigure(SCORE_FUNCTION, "Which score function of PACS wins at which k?", against_k),  # PACS, tables 9 to 13
     AblationFigure(WEIGHTING, "Which weights of PACS win at which k?", against_k),  # PACS, table 6

@@ -75,7 +75,6 @@ def _styles(axes: Axes, measured: Sequence[Retention]) -> dict[str, Artist]:
 
 
 def _dots(axes: Axes, measured: Sequence[Retention], names: Sequence[str]) -> dict[str, Artist]:
-    """Draw the named numbers of each arm as marks on lines of their intervals; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for name in names:
         mark, colour = DOTS.get(name.partition("@")[0], ("x", style.OTHER))

@@ -15,7 +15,6 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import legend, legible, looks_of
 from analysis.scores.arm import Arm, arms
-from analysis.scores.study import swept
 
 QUESTION = "How large are advantages and log-ratios along training, and what does a token cost each arm?"
 # LAD assumes both to be small (App. B): e^(A/η) and π/π_old are then near 1.
@@ -34,7 +33,7 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:
-    shown, more = legible([arm for arm in arms(frames) if not arm.control], swept(frames))
+    shown, more = legible([arm for arm in arms(frames) if not arm.control], frames.swept)
     drawing = Figure(figsize=(style.WIDTH, max(2.6, 0.15 * len(shown) + 0.9)), layout="constrained")
     handles: dict[str, Artist] = {}
     for axes, name in zip(drawing.subplots(1, len(panels), squeeze=False).ravel(), panels, strict=True):
@@ -52,7 +51,6 @@ def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str])
 
 
 def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> dict[str, Artist]:
-    """Draw the mean over the seeds of an arm; returns its legend entry."""
     mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
     if mean.empty:
         return {}

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.scores.bandit_target import Match, matches
 from analysis.scores.labels import inverse
+from analysis.tables.bandit import Match, matches
 
 QUESTION = "Which methods learn the target density over the arms, and which collapse onto one mode?"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -11,7 +9,6 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.cells import BASE, value
 from analysis.report.lines import INTERVAL
-from analysis.scores.cell import Cell
 from analysis.tables.baselines import ENTROPY_NATS, Ranking, rankings
 
 QUESTION = "Which objective trades accuracy against diversity, and how?"
@@ -38,29 +35,21 @@ def _draw(frames: Frames, all_rankings: list[Ranking]) -> Figure:
 
 
 def _panel(axes: Axes, frames: Frames, ranking: Ranking, column: str, *, labelled: bool) -> None:
-    """Draw one column of a ranking, in its order; the base policy is a row, and a dotted line over all rows."""
     names = [row.label for row in ranking.rows]
     scale = 1.0 if column == ENTROPY_NATS else 100.0
     cells = [value(frames, row, ranking.columns[column]) for row in ranking.rows]
     for y, (name, cell) in enumerate(zip(names, cells, strict=True)):
         if not cell.empty:
-            _dot(axes, y, cell, scale, style.BASE if name == BASE else style.COLOURS["js"])
+            colour, (low, high) = style.BASE if name == BASE else style.COLOURS["js"], cell.interval()
+            bar = {"color": style.lighter(colour, 0.45), "linewidth": 2.2, "solid_capstyle": "butt"}
+            axes.plot([scale * low, scale * high], [y, y], **bar)  # nothing where the ends are NaN
+            axes.plot(scale * cell.mean, y, "o", color=colour, markersize=4)
     if not cells[0].empty:
         axes.axvline(scale * cells[0].mean, color=style.BASE, linestyle=":", linewidth=1.1)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), [_short(n) for n in names] if labelled else [""] * len(names))
+    short = [name if len(name) <= 34 else f"{name[:33]}…" for name in names]
+    axes.set_yticks(range(len(names)), short if labelled else [""] * len(names))
     axes.tick_params(axis="y", length=0)
     axes.set_title(column if scale == 1 else f"{column}, %", loc="left", fontsize=8)
     if labelled and ranking.setting.name:
         axes.set_xlabel(ranking.setting.name)
-
-
-def _dot(axes: Axes, y: int, cell: Cell, scale: float, colour: str) -> None:
-    low, high = (scale * end for end in cell.interval())
-    if math.isfinite(low):
-        axes.plot([low, high], [y, y], color=style.lighter(colour, 0.45), linewidth=2.2, solid_capstyle="butt")
-    axes.plot(scale * cell.mean, y, "o", color=colour, markersize=4)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 34 else f"{name[:33]}…"

@@ -11,17 +11,17 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.scores.ablation import Line, base, lines, metrics, overall
+from analysis.scores.ablation import Line, base, metrics, overall
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Kind
+from analysis.tables.ablations import BETA
 
 QUESTION = "At which β and k is PACS best?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None unless PACS ran with two β."""
-    lines_by_setting = lines(frames, "loss.beta", losses=("pacs",))
-    panels = [(setting, line) for setting, setting_lines in lines_by_setting for line in setting_lines]
+    panels = [(setting, line) for setting, setting_lines in BETA.lines(frames) for line in setting_lines]
     return style.with_style(lambda: _draw(frames, panels)) if panels else None
 
 
@@ -54,15 +54,8 @@ def _heat(axes: Axes, values: np.ndarray, line: Line, ks: list[int], *, cmap: st
             continue
         red, green, blue, _ = image.cmap(image.norm(value))
         light = 0.3 * red + 0.59 * green + 0.11 * blue > 0.55
-        axes.text(
-            j,
-            i,
-            f"{value:.1f}" if span is None else f"{value:+.1f}",
-            ha="center",
-            va="center",
-            fontsize=7,
-            color="#222222" if light else "white",
-        )
+        text, shade = f"{value:.1f}" if span is None else f"{value:+.1f}", "#222222" if light else "white"
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=shade)
     axes.set_xticks(range(len(ks)), [str(k) for k in ks])
     axes.set_yticks(range(len(line.values)), [f"{v:g}" for v in line.values])
     axes.set_xlabel("k")

@@ -13,13 +13,12 @@ from matplotlib.patches import Patch
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.cells import MetricColumn, Row, value
-from analysis.report.lines import INTERVAL, legend, reference
-from analysis.scores.cell import Cell, base_cell, cell
+from analysis.report.lines import INTERVAL, legend, references
+from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.labels import inverse
 from analysis.scores.metric import Metric
 from analysis.tables.divergence import FAMILIES, Summary, summarise
-from analysis.tables.eta import label
 
 QUESTION = "Do strict divergences end above weak ones?"
 
@@ -31,20 +30,19 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _draw(frames: Frames, settings: list[Comparable]) -> Figure:
-    drawing, panels = style.panels(settings, height=2.7)
+    drawing, panels = style.panels([(setting, setting.shown) for setting in settings], height=2.7)
     summaries = {setting.name: summarise(frames, setting) for setting in settings}
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
         summary = summaries[setting.name]
         handles |= _panel(axes, frames, setting, metric, summary)
-        handles |= _reference(axes, frames, setting, metric)
+        handles |= references(axes, frames, setting, metric)
         axes.set_xlabel(_over(summary))
     legend(drawing, handles, f"whiskers: {INTERVAL}")
     return drawing
 
 
 def _over(summary: Summary) -> str:
-    """What the bars show, as the label of the x axis."""
     if not summary.etas:
         return "best 1/η of each"
     listed = ", ".join(inverse(e) for e in summary.etas)
@@ -52,11 +50,7 @@ def _over(summary: Summary) -> str:
 
 
 def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summary: Summary) -> dict[str, Artist]:
-    """Draw bars of the mean over η (of the best η if none is shared), family means, and the best η as a mark.
-
-    Returns the legend entries.
-    """
-    column = MetricColumn(metric, tuple(setting.sources), setting.overall)
+    column = MetricColumn(metric, setting.sources, setting.overall)
     shown = {g.name: summary.over(g) if summary.etas else (g.best or g.arms[0],) for g in summary.groups}
     handles: dict[str, Artist] = {}
     for x, group in enumerate(summary.groups):
@@ -83,36 +77,11 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
 def _bar(axes: Axes, x: int, scored: Cell, colour: str) -> None:
     """Draw a bar with its interval; without a result, the reason in its place."""
     if scored.empty:
-        axes.text(
-            x,
-            0.04,
-            scored.state,
-            rotation=90,
-            ha="center",
-            va="bottom",
-            color=style.BASE,
-            transform=axes.get_xaxis_transform(),
-            fontsize=7.5,
-        )
+        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "rotation": 90}
+        axes.text(x, 0.04, scored.state, color=style.BASE, fontsize=7.5, **place)
         return
     low, high = (100 * end for end in scored.interval())
     mean = 100 * scored.mean
     axes.bar(x, mean, width=0.7, color=style.lighter(colour, 0.35), edgecolor=colour, linewidth=0.8)
     if math.isfinite(low):
         axes.errorbar(x, mean, yerr=[[mean - low], [high - mean]], color="#222222", linewidth=1.1, capsize=2.5)
-
-
-def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
-    """Draw each GRPO arm as a dashed line across, the base policy dotted; returns the legend entries."""
-    handles: dict[str, Artist] = {}
-    for i, arm in enumerate(setting.grpo):
-        scored = cell(frames, arm, metric, setting.sources)
-        if not scored.empty:
-            line = axes.axhline(100 * scored.mean, linewidth=1.1, **reference(i))
-            handles[label("GRPO", arm)] = line
-    if not handles:
-        handles["GRPO: missing"] = Line2D([], [], alpha=0.35, **reference(0))
-    base = base_cell(frames, setting.arms, metric, setting.sources)
-    if not base.empty:
-        handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.3)
-    return handles

@@ -17,7 +17,6 @@ from analysis.report.lines import BAND, focus, left_out, legend, legible, looks_
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
-from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, settings_with_curves
 
 QUESTION = "How do accuracy and coverage move along training?"
@@ -30,11 +29,11 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
-    drawing, panels = style.panels(settings, height=2.9)
+    drawing, panels = style.panels([(setting, setting.shown) for setting in settings], height=2.9)
     handles: dict[str, Artist] = {}
     remarks: list[str] = []
     for axes, setting, metric in panels:
-        shown, remark = legible(setting.arms, swept(frames))
+        shown, remark = legible(setting.arms, frames.swept)
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
         for arm, look in zip(shown, looks_of(shown), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)

@@ -14,9 +14,11 @@ from matplotlib.ticker import NullFormatter
 
 from analysis.frames.frames import Frames
 from analysis.report import style
+from analysis.report.lines import base_policy, draw
 from analysis.scores import objective
 from analysis.scores.cell import base_cell, cell
 from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
+from analysis.scores.trajectory import curve
 
 QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
 TITLE = 32  # characters of a title that fit above a panel
@@ -49,48 +51,33 @@ def _draw(frames: Frames, all_contests: list[LikelihoodComparison]) -> Figure:
 
 
 def _look(name: str) -> dict[str, Any]:
-    """The look of an objective; exact likelihood is dashed, without markers."""
     look = style.objective_look(name)
     return {**look, "linestyle": "--", "marker": ""} if name == EXACT else look
 
 
 def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
-    """Draw held-out accuracy at every evaluation, a line per objective and G."""
-    name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
     for learner in contest.learners:
-        evaluated = [(run.run_id, step) for run in learner.arm.drawn for step in frames.digest.steps(run.run_id)]
-        values = pd.DataFrame([(step, frames.digest.logged(run_id, name, step)) for run_id, step in evaluated])
-        part = values.groupby(0)[1].mean() if evaluated else pd.Series(dtype=float)
+        points = curve(frames, learner.arm, contest.metric, (contest.source,))
         sizes = sorted({other.samples for other in contest.learners if other.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
-        look = _look(learner.objective)
-        axes.plot(
-            part.index,
-            100 * part,
-            linewidth=1.2,
-            linestyle=look.get("linestyle", "-"),
-            color=style.lighter(look["color"], 0.75 * share),
-        )
+        look = {**_look(learner.objective), "marker": ""}
+        look["color"] = style.lighter(look["color"], 0.75 * share)
+        axes.plot(points.steps, 100 * np.array(points.mean), linewidth=1.2, **look)
     axes.set(xlabel="step", ylabel="accuracy, %", ylim=(-3, 103))
     axes.set_title(textwrap.fill(f"{contest.name}: training", TITLE, break_on_hyphens=False), loc="left")
 
 
 def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
-    """Draw final accuracy against rollouts per prompt; horizontal: exact likelihood and the base policy."""
-    sources = [contest.source]
+    sources = (contest.source,)
     for name in objective.ordered(learner.objective for learner in contest.rewarded):
         learners = [learner for learner in contest.rewarded if learner.objective == name]
         cells = [cell(frames, learner.arm, contest.metric, sources) for learner in learners]
-        mean = np.array([100 * c.mean for c in cells])
-        low, high = (100 * np.array(end) for end in zip(*(c.interval() for c in cells), strict=True))
-        G = [learner.samples for learner in learners]
-        axes.fill_between(G, low, high, color=style.objective_look(name)["color"], alpha=0.12, linewidth=0)
-        axes.plot(G, mean, markersize=4, linewidth=1.2, **style.objective_look(name))
+        look = style.objective_look(name)
+        draw(axes, [learner.samples for learner in learners], cells, look["color"], look["marker"])
     for learner in contest.exact:
         mean = cell(frames, learner.arm, contest.metric, sources).mean
-        axes.axhline(100 * mean, color=style.OBJECTIVE_COLOURS[EXACT], linestyle="--", linewidth=1.2)
-    base = base_cell(frames, [learner.arm for learner in contest.learners], contest.metric, sources).mean
-    axes.axhline(100 * base, color=style.BASE, linestyle=":", linewidth=1.2)
+        axes.axhline(100 * mean, color=style.OBJECTIVES[EXACT][0], linestyle="--", linewidth=1.2)
+    base_policy(axes, base_cell(frames, [learner.arm for learner in contest.learners], contest.metric, sources))
     sizes = sorted({learner.samples for learner in contest.rewarded})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, list(map(str, sizes)))
@@ -100,20 +87,13 @@ def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
 
 
 def _gradients(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
-    """Draw the gradient norm against the pass rate in training, at the largest G of each objective."""
     for name in reversed(contest.objectives):
         largest = max(
             (learner for learner in contest.learners if learner.objective == name), key=lambda learner: learner.samples
         )
         for pairs in _pairs(frames, largest):
-            axes.plot(
-                100 * pairs["pass_rate"],
-                pairs["norm"],
-                ".",
-                markersize=3,
-                alpha=0.7,
-                color=style.objective_look(name)["color"],
-            )
+            colour = style.objective_look(name)["color"]
+            axes.plot(100 * pairs["pass_rate"], pairs["norm"], ".", markersize=3, alpha=0.7, color=colour)
     axes.set(xscale="log", yscale="log", xlim=(None, 130), xlabel="pass rate in training, %", ylabel="gradient norm")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -126,11 +106,8 @@ def _pairs(frames: Frames, learner: Learner) -> list[pd.DataFrame]:
     logged = frames.thinned_history(list(wanted)).astype({"name": str})
     by_seed = []
     for run_id in learner.arm.run_ids:
-        wide = (
-            logged[logged["run_id"] == run_id]
-            .pivot(index="step", columns="name", values="value")
-            .rename(columns=wanted)
-        )
+        of_run = logged[logged["run_id"] == run_id]
+        wide = of_run.pivot(index="step", columns="name", values="value").rename(columns=wanted)
         if set(wanted.values()) <= set(wide.columns):
             smooth = wide.rolling(SMOOTH, min_periods=1).mean()
             by_seed.append(smooth[(smooth["pass_rate"] > 0) & (smooth["norm"] > 0)])

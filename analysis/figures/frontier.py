@@ -15,7 +15,6 @@ from analysis.report.lines import left_out, legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
-from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, settings_with_curves
 
 QUESTION = "Which arm keeps more coverage and entropy at equal accuracy?"
@@ -37,23 +36,17 @@ def _others(frames: Frames, setting: Comparable) -> list[Metric]:
 
 
 def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Figure:
-    drawing = Figure(figsize=(style.WIDTH, 2.9 * len(rows) + 0.35), layout="constrained")
-    columns = max(len(others) for _, others in rows)
+    drawing, panels = style.panels(rows, height=2.9)
     handles: dict[str, Artist] = {}
     remarks: list[str] = []
-    grid = drawing.subplots(len(rows), columns, squeeze=False)
-    for row_axes, (setting, others) in zip(grid, rows, strict=True):
-        for axes in row_axes[len(others) :]:
-            axes.set_visible(False)
+    for axes, setting, metric in panels:
         accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
-        shown, remark = legible(setting.arms, swept(frames))
+        shown, remark = legible(setting.arms, frames.swept)
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
-        for axes, metric in zip(row_axes, others, strict=False):
-            for arm, look in zip(shown, looks_of(shown), strict=True):
-                path = _path(axes, frames, setting, (accuracy, metric), arm, look)
-                handles |= {arm.label: path} if path is not None else {}
-            axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
-            axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
+        for arm, look in zip(shown, looks_of(shown), strict=True):
+            path = _path(axes, frames, setting, (accuracy, metric), arm, look)
+            handles |= {arm.label: path} if path is not None else {}
+        axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
     legend(drawing, handles, "; ".join([*remarks, "large mark: the last evaluation"]))
     return drawing
 

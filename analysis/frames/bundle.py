@@ -4,7 +4,7 @@ A bundle is a zip archive that is never unpacked to disk: `about.json` (the stud
 (the frame `runs`: where each run comes from, its config, its state) and, as Parquet, the tables of frames/tables.py:
 
 - of every run: the counts of all its evaluations, its digest, the curves of all metrics of training, its last policy;
-- of every evaluation of a run, the numbers on its responses that frames/texts.py names (`stored`);
+- of every evaluation of a run, the numbers on its responses that frames/samples.py names (`stored`);
 - of the responses themselves, those that the page shows.
 
 The same runs give the same bytes, whatever was read before. There are no weights. A bundle may come from an untrusted
@@ -33,12 +33,10 @@ import pyarrow.parquet as pq
 
 from analysis.frames import samples
 from analysis.frames.digest import What
-from analysis.frames.frames import Frames
-from analysis.frames.run import check_seeds
+from analysis.frames.frames import Frames, check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
-from analysis.frames.samples import Response
+from analysis.frames.samples import Response, of_texts, stored
 from analysis.frames.tables import METRICS, SCHEMAS, TEXT, USUAL, Tables, decoded, schema
-from analysis.frames.texts import of_texts, stored
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
@@ -82,7 +80,6 @@ def write(frames: Frames, file: Path, shown: Shown = MappingProxyType({})) -> No
 
 
 def _texts(frames: Frames) -> pa.Table:
-    """The table `texts`: of every evaluation, the numbers that are stored for its task."""
     rows: list[dict[str, Any]] = []
     for run in frames.rows:
         for step in frames.stored.steps(run.run_id):
@@ -95,7 +92,6 @@ def _texts(frames: Frames) -> pa.Table:
 
 
 def _responses(frames: Frames, shown: Shown) -> pa.Table:
-    """The table `responses`, of an evaluation in the order of its file."""
     rows: list[dict[str, Any]] = []
     for (run_id, step), of_evaluation in shown.items():
         problems = {(response.source, response.problem_id) for response in of_evaluation}
@@ -138,16 +134,9 @@ def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
     """By column its dtype and values; an unknown value (NaN) is null."""
     columns: dict[str, Any] = {}
     for name in runs.columns:
-        values = [None if _unknown(v) else v for v in runs[name].tolist()]
+        values = [None if isinstance(v, float) and np.isnan(v) else v for v in runs[name].tolist()]
         columns[str(name)] = {"dtype": str(runs[name].dtype), "values": values}
     return columns
-
-
-def _unknown(value: Any) -> bool:
-    return isinstance(value, float) and np.isnan(value)
-
-
-# --- reading
 
 
 # --- reading
@@ -179,7 +168,6 @@ _UNREADABLE = (
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """The content of every member with a known name. Raises ValueError beyond the limits."""
     known = {"about.json", "runs.json", *(f"{name}.parquet" for name in SCHEMAS)}
     infos = [info for info in archive.infolist() if info.filename in known]
     if len(infos) > len(known) or sum(info.file_size for info in infos) > MOST_BYTES:
@@ -301,7 +289,6 @@ def _stored(tables: Mapping[str, pa.Table]) -> dict[str, Any]:
 
 
 def _metrics(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """What evaluations logged, and the curves of training."""
     logged = tables["digest"].filter(pc.field("what") == What.LOGGED.value)
     parts = [table.select(["run_id", "step", "name", "value"]) for table in (logged, tables["drawn"])]
     return pa.concat_tables(parts, promote_options="permissive")
@@ -323,7 +310,10 @@ def merged(parts: Sequence[Frames]) -> Frames:
         new_ids.append({str(i) for i in part.runs["run_id"]} - set().union(*new_ids))
     pairs = list(zip(parts, new_ids, strict=True))
     runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in pairs]
-    tables = {name: pa.concat_tables(_rows_of(part, name, ids) for part, ids in pairs) for name in SCHEMAS}
+    tables: dict[str, pa.Table] = {}
+    for name in SCHEMAS:
+        chosen = [pc.field("run_id").isin(pa.array(sorted(ids), TEXT)) for ids in new_ids]
+        tables[name] = pa.concat_tables(p.tables[name].filter(c) for p, c in zip(parts, chosen, strict=True))
     together = replace(
         parts[0],
         runs=pd.concat(runs, ignore_index=True),
@@ -341,7 +331,6 @@ def merged(parts: Sequence[Frames]) -> Frames:
 
 
 def _studies(parts: Sequence[Frames]) -> tuple[Frames, ...]:
-    """The frames of each study; () if there is only one."""
     of_study: dict[str, list[Frames]] = {}
     for part in parts:
         of_study.setdefault(part.study, []).append(part)
@@ -354,7 +343,3 @@ def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:
     for sweep in sorted((s for part in reversed(parts) for s in part.sweeps), key=lambda s: s.created):
         by_id[sweep.sweep_id] = sweep
     return tuple(sorted(by_id.values(), key=lambda s: (s.created, s.sweep_id)))
-
-
-def _rows_of(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:
-    return part.tables[name].filter(pc.field("run_id").isin(pa.array(sorted(run_ids), TEXT)))

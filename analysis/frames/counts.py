@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from analysis.frames.tables import decoded
+from analysis.frames.tables import TEXT, WHOLE, decoded
 
 Whole = NDArray[np.int64]
 
@@ -60,12 +62,12 @@ class Counts:
 
     @cached_property
     def _slices(self) -> dict[tuple[str, int, str], slice]:
-        """By run, step and benchmark, the rows of the table."""
         if self.empty:
             return {}
         (run, runs), (source, sources) = (decoded(self.table, name) for name in ("run_id", "source"))
         step = self.table["step"].to_numpy()
-        starts = _starts(run, step, source).tolist()
+        changes = np.any([np.diff(column) != 0 for column in (run, step, source)], axis=0)
+        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]  # of adjacent rows that are equal in these columns
         return {
             (runs[run[start]], int(step[start]), sources[source[start]]): slice(start, end)
             for start, end in zip(starts, [*starts[1:], len(step)], strict=True)
@@ -93,39 +95,22 @@ class Counts:
         return {}
 
 
-def _starts(*columns: Whole) -> Whole:
-    """The first row of every group of adjacent rows that are equal in these columns."""
-    if not len(columns[0]):
-        return np.zeros(0, np.int64)
-    changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
-
-
 def counted(samples: pa.Table, step: int) -> pa.Table:
     """The table `counts`, without run_id, of the samples of one evaluation: by benchmark and problem. samples: source,
     problem_id, outcome."""
-    (source, sources), (problem, problems) = (decoded(samples, name) for name in ("source", "problem_id"))
-    outcome, outcomes = decoded(samples, "outcome")
-    is_correct, is_error = (outcome == (outcomes.index(name) if name in outcomes else -1) for name in _OUTCOMES)
-    order = np.lexsort((_rank(problems)[problem], _rank(sources)[source]))
-    starts = _starts(source[order], problem[order])
-    correct, errors = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in (is_correct, is_error))
-    total, first = np.diff([*starts.tolist(), len(order)]), order[starts]
-    return pa.table(
-        {
-            "step": pa.array(np.full(len(starts), step), pa.int64()),
-            "source": pa.DictionaryArray.from_arrays(pa.array(source[first], pa.int32()), pa.array(sources)),
-            "problem_id": pa.DictionaryArray.from_arrays(pa.array(problem[first], pa.int32()), pa.array(problems)),
-            "n": pa.array(total - errors, pa.int32()),
-            "correct": pa.array(correct, pa.int32()),
-            "errors": pa.array(errors, pa.int32()),
-        }
-    )
-
-
-_OUTCOMES = ("correct", "error")
-
-
-def _rank(names: list[str]) -> Whole:
-    """The rank of each name in sorted order."""
-    return np.argsort(np.argsort(names))
+    compute: Any = pc  # pyarrow has no types of it
+    plain = {name: samples[name].cast(TEXT) for name in ("source", "problem_id")}
+    outcome = samples["outcome"].cast(TEXT)
+    is_correct, is_error = (compute.equal(outcome, name).cast(WHOLE) for name in ("correct", "error"))
+    groups = pa.table({**plain, "correct": is_correct, "error": is_error}).group_by(["source", "problem_id"])
+    table = groups.aggregate([("correct", "sum"), ("error", "sum"), ("error", "count")])
+    table = table.sort_by([("source", "ascending"), ("problem_id", "ascending")])
+    errors = table["error_sum"]
+    columns = {
+        "step": pa.array(np.full(table.num_rows, step), WHOLE),
+        **{name: table[name].dictionary_encode() for name in plain},
+        "n": compute.subtract(table["error_count"], errors).cast(pa.int32()),
+        "correct": table["correct_sum"].cast(pa.int32()),
+        "errors": errors.cast(pa.int32()),
+    }
+    return pa.table(columns)

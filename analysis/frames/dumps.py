@@ -74,7 +74,7 @@ class Dump:
     correct_from: float | None = None
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """Where a row stands, for messages. unit: what the file has, `line` or `row`; number: counted from 1."""
 
     file: Path
@@ -139,7 +139,6 @@ def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:
 
 
 def _responses(run_id: str, samples: list[Sample]) -> pa.Table:
-    """The table `responses` of all samples."""
     num_before: dict[tuple[int, str, str], int] = {}  # samples of the same problem in earlier rows
     rows: list[dict[str, Any]] = []
     for sample in samples:
@@ -150,7 +149,6 @@ def _responses(run_id: str, samples: list[Sample]) -> pa.Table:
 
 
 def _counted(responses: pa.Table) -> Iterator[pa.Table]:
-    """The counts of each evaluation, by step."""
     for step in sorted(set(responses["step"].to_pylist())):
         yield counted(responses.filter(pc.field("step") == step), step)
 
@@ -236,7 +234,7 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
         )
 
 
-def _of_episode(row: Mapping[str, Any], dump: Dump, place: Place) -> Iterator[Sample]:
+def _of_episode(row: Mapping[str, Any], dump: Dump, place: RowPosition) -> Iterator[Sample]:
     """One sample for each agent's trace in an episode of an evaluation.
 
     The folder `all` has every episode, failed ones included; `effective`, beside it, repeats some of them.
@@ -277,7 +275,7 @@ def _part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], part) if isinstance(part, dict) else {}
 
 
-def _reward(trace: Mapping[str, Any], name: str, place: Place) -> float:
+def _reward(trace: Mapping[str, Any], name: str, place: RowPosition) -> float:
     """The weighted sum of a trace's rewards, or the score of the named one; NaN if the trace was not judged."""
     rewards = _part(trace, "rewards")
     if name and name not in rewards:
@@ -307,7 +305,7 @@ FORMATS = tuple(_READERS)
 # --- rows
 
 
-def _rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _rows(path: Path) -> Iterator[tuple[RowPosition, Mapping[str, Any]]]:
     """(place, row) of every row of the JSONL and Parquet files, in the order of their names."""
     files = [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.parquet")])
     if not files:
@@ -316,23 +314,23 @@ def _rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
         yield from _parquet(file) if file.suffix == ".parquet" else _jsonl(file)
 
 
-def _parquet(file: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _parquet(file: Path) -> Iterator[tuple[RowPosition, Mapping[str, Any]]]:
     number = 0
     try:
         for batch in pq.ParquetFile(file).iter_batches():
             for row in batch.to_pylist():
                 number += 1
-                yield Place(file, "row", number), row
+                yield RowPosition(file, "row", number), row
     except (OSError, pa.ArrowException) as error:
         raise LookupError(f"{file} cannot be read: {error}") from None
 
 
-def _jsonl(file: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _jsonl(file: Path) -> Iterator[tuple[RowPosition, Mapping[str, Any]]]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            place = Place(file, "line", number)
+            place = RowPosition(file, "line", number)
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -342,14 +340,14 @@ def _jsonl(file: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
             yield place, cast(dict[str, Any], row)
 
 
-def _need(row: Mapping[str, Any], name: str, place: Place) -> Any:
+def _need(row: Mapping[str, Any], name: str, place: RowPosition) -> Any:
     """A value that the format requires. Raises LookupError if the row lacks it."""
     if row.get(name) is None:
         raise LookupError(f"{place} is a row without {name}. Its columns: {', '.join(row)}. Another --format?")
     return row[name]
 
 
-def _judged(row: Mapping[str, Any], name: str, dump: Dump, place: Place) -> str:
+def _judged(row: Mapping[str, Any], name: str, dump: Dump, place: RowPosition) -> str:
     """The outcome for a reward; null and NaN: not judged. A reward other than −1, 0 and 1 needs --correct-from."""
     if name not in row:
         _need(row, name, place)
@@ -387,7 +385,7 @@ def _problem_id(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _whole_number(row: Mapping[str, Any], name: str, place: Place, default: int = 0) -> int:
+def _whole_number(row: Mapping[str, Any], name: str, place: RowPosition, default: int = 0) -> int:
     """A whole number from 0 to 2³¹ − 1; the default for a missing value, as in a Parquet column with gaps."""
     value = row.get(name)
     if value is None:

@@ -2,30 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pandas as pd
 import pyarrow as pa
 
-from analysis.frames import run as typed_rows
 from analysis.frames.counts import Counts, ProblemCounts
-from analysis.frames.digest import Digest
-from analysis.frames.samples import Response, StoredSamples
+from analysis.frames.digest import CACHED_METRICS, Digest
+from analysis.frames.samples import Response, StoredSamples, of_texts
 from analysis.frames.tables import METRICS, USUAL, Tables
-from analysis.frames.texts import of_texts
-from analysis.frames.thin import CACHED_METRICS
 
 if TYPE_CHECKING:
     from rlvr.ledger.sweeps import Sweep
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
 # Config keys in which the runs of one table must agree: problems, starting policy, length, and evaluation.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
+
+
+# --- typed rows of the frame
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame, each by column name."""
+    return cast(list[dict[str, Any]], frame.to_dict("records"))
+
+
+CONFIG = "config."
+# The columns of the frame whose values are those of the typed row.
+_AS_THEY_ARE = (
+    *("run_id", "group_id", "name", "study", "sweep_id", "state", "loss", "divergence", "advantage", "task"),
+    *("command", "eta", "beta"),
+)
+REPETITION = ":again"  # suffix of the group id of runs that repeat an arm with other seeds, as its noise floor
+
+
+@dataclass(frozen=True, eq=False)
+class RunRow:
+    """One planned run.
+
+    typed: its overrides. command: the command that launched it. config: dotted key to plain value, known values only.
+    borrowed: added from another study, for comparison.
+    """
+
+    run_id: str
+    group_id: str
+    name: str
+    study: str
+    sweep_id: str
+    state: str
+    loss: str
+    divergence: str
+    advantage: str
+    task: str
+    command: str
+    eta: float
+    beta: float
+    seed: int
+    typed: tuple[str, ...]
+    config: Mapping[str, Any]
+    borrowed: bool
+    own_gpus: bool
+
+    @property
+    def again(self) -> bool:
+        """Whether the run repeats an arm as its noise floor. It does not count as a seed of that arm."""
+        return self.group_id.endswith(REPETITION)
+
+    def knob(self, key: str) -> Any:
+        """The value of a dotted config key, or the chosen option of a config group; None if it is not known."""
+        return self.config.get(f"choices.{key}", self.config.get(key))
+
+
+def rows(runs: pd.DataFrame) -> list[RunRow]:
+    """The typed rows of a frame `runs`."""
+    columns = [c for c in runs.columns if str(c).startswith(CONFIG)]
+    return [
+        RunRow(
+            **{name: row[name] for name in _AS_THEY_ARE},
+            seed=0 if math.isnan(row["seed"]) else int(row["seed"]),
+            typed=tuple(row["typed"]),
+            config={str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])},
+            borrowed=bool(row["reference"]),
+            own_gpus=bool(row["own_gpus"]),
+        )
+        for row in records(runs)
+    ]
+
+
+def check_seeds(runs: Iterable[RunRow]) -> None:
+    """Raises LookupError, with their names, for two runs of one arm with one seed: it is not known which one counts."""
+    first: dict[tuple[str, int], RunRow] = {}
+    for run in runs:
+        other = first.setdefault((run.group_id, run.seed), run)
+        if other is not run and run.group_id:  # "": the arm of the run is not known
+            raise LookupError(
+                f"{other.name} ({other.run_id}) and {run.name} ({run.run_id}) are both of seed {run.seed} of one arm. "
+                "Leave one out; if they are imports of two runs, import each with its own --seed."
+            )
+
+
+def _known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+# --- all data
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +141,37 @@ class Frames:
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share
 
     @cached_property
-    def rows(self) -> list[typed_rows.RunRow]:
+    def rows(self) -> list[RunRow]:
         """The rows of `runs`, typed."""
-        return typed_rows.rows(self.runs)
+        return rows(self.runs)
 
     def newest(self, key: str) -> Any:
         """The value under `key`, which may be empty, in the newest launch that recorded one; None if no launch did."""
         return next((sweep.info[key] for sweep in reversed(self.sweeps) if key in sweep.info), None)
+
+    @property
+    def swept(self) -> dict[str, list[str]]:
+        """The knobs that the sweeps varied, except the seed, with their values as typed, in their order."""
+        values_of: dict[str, list[str]] = {}
+        for sweep in self.sweeps:
+            for key, values in (sweep.info.get("swept") or {}).items():
+                values_of.setdefault(key, []).extend(v for v in values if v not in values_of[key])
+        return {key: values for key, values in values_of.items() if key != "seed"}
+
+    @property
+    def baseline(self) -> str:
+        """The selector of the arm that the study compares others to; "" if it names none."""
+        return str(self.newest("baseline") or "")
+
+    @property
+    def claims(self) -> list[Mapping[str, Any]]:
+        """The claims of the study, as in its file at the last launch."""
+        return list(self.newest("claims") or [])
+
+    @property
+    def stopping_rule(self) -> Mapping[str, Any]:
+        """The stopping rule, with its looks, of the newest sweep that has one (`until=`); {} if none has."""
+        return self.newest("until") or {}
 
     @cached_property
     def seeds(self) -> dict[str, int]:
@@ -125,7 +238,6 @@ class Frames:
 
     @cached_property
     def _text_summaries(self) -> dict[tuple[str, str, int, str], dict[str, float]]:
-        """By name, run, step and benchmark, the numbers in the table `texts`."""
         numbers: dict[tuple[str, str, int, str], dict[str, float]] = {}
         for row in self.tables["texts"].to_pylist():
             numbers.setdefault((row["summary"], row["run_id"], row["step"], row["source"]), {})[row["key"]] = row[
@@ -136,6 +248,19 @@ class Frames:
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
         """Samples, with their texts, of these problems (benchmark, id) in one evaluation."""
         return self.stored.responses(run_id, step, problems)
+
+
+def remembered(compute: Callable[Concatenate[Frames, P], R]) -> Callable[Concatenate[Frames, P], R]:
+    """A function that computes each of its results once for the same frames. Its other arguments are hashable."""
+
+    @wraps(compute)
+    def result(frames: Frames, *arguments: P.args, **named: P.kwargs) -> R:
+        key = (compute, *arguments, *named.items())
+        if key not in frames.cache:
+            frames.cache[key] = compute(frames, *arguments, **named)
+        return frames.cache[key]
+
+    return result
 
 
 def _curves(table: pa.Table) -> pd.DataFrame:

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from analysis.frames import cache, journals
 from analysis.frames.counts import Counts, counted
-from analysis.frames.digest import digest_of
+from analysis.frames.digest import CACHED_METRICS, digest_of, thinned
 from analysis.frames.samples import read_table
 from analysis.frames.tables import METRICS, POLICY, USUAL, WHOLE, Tables, joined, of_run, schema
-from analysis.frames.thin import CACHED_METRICS, thinned
 from rlvr.ledger import layout
 
 

@@ -12,10 +12,9 @@ from typing import Any, Literal, get_args
 import pandas as pd
 
 from analysis.frames import own_code
-from analysis.frames.frame import records as records_of
-from analysis.frames.frames import CHOICES, SETTING, Frames
+from analysis.frames.frames import CHOICES, REPETITION, SETTING, Frames
+from analysis.frames.frames import records as records_of
 from analysis.frames.home import RunFiles, tables_of_store
-from analysis.frames.run import REPETITION
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import of_home
 from analysis.frames.tables import Tables
@@ -69,7 +68,8 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
     from analysis.frames.mlflow_reader import MlflowReader
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.mlflow_database(home)}"
-    reader = MlflowReader(_store(home, uri))
+    path = uri.removeprefix("sqlite:///")  # a relative one is of the home, as for the writer of MLflow
+    reader = MlflowReader(uri if path == uri else f"sqlite:///{(home / path).resolve()}")
     records = reader.runs()
     notes += reader.notes
 
@@ -77,12 +77,6 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
         return tables_of_store(files, reader.metrics(files.run_ids))
 
     return Catalogue(home, records, sweeps, tables, redact(reader.uri), tuple(notes))
-
-
-def _store(home: Path, uri: str) -> str:
-    """The URI with a relative sqlite path resolved against the home directory, as the writer of MLflow does."""
-    path = uri.removeprefix("sqlite:///")
-    return uri if path == uri else f"sqlite:///{(home / path).resolve()}"
 
 
 def load(
@@ -151,7 +145,6 @@ def _lines(plans: Sequence[Sweep], chosen: Collection[str]) -> tuple[Lines, Line
 
 
 def _tuned(listing: Catalogue, plans: Sequence[Sweep], study: str, tuning: Lines) -> Frames | None:
-    """The frames of the tuning runs of these sweeps; None without any."""
     shown = {plan.sweep_id for plan in plans}
     sweep_of = {i: plan.sweep_id for i, (plan, _) in tuning.items() if plan.sweep_id in shown}
     if not sweep_of:
@@ -234,7 +227,6 @@ def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[l
 
 
 def _nothing_of_the_name(listing: Catalogue, name: str) -> str:
-    """The message on a name that is not that of a sweep."""
     studies = listing.studies()
     if name in studies:
         return f"{name} is a study without a sweep: python -m analysis {name}"
@@ -260,7 +252,7 @@ def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Seque
         return plans, table, []
     newest = table["run_id"].isin(with_runs[-1].run_ids)
     columns = [c for c in table.columns if c.startswith(SETTING)]
-    settings = table[columns].map(repr).agg(" ".join, axis=1)
+    settings = _settings(table, columns)
     alike = newest | settings.isin(settings[newest])
     left_out = [plan for plan in with_runs if not table["run_id"][alike].isin(plan.run_ids).any()]
     if alike.all():
@@ -284,29 +276,29 @@ def _of_runs(listing: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
 
 
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
-    """The record of a planned run. A run that repeats an arm as its noise floor gets a group of its own."""
-    described = _described(run_id, sweep, line, record)
-    if not line.get("control"):
-        return described
-    return replace(
-        described, group_id=described.group_id + REPETITION, overrides=(*described.overrides, "control=seeds")
-    )
-
-
-def _described(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
-    """The record of a planned run, from its config or, if it has none, from its line in the sweep's manifest."""
+    """The record of a planned run, from its config or, if it has none, from its line in the sweep's manifest. A run
+    that repeats an arm as its noise floor gets a group of its own."""
     overrides = tuple(line.get("overrides", ()))
     if record is None:
         record = RunRecord(run_id=run_id, study=study_of(sweep), created=sweep.created, command=sweep.command)
-    elif record.config:
-        return replace(record, overrides=overrides)
-    typed = dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
-    config = {f"choices.{k}" if k in CHOICES else k: as_value(v) for k, v in typed.items()}
-    config |= {f"loss.{key}": config[key] for key in ("eta", "beta") if key in config}
-    config |= {"seed": line["seed"]} if "seed" in line else {}
-    name, arm = str(line.get("name") or run_id), str(line.get("arm") or run_id)
-    group_id = str(line.get("group_id") or f"planned:{arm}")
-    return replace(record, overrides=overrides, name=name, arm=arm, group_id=group_id, config=config, frozen=False)
+    if not record.config:
+        typed = dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+        config = {f"choices.{k}" if k in CHOICES else k: as_value(v) for k, v in typed.items()}
+        config |= {f"loss.{key}": config[key] for key in ("eta", "beta") if key in config}
+        config |= {"seed": line["seed"]} if "seed" in line else {}
+        name, arm = str(line.get("name") or run_id), str(line.get("arm") or run_id)
+        group_id = str(line.get("group_id") or f"planned:{arm}")
+        record = replace(record, name=name, arm=arm, group_id=group_id, config=config, frozen=False)
+    if line.get("control"):
+        record = replace(record, group_id=record.group_id + REPETITION)
+        overrides += ("control=seeds",)
+    return replace(record, overrides=overrides)
+
+
+def _settings(runs: pd.DataFrame, columns: Sequence[str]) -> pd.Series[Any]:
+    """The setting of each run as a text."""
+    texts = [" ".join(map(repr, row)) for row in runs[list(columns)].to_numpy(object)]
+    return pd.Series(texts, index=runs.index, dtype=str)
 
 
 def _with_references(runs: pd.DataFrame, grpo: list[RunRecord]) -> pd.DataFrame:
@@ -315,8 +307,8 @@ def _with_references(runs: pd.DataFrame, grpo: list[RunRecord]) -> pd.DataFrame:
     if others.empty or runs.empty:
         return runs
     columns = [c for c in runs.columns if c.startswith(SETTING) and c in others.columns]
-    lacking = {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "lad", columns].itertuples(index=False)}
-    lacking -= {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "grpo", columns].itertuples(index=False)}
-    match = [tuple(map(repr, row)) in lacking for row in others[columns].itertuples(index=False)]
+    settings = _settings(runs, columns)
+    lacking = set(settings[runs["loss"] == "lad"]) - set(settings[runs["loss"] == "grpo"])
+    match = _settings(others, columns).isin(list(lacking))
     extra = others[match].assign(reference=True)
     return pd.concat([runs, extra], ignore_index=True) if len(extra) else runs

@@ -1,4 +1,4 @@
-"""Runs and sweeps of the ledger, as records and as the frame `runs`, on which the rest of this package builds."""
+"""Runs and sweeps of the ledger: as records, and as the frame `runs`, on which the rest of this package builds."""
 
 from __future__ import annotations
 
@@ -141,12 +141,6 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
 # --- the frame
 
 
-def _completed(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The records, with the config of planned runs that left none completed from runs that have one (`_like`)."""
-    known = [record for record in records if record.frozen]
-    return [record if record.frozen else _like(record, known) for record in records]
-
-
 def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
     """The record with the config values on which its siblings agree: runs of its arm with other seeds, else runs of
     the same loss, else all."""
@@ -170,8 +164,11 @@ COLUMNS = (
 
 
 def runs_frame(records: list[RunRecord], sweep_of: Mapping[str, str]) -> pd.DataFrame:
-    """The frame `runs` of these records. sweep_of: the sweep that planned a run, by its id."""
-    frame = pd.DataFrame([_row(record, sweep_of.get(record.run_id, "")) for record in _completed(records)])
+    """The frame `runs` of these records. sweep_of: the sweep that planned a run, by its id. The config of a planned run
+    that left none is completed from runs that have one."""
+    known = [record for record in records if record.frozen]
+    completed = [record if record.frozen else _like(record, known) for record in records]
+    frame = pd.DataFrame([_row(record, sweep_of.get(record.run_id, "")) for record in completed])
     order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
     return frame.sort_values(order, ignore_index=True, na_position="first") if len(frame) else frame
 

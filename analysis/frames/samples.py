@@ -1,8 +1,10 @@
-"""The samples of evaluations, read on request: from the files of a home, or from a table of responses."""
+"""The samples of evaluations, read on request: from the files of a home, or from a table of responses. And numbers on
+their texts, of which a bundle stores those in `stored` for every evaluation, in place of the texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlvr.ledger import layout
+from rlvr.metrics import distinct_n
 
 SAMPLE_COLUMNS = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
 
@@ -116,3 +119,29 @@ def read_table(file: Path, columns: Sequence[str], *, optional: Sequence[str] = 
             return parquet.read(present, use_threads=False)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return None
+
+
+# --- numbers on texts
+
+
+TextsOfProblems = Mapping[str, list[tuple[str, str]]]  # by problem, (response, outcome) of every sample
+RIGHT_ANSWERS, DISTINCT = "right answers", "distinct-"
+STYLES = "styles"  # and the task whose responses name their style in the first word
+
+
+def stored(task: str) -> tuple[str, ...]:
+    """The names of the numbers that a bundle stores for a run on this task."""
+    return (f"{DISTINCT}3", f"{DISTINCT}4", RIGHT_ANSWERS, *((STYLES,) if task == STYLES else ()))
+
+
+def of_texts(name: str, texts: TextsOfProblems) -> dict[str, float]:
+    """The numbers of this name, on the responses to one benchmark. `distinct-N`: by problem, rlvr.metrics.distinct_n of
+    the words of its responses; `right answers`: by problem, how many different responses are right; `styles`: by first
+    word, how many responses are right."""
+    if name == STYLES:
+        right = (text for answers in texts.values() for text, outcome in answers if outcome == "correct")
+        return dict(Counter[str](text.partition(" ")[0] for text in right))
+    if name == RIGHT_ANSWERS:
+        return {p: float(len({t for t, outcome in texts[p] if outcome == "correct"})) for p in texts}
+    n = int(name.removeprefix(DISTINCT))
+    return {p: distinct_n([text.split() for text, _ in answers], n) for p, answers in texts.items()}

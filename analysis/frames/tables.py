@@ -5,8 +5,8 @@ MLflow, or imported.
 |---|---|---|
 | counts | a problem in an evaluation | run_id, step, source, problem_id, n, correct, errors |
 | digest | a number that tables read | run_id, what, name, step, value (frames/digest.py) |
-| drawn | a point of a curve of training | run_id, name, step, value (frames/thin.py) |
-| texts | a number on responses in an evaluation | summary, run_id, step, source, key, value (frames/texts.py) |
+| drawn | a point of a curve of training | run_id, name, step, value (frames/digest.py) |
+| texts | a number on responses in an evaluation | summary, run_id, step, source, key, value (frames/samples.py) |
 | responses | a sample with its text | run_id, step, and the fields of Response (frames/samples.py) |
 | policy | an arm of a bandit's last policy | run_id, step, arm, reward, probability, probability_old, advantage |
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from analysis.exchange import home as home_of
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import catalogue, frames
 from analysis.paper.counterparts import table
-from analysis.paper.figures import PaperFigure, figures
-from analysis.paper.printed import tables
+from analysis.paper.printed import PaperFigure, figures, tables
 from analysis.report import render
 from rlvr.ledger import layout, terminal
 
@@ -58,12 +58,17 @@ def main(arguments: Sequence[str]) -> None:
     if not chosen:
         _list()
         return
-    try:
-        home = terminal.home(options.home)
-    except ValueError as error:
-        raise LookupError(str(error)) from None
-    studies = _of_files(files) if files else _of_home(home, options.study)
-    _show([name for name in chosen if name in tables()], studies.everything, as_markdown=options.markdown)
+    home = home_of(options.home)
+    named = [(file.stem, bundle.read(file)) for file in files]
+    of_files = Studies(bundle.merged([runs for _, runs in named]), lambda: iter(named)) if named else None
+    studies = of_files or _of_home(home, options.study)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    for name in (name for name in chosen if name in tables()):
+        with_ours = table(studies.everything, tables()[name])
+        if options.markdown:
+            print(render.markdown(with_ours))
+        else:
+            render.terminal(with_ours, console)
     out = (options.out or layout.reports(home) / "paper").expanduser()
     for paper_figure in (figures()[name] for name in chosen if name in figures()):
         _draw(paper_figure, studies, out, required=len(chosen) == 1)
@@ -89,12 +94,6 @@ def _of_home(home: Path, study: str | None) -> Studies:
     return Studies(everything, lambda: ((name, loaded(name)) for name in names))
 
 
-def _of_files(files: Sequence[Path]) -> Studies:
-    """The runs of bundles, each a study."""
-    named = [(file.stem, bundle.read(file)) for file in files]
-    return Studies(bundle.merged([runs for _, runs in named]), lambda: iter(named))
-
-
 def _list() -> None:
     """Print every table and figure, with what a figure is drawn from."""
     for name, printed in tables().items():
@@ -118,16 +117,6 @@ def _matching_names(word: str) -> list[str]:
     return matching
 
 
-def _show(names: Sequence[str], everything: Frames | None, *, as_markdown: bool) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    for name in names:
-        with_ours = table(everything, tables()[name])
-        if as_markdown:
-            print(render.markdown(with_ours))
-        else:
-            render.terminal(with_ours, console)
-
-
 # --- figures
 
 
@@ -142,23 +131,18 @@ def _draw(paper_figure: PaperFigure, studies: Studies, out: Path, *, required: b
 
 def _drawings(paper_figure: PaperFigure, studies: Studies) -> Iterator[tuple[str, Figure]]:
     """(name, drawing) of the printed numbers, then of our runs: of the first study that has the figure."""
+    from analysis import figures as figure_package
     from analysis.paper.draw import figure  # matplotlib takes a third of a second
+    from analysis.report.report import available
 
     if paper_figure.printed is not None:
         yield paper_figure.name, figure(paper_figure, table(studies.everything, paper_figure.printed))
     for name in paper_figure.ours:
         for study, runs in studies.in_turn():
-            drawing = _figure_of_runs(name, runs)
+            drawing = available(figure_package)[name].figure(runs)
             if drawing is not None:
                 yield f"{paper_figure.name}-{name}-{study}", drawing
                 break
-
-
-def _figure_of_runs(name: str, frames: Frames) -> Figure | None:
-    from analysis import figures as figure_package
-    from analysis.report.drawing import available
-
-    return available(figure_package)[name].figure(frames)
 
 
 def _write(drawing: Figure, path: Path) -> list[Path]:

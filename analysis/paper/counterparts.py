@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
+from analysis.frames.frames import Frames, RunRow, remembered
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
@@ -131,7 +130,7 @@ def _cells(
         place.head: _value(frames, counterpart, place.metric, printed.benchmarks[place.benchmark]) for place in parts
     }
     for average in (place for place in row if place.benchmark == AVERAGE):
-        sources = [source for place in parts for source in printed.benchmarks[place.benchmark]]
+        sources = tuple(source for place in parts for source in printed.benchmarks[place.benchmark])
         if {place.metric for place in parts} == {average.metric}:
             cells[average.head] = _value(frames, counterpart, average.metric, sources)
         else:
@@ -182,12 +181,11 @@ def counterparts(frames: Frames, selector: str) -> list[Counterpart]:
     ]
 
 
+@remembered  # every row of every table needs them
 def _of_model(frames: Frames, word: str) -> list[Arm]:
-    """The arms that were trained from a model, `model=NAME`; remembered, since every row of every table needs them."""
-    if word not in frames.cache:
-        trained = (arm for arm in arms(frames) if not (arm.control or is_evaluation(arm.first)))
-        frames.cache[word] = [arm for arm in trained if _is_model(arm.first, word.removeprefix("model="))]
-    return frames.cache[word]
+    """The arms that were trained from a model, `model=NAME`."""
+    trained = (arm for arm in arms(frames) if not (arm.control or is_evaluation(arm.first)))
+    return [arm for arm in trained if _is_model(arm.first, word.removeprefix("model="))]
 
 
 def _policy(evaluation: Arm) -> tuple[str, int]:
@@ -240,10 +238,11 @@ def _names(path: str, model: str) -> bool:
 # --- what they measured
 
 
-def _value(frames: Frames, counterpart: Counterpart, name: str, sources: Sequence[str]) -> Cell:
+def _value(frames: Frames, counterpart: Counterpart, name: str, sources: tuple[str, ...]) -> Cell:
     """What a counterpart scores by a metric with its printed name, averaged over benchmarks."""
     kind, _, k = name.partition("@")
-    evaluated = [e for e in counterpart.evaluations if _is_greedy(e) == (kind == "greedy")]
+    temperature = {e: float(e.first.knob("evaluation.temperature") or 0) for e in counterpart.evaluations}
+    evaluated = [e for e in counterpart.evaluations if (temperature[e] == 0) == (kind == "greedy")]
     if kind in MEASURES:
         options = [_measure(frames, e, MEASURES[kind], sources) for e in counterpart.evaluations]
     elif kind == "majority":
@@ -254,22 +253,13 @@ def _value(frames: Frames, counterpart: Counterpart, name: str, sources: Sequenc
         metric = pass_at(size) if kind in ("pass", "score") else avg(size)
         options = [cell(frames, e, metric, sources) for e in evaluated]
         if kind != "greedy":
-            options = [_trained(frames, counterpart, metric, sources), *options]
+            # What the evaluations within training measured: the last one, or for a base policy that of step 0.
+            score = base_cell(frames, counterpart.arms, metric, sources) if counterpart.base else None
+            options = [score or cell(frames, counterpart.arms[0], metric, sources), *options]
     return next((scored for scored in options if not scored.empty), Cell(state="not evaluated"))
 
 
-def _is_greedy(evaluation: Arm) -> bool:
-    return float(evaluation.first.knob("evaluation.temperature") or 0) == 0
-
-
-def _trained(frames: Frames, counterpart: Counterpart, metric: Metric, sources: Sequence[str]) -> Cell:
-    """What the evaluations within training measured: the last one, or for a base policy that of step 0."""
-    if counterpart.base:
-        return base_cell(frames, counterpart.arms, metric, sources)
-    return cell(frames, counterpart.arms[0], metric, sources)
-
-
-def _measure(frames: Frames, evaluation: Arm, name: str, sources: Sequence[str]) -> Cell:
+def _measure(frames: Frames, evaluation: Arm, name: str, sources: tuple[str, ...]) -> Cell:
     """What `rlvr.diagnostics.diversity` measured of the samples of an evaluation."""
     measured = diversity(frames, evaluation)
     by_source = [next((c for key, c in measured.get(s, {}).items() if key.startswith(name)), Cell()) for s in sources]

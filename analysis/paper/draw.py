@@ -13,8 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paper.figures import FigureLayout, PaperFigure, part_of, series_of
-from analysis.paper.printed import RAW, PrintedCell
+from analysis.paper.printed import RAW, FigureLayout, PaperFigure, PrintedCell, part_of, series_of
 from analysis.report import style
 from analysis.report.grid import OURS
 from analysis.report.lines import DASHES, colour_and_marker, legend
@@ -183,7 +182,6 @@ def _bars(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Mapp
 
 
 def _means(axes: Axes, marks: Sequence[Mark], positions: Sequence[str], layout: FigureLayout) -> dict[str, Artist]:
-    """Draw the mean of the printed numbers of each group of x, dashed; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for name, group in layout.means.items():
         values = [mark.value for mark in marks if mark.x in group and not mark.ours]

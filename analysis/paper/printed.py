@@ -1,10 +1,12 @@
-"""The tables of papers as printed: a YAML file of this folder per paper, read into cells (docs/papers.md)."""
+"""The tables and figures of papers, from a YAML file of this folder per paper (docs/papers.md): the cells of a table as
+printed; which numbers of a table a figure shows, in which layout, or, where the paper prints no number of it, what
+draws the same of our runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,10 +94,59 @@ class PaperTable(PaperItem):
         return (*self.notes, *averages, *marks)
 
 
+@dataclass(frozen=True)
+class FigureLayout:
+    """How the cells of a table are drawn.
+
+    kind: lines or bars. panel, x, series: the part of a cell (`part_of`) that determines its panel, place and series.
+    only: by part, the values of the cells that are drawn. across: rows that are drawn as a line over all x. means: by
+    name, groups of x of which a dashed line shows the mean.
+    """
+
+    kind: str
+    x: str
+    series: str
+    panel: str = "panel"
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    across: Sequence[str] = ()
+    means: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def chosen(self, printed: PaperTable) -> list[PrintedCell]:
+        """The cells of a table that have a number and are drawn."""
+        wanted = {name: set(map(str, values)) for name, values in self.only.items()}
+        return [
+            cell
+            for cell in printed.cells
+            if cell.number is not None and all(part_of(cell, name) in values for name, values in wanted.items())
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigure(PaperItem):
+    """A figure of a paper.
+
+    printed, layout: the table with its numbers, and how they are drawn; both None where the paper prints no number.
+    ours: figures of a report (`analysis/figures`) that show the same of our runs; command: a command that does, "" for
+    none; study: the sweep file whose runs have the data, "" for none.
+    """
+
+    printed: PaperTable | None
+    layout: FigureLayout | None
+    ours: tuple[str, ...]
+    command: str
+    study: str
+
+
 @cache
 def tables() -> Mapping[str, PaperTable]:
     """Every table of every paper by its name, such as `lad_table_1`."""
-    return {table.name: table for file in sorted(FOLDER.glob("*.yaml")) for table in _paper(file)}
+    return {table.name: table for stem, paper in _papers().items() for table in _tables(stem, paper)}
+
+
+@cache
+def figures() -> Mapping[str, PaperFigure]:
+    """Every figure of every paper that shows data, by its name, such as `lad_figure_3`."""
+    return {figure.name: figure for stem, paper in _papers().items() for figure in _figures(stem, paper)}
 
 
 def published(paper: str, *numbers: int) -> Published:
@@ -109,20 +160,26 @@ def as_published(*chosen: PaperTable) -> Published:
     title = f"tables {first.title.split()[-1]} to {chosen[-1].title.split()[-1]}" if several else first.title
     unit = "" if any(cell.metric in RAW for cell in first.cells) else ", %"
     label = f"{first.paper} ({first.source}), {title}, {first.of}, as printed{unit}"
-    rows = [_record(cell, cell.panel or (table.title if several else "")) for table in chosen for cell in table.cells]
-    return Published(label, pd.DataFrame(rows), tuple(note for table in chosen for note in table.footnotes))
-
-
-def _record(cell: PrintedCell, block: str) -> dict[str, str]:
-    position = {"block": block, "line": cell.line, "head": cell.head, "row": cell.row, "metric": cell.metric}
-    return {**position, "column": cell.benchmark, "text": cell.text, "mark": cell.mark}
+    rows = [
+        (c.panel or (table.title if several else ""), c.line, c.head, c.row, c.metric, c.benchmark, c.text, c.mark)
+        for table in chosen
+        for c in table.cells
+    ]
+    cells = pd.DataFrame(rows, columns=["block", "line", "head", "row", "metric", "column", "text", "mark"])
+    return Published(label, cells, tuple(note for table in chosen for note in table.footnotes))
 
 
 # --- the files
 
 
-def _paper(file: Path) -> Iterator[PaperTable]:
-    paper: Mapping[str, Any] = yaml.load(file.read_text(encoding="utf-8"), LOADER)
+@cache
+def _papers() -> Mapping[str, Mapping[str, Any]]:
+    """By its name, the content of each file."""
+    files = sorted(FOLDER.glob("*.yaml"))
+    return {file.stem: yaml.load(file.read_text(encoding="utf-8"), LOADER) for file in files}
+
+
+def _tables(stem: str, paper: Mapping[str, Any]) -> Iterator[PaperTable]:
     benchmarks = {name: tuple(sources.split()) for name, sources in paper["benchmarks"].items()}
     for table in paper["tables"]:
         cells = [cell for panel in table["panels"] for cell in _panel(table, panel, paper["arms"])]
@@ -132,17 +189,32 @@ def _paper(file: Path) -> Iterator[PaperTable]:
             notes.append(f"The paper marks the best {'two ' * (marks > 1)}of each column: marks by this rule.")
         title = table["number"] if isinstance(table["number"], str) else f"table {table['number']}"
         yield PaperTable(
-            name=f"{file.stem}_{title.replace(' ', '_')}",
-            paper=paper["paper"],
-            source=paper["source"],
+            name=f"{stem}_{title.replace(' ', '_')}",
+            **{key: paper[key] for key in ("paper", "source")},
             title=title,
-            says=table["says"],
-            place=table["place"],
-            of=table["of"],
+            **{key: table[key] for key in ("says", "place", "of")},
             benchmarks=benchmarks,
             cells=tuple(cells),
             notes=tuple(notes),
             unmarked=tuple(table.get("unmarked", ())),
+        )
+
+
+def _figures(stem: str, paper: Mapping[str, Any]) -> Iterator[PaperFigure]:
+    for entry in paper["figures"]:
+        table = entry.get("table")
+        name = f"{stem}_{table}".replace(" ", "_") if isinstance(table, str) else f"{stem}_table_{table}"
+        yield PaperFigure(
+            name=f"{stem}_figure_{entry['number']}",
+            **{key: paper[key] for key in ("paper", "source")},
+            title=f"figure {entry['number']}",
+            **{key: entry[key] for key in ("says", "place")},
+            printed=tables()[name] if table else None,
+            layout=FigureLayout(**entry["layout"]) if table else None,
+            ours=tuple(entry.get("ours", "").split()),
+            command=entry.get("command", ""),
+            study=entry.get("study", ""),
+            notes=tuple(entry.get("notes", ())),
         )
 
 
@@ -185,3 +257,20 @@ def with_marks(cells: Sequence[PrintedCell], count: int) -> list[PrintedCell]:
         columns.setdefault((cell.panel, cell.head, cell.metric), []).append(cell)
     best = {key: ranked(cell.number for cell in column)[:count] for key, column in columns.items()}
     return [replace(c, mark=mark_of(c.number, best[c.panel, c.head, c.metric])) for c in cells]
+
+
+def part_of(cell: PrintedCell, name: str) -> str:
+    """A part of a cell: panel, row, column (the benchmark) or metric; else the value of the knob `name` in its row, as
+    4 in `LAD-JS, 1/η = 4`, "" where the row does not name it.
+    """
+    parts = {"panel": cell.panel, "row": cell.row, "column": cell.benchmark, "metric": cell.metric}
+    if name in parts:
+        return parts[name]
+    value = re.search(rf"{re.escape(name)} = (\S+)", cell.row)
+    return value[1] if value else ""
+
+
+def series_of(cell: PrintedCell, layout: FigureLayout) -> str:
+    """The name of the series of a cell; of a row, without the knob that is along x."""
+    name = part_of(cell, layout.series)
+    return re.sub(rf",? *{re.escape(layout.x)} = \S+", "", name) if layout.series == "row" else name

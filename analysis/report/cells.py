@@ -7,7 +7,7 @@ in which row of which block, and which row each one is compared to.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
-from analysis.scores import study
 from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
-from analysis.scores.comparison import Compared, cheapest, compare, without_luck
+from analysis.scores.comparison import Compared, cheapest, compare, study_level, without_luck
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.trajectory import caveat_of_time
 
@@ -89,8 +88,8 @@ def record(
     block: str, row: str, column: tuple[str, str], scored: Cell, compared: Compared | None = None, reference: str = ""
 ) -> dict[str, Any]:
     """One row of a table's `cells`. column: (metric, name); compared: its difference to the row `reference`."""
-    values = {**_BLANK, "block": block, "row": row, "metric": column[0], "column": column[1], **scored.record()}
-    values |= {"bounded": scored.bounded, "undefined": scored.undefined}
+    values = {"block": block, "row": row, "metric": column[0], "column": column[1], **scored.record(), "hint": ""}
+    values |= {"bounded": scored.bounded, "undefined": scored.undefined, "base": False, **COMPARED}
     return values if compared is None else {**values, "reference": reference, **compared.record()}
 
 
@@ -110,36 +109,22 @@ def cells_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return cells
 
 
-_BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
-    "reference": "",
-    "verdict": "",
-    "unfair": "",
-    "unpaired_seeds": "",
-    "per_seed": "",
-    "cheapest": "",
-    "base": False,
-    "hint": "",
-}
-
-
 def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: MetricColumn) -> list[dict[str, Any]]:
-    """One record per row."""
-    labels = [(block.title, row.label) for block, row in placed_rows]
-    cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, placed_rows, strict=True)}
-    against = {key: (key[0], row.against) for key, (_, row) in zip(labels, placed_rows, strict=True) if row.against}
-    arm_cells = {key: cells[key] for key in against}
-    reference_cells = {key: cells[reference] for key, reference in against.items()}
-    samples, level = samples_of(frames, [row for _, row in placed_rows], column), study.level(frames)
-    unfair = caveat_of_time(column.metric, [arm for _, row in placed_rows for arm in row.arms])
-    compared = compare(arm_cells, reference_cells, samples, level, unfair=unfair)
-    compared = without_luck(compared, arm_cells, reference_cells)
+    rows = {(block.title, row.label): row for block, row in placed_rows}
+    cells = {key: value(frames, row, column) for key, row in rows.items()}
+    references = {key: cells[key[0], row.against] for key, row in rows.items() if row.against}
+    unfair = caveat_of_time(column.metric, [arm for row in rows.values() for arm in row.arms])
+    compared_cells, samples = {key: cells[key] for key in references}, samples_of(frames, rows.values(), column)
+    compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair)
+    compared = without_luck(compared, compared_cells, references)
     records: list[dict[str, Any]] = []
-    for key, (_, row) in zip(labels, placed_rows, strict=True):
+    for block, row in placed_rows:
+        key = (block.title, row.label)
         difference = compared.get(key)
         values = record(*key, column.key, cells[key], difference, row.against)
         if difference is not None:
             values["cheapest"] = cheapest(difference, *costs(frames, row.arms))
-        elif _lacks_partner(row, cells[key], reference_cells.get(key)):
+        elif _lacks_partner(row, cells[key], references.get(key)):
             values["reference"] = row.against  # `difference_notes` names both
         records.append({**values, "base": row.base, "hint": row.hint})
     return records
@@ -163,13 +148,8 @@ def value(frames: Frames, row: Row, column: MetricColumn) -> Cell:
     def score(arm: Arm) -> Cell:
         return cell(frames, arm, column.metric, column.sources)
 
-    if row.groups:
-        return combine([_mean(group, score) for group in row.groups])
-    return _mean(row.arms, score) if row.arms else Cell(state="missing")
-
-
-def _mean(arms: Sequence[Arm], score: Callable[[Arm], Cell]) -> Cell:
-    return score(arms[0]) if len(arms) == 1 else combine([score(arm) for arm in arms])
+    groups = row.groups or (row.arms,)
+    return combine([combine([score(arm) for arm in group]) for group in groups])
 
 
 def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
@@ -186,7 +166,7 @@ def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
     return math.nan, math.nan
 
 
-def samples_of(frames: Frames, rows: Sequence[Row], column: MetricColumn) -> int:
+def samples_of(frames: Frames, rows: Iterable[Row], column: MetricColumn) -> int:
     """Samples per problem of the evaluations behind the rows: the most of any problem of the first run with samples; 0
     without samples, and for a metric that is not measured by sample.
     """

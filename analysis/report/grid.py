@@ -125,7 +125,6 @@ def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], ta
 
 
 def _cells_of_metrics(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
-    """The cells of `metrics`, in that order."""
     return [c for metric in metrics for c in cells if c["metric"] == metric]
 
 
@@ -154,7 +153,6 @@ def within(grid: Grid, width: int) -> list[Grid]:
 
 
 def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
-    """The grid reduced to the chosen columns, with their marks."""
     rows = tuple(tuple(row[i] for i in chosen) for row in grid.rows)
     best, second = (
         frozenset((row, chosen.index(column)) for row, column in marks if column in chosen)
@@ -192,20 +190,12 @@ def side_by_side(table: Table) -> list[Grid]:
 
 def _as_printed(table: Table) -> pd.DataFrame:
     """Our cells with the columns of `Published.cells`; of each column and metric the best and the second are marked."""
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for cell in table.records:
-        form = table.format_of(cell["metric"], cell["column"])
-        has_value = math.isfinite(cell["mean"])
-        rows.append(
-            {
-                "block": cell["block"],
-                "line": cell["row"],
-                "head": cell["column"],
-                "metric": cell["metric"],
-                "text": text_of(cell, form) if has_value else "",
-                "number": round(cell["mean"] * form.scale, form.decimals) if has_value else math.nan,
-            }
-        )
+        form, text, number = table.format_of(cell["metric"], cell["column"]), "", math.nan
+        if math.isfinite(cell["mean"]):
+            text, number = text_of(cell, form), round(cell["mean"] * form.scale, form.decimals)
+        rows.append((cell["block"], cell["row"], cell["column"], cell["metric"], text, number))
     ours = pd.DataFrame(rows, columns=["block", "line", "head", "metric", "text", "number"])
     best = {key: ranked(part["number"]) for key, part in ours.groupby(["block", "head", "metric"])}
     keys = zip(ours["block"], ours["head"], ours["metric"], strict=True)
@@ -213,7 +203,6 @@ def _as_printed(table: Table) -> pd.DataFrame:
 
 
 def _published_grid(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
-    """The grid of a block of a published table. lines: the label and the cells of each row."""
     heads = list(lines[0][1]["head"])
     rows: list[tuple[str, ...]] = []
     marks: dict[tuple[int, int], str] = {}
@@ -234,17 +223,12 @@ def published_averages(published: Published) -> Grid:
     columns = list(published.cells["column"])
     chosen = AVERAGE if AVERAGE in columns else columns[0]
     part = published.cells[published.cells["column"] == chosen]
-    return _short_grid(f"{published.label}: {chosen}", part, "metric")
-
-
-def _short_grid(title: str, cells: pd.DataFrame, across: str) -> Grid:
-    """Printed texts by row; across: the column of `cells` whose values become the columns of the grid."""
-    columns = list(cells[across].drop_duplicates())
+    metrics = list(part["metric"].drop_duplicates())
     rows: list[tuple[str, ...]] = []
-    for row, part in cells.groupby("row", sort=False):
-        texts = dict(zip(part[across], part["text"], strict=True))
-        rows.append((str(row), *(texts.get(column) or "–" for column in columns)))
-    return Grid(title, ("", *columns), tuple(rows))
+    for row, of_row in part.groupby("row", sort=False):
+        texts = dict(zip(of_row["metric"], of_row["text"], strict=True))
+        rows.append((str(row), *(texts.get(metric) or "–" for metric in metrics)))
+    return Grid(f"{published.label}: {chosen}", ("", *metrics), tuple(rows))
 
 
 # --- texts ---
@@ -289,27 +273,33 @@ def _rounded(value: float, decimals: int) -> str:
 
 
 def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at = _by_position(cells)
-    keys = list(dict.fromkeys(key for _, key in cell_at))
-    names = list(dict.fromkeys(name for name, _ in cell_at))
-    forms = {key: _with_decimals(table.format_of(*key), cells, key, "mean") for key in keys}
-    marked = not table.differences
+    cell_at, names, forms = _laid_out(cells, table, "mean")
 
     def text(label: str, key: Key) -> str:
         cell = cell_at.get((label, key))
-        return "—" if cell is None else text_of(cell, forms[key], marked=marked)
+        return "—" if cell is None else text_of(cell, forms[key], marked=not table.differences)
 
-    rows = [(name, *(text(name, key) for key in keys)) for name in names]
+    rows = [(name, *(text(name, key) for key in forms)) for name in names]
     best = {
         (names.index(name), 1 + column)
-        for column, key in enumerate(keys)
-        for name in _best(cell_at, names, key, forms[key])
+        for column, (key, form) in enumerate(forms.items())
+        for name in _best(cell_at, names, key, form)
     }
     hints = {c["row"]: c for c in cells if c["hint"]}
     notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
-    title = _title(block, keys, table)
-    grid = Grid(title, ("", *_header(keys, table)), tuple(rows), notes, frozenset(best))
+    keys = list(forms)
+    grid = Grid(_title(block, keys, table), ("", *_header(keys, table)), tuple(rows), notes, frozenset(best))
     return _with_seeds(grid, cells) if table.differences else grid
+
+
+def _laid_out(
+    cells: Sequence[Record], table: Table, value: str
+) -> tuple[dict[tuple[str, Key], Record], list[str], dict[Key, Format]]:
+    """(cells by position, labels of the rows, format of each column). value: the name of the number that is shown."""
+    cell_at = _by_position(cells)
+    keys = dict.fromkeys(key for _, key in cell_at)
+    forms = {key: _with_decimals(table.format_of(*key), cells, key, value) for key in keys}
+    return cell_at, list(dict.fromkeys(name for name, _ in cell_at)), forms
 
 
 def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
@@ -344,17 +334,14 @@ def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
 
 
 def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at = _by_position(cells)
-    keys = list(dict.fromkeys(key for _, key in cell_at))
-    names = list(dict.fromkeys(name for name, _ in cell_at))
-    forms = {key: _with_decimals(table.format_of(*key), cells, key, "difference") for key in keys}
+    cell_at, names, forms = _laid_out(cells, table, "difference")
 
     def text(label: str, key: Key) -> str:
         cell = cell_at.get((label, key))
         return "—" if cell is None else difference_text(cell, forms[key])
 
-    rows = [(name, *(text(name, key) for key in keys)) for name in names]
-    against = labels.joined([c["reference"] for c in cells])
+    rows = [(name, *(text(name, key) for key in forms)) for name in names]
+    against, keys = labels.joined([c["reference"] for c in cells]), list(forms)
     title = f"{block}: difference to {against}" if block else f"Difference to {against}"
     return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
 
@@ -403,7 +390,8 @@ def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
     form = table.format_of(cell["metric"], cell["column"])
     detectable, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
     decided = cell["verdict"] in ("▲", "▼")
-    needed = ["", "", ""] if decided else [_count(cell[f"needed_{kind}"]) for kind in _NEEDED]
+    counts = [] if decided else [cell[f"needed_{kind}"] for kind in _NEEDED]
+    needed = ["–" if n is None or math.isnan(n) else f"{int(n):,}" for n in counts] or ["", "", ""]
     if not decided and cell["paired_seeds"] == 1:
         needed[0] = "3 or more"
     arm = f"{cell['row']} {cell['column'].removeprefix(AVERAGE)}".strip()
@@ -414,10 +402,6 @@ def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
 
 def _number(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}" if math.isfinite(value) else "–"
-
-
-def _count(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{int(value):,}"
 
 
 def _header(keys: Sequence[Key], table: Table, per_cent: str = "%") -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.frames.digest import DRAWN
 from analysis.frames.frames import Frames
-from analysis.frames.thin import DRAWN
 from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
@@ -20,7 +20,6 @@ from analysis.scores.excerpt import Excerpt, excerpts
 from analysis.scores.importance import explored
 from analysis.scores.metric import training_names
 from analysis.scores.selection import ordered
-from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, settings_with_curves
 
 MOST_CURVES = 2500  # runs times metrics; of a larger study the page shows the metrics DRAWN alone
@@ -33,7 +32,7 @@ def interactive(frames: Frames) -> dict[str, Any]:
     arms: labels, to whose positions the panels refer; panels: curves; readers: samples; search: runs by knob, or None
     (`explored`).
     """
-    shown = ordered(arms(frames), swept(frames))
+    shown = ordered(arms(frames), frames.swept)
     return {
         "arms": [arm.label + (f", {arm.setting}" if arm.setting else "") for arm in shown],
         "panels": [*_evaluations(frames, shown), *_training(frames, shown)],
@@ -74,7 +73,6 @@ def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
-    """A panel per training metric, those DRAWN first."""
     names = training_names(frames, [run.run_id for run in frames.rows])
     too_many = len(frames.rows) * len(names) > MOST_CURVES
     chosen = [name for name in DRAWN if name in names]

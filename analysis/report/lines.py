@@ -14,14 +14,15 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores.ablation import Line, base, metrics, overall
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell
+from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable
-from analysis.scores.metric import AVERAGE, Kind
+from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.selection import ordered
 
 # Okabe and Ito (2008); markers distinguish lines without colour.
@@ -71,11 +72,34 @@ def reference(index: int) -> dict[str, Any]:
 
 
 def draw(axes: Axes, x: Sequence[float], cells: Sequence[Cell], colour: str, marker: str, dashes: Any = "-") -> Artist:
-    """Draw a line with its interval, in per cent; a missing value leaves a gap."""
-    mean, low, high = ([100 * cell.record()[end] for cell in cells] for end in ("mean", "low", "high"))
-    axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    """Draw a line with its interval, in per cent, cut at 0 and at 100; a missing value leaves a gap."""
+    mean, ends = [100 * cell.mean for cell in cells], 100 * np.array([cell.interval() for cell in cells])
+    axes.fill_between(x, *ends.clip(0, 100).T, color=colour, alpha=0.12, linewidth=0)
     look = {"color": colour, "marker": marker, "linestyle": dashes}
     return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **look)[0]
+
+
+def references(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
+    """Draw each GRPO arm as a dashed line across with its interval, the base policy dotted; returns the legend entries,
+    which name a missing GRPO run."""
+    scores = {arm.named("GRPO"): cell(frames, arm, metric, setting.sources) for arm in setting.grpo}
+    handles: dict[str, Artist] = {}
+    for i, (name, scored) in enumerate((scores or {"GRPO": Cell()}).items()):
+        if scored.empty:
+            handles[f"{name}: {scored.state}"] = Line2D([], [], alpha=0.35, **reference(i))
+            continue
+        low, high = (100 * end for end in scored.interval())
+        if math.isfinite(low):
+            axes.axhspan(low, high, color=reference(i)["color"], alpha=0.07, linewidth=0)
+        handles[name] = axes.axhline(100 * scored.mean, linewidth=1.2, **reference(i))
+    return handles | base_policy(axes, base(frames, metric, setting))
+
+
+def base_policy(axes: Axes, scored: Cell) -> dict[str, Artist]:
+    """Draw the base policy as a dotted line across; returns its legend entry, {} where it has no score."""
+    if scored.empty:
+        return {}
+    return {"base policy": axes.axhline(100 * scored.mean, color=style.BASE, linestyle=":", linewidth=1.4)}
 
 
 def focus(axes: Axes) -> None:
@@ -106,7 +130,6 @@ def against_k(frames: Frames, lines_by_setting: LinesBySetting) -> Figure:
 
 
 def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> dict[str, Artist]:
-    """Draw one panel of `against_k`; returns its legend entries."""
     handles: dict[str, Artist] = {}
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
@@ -141,7 +164,7 @@ def against_knob(
 
     without_knob: arms of the same settings that do not have the knob: horizontal dashed lines.
     """
-    drawing, panels = style.panels([setting for setting, _ in lines_by_setting], height=2.75)
+    drawing, panels = style.panels([(setting, setting.shown) for setting, _ in lines_by_setting], height=2.75)
     lines_of = {setting.name: lines for setting, lines in lines_by_setting}
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
@@ -160,7 +183,6 @@ def _knob_panel(
     axis: Axis,
     across: Sequence[Arm],
 ) -> dict[str, Artist]:
-    """Draw one panel of `against_knob`; returns its legend entries."""
     handles: dict[str, Artist] = {}
     if metric not in metrics(setting):  # pass@1 alone is left out: it is the same number as avg@n
         axes.set_visible(False)
@@ -171,11 +193,8 @@ def _knob_panel(
     for i, arm in enumerate(across):
         mean = overall(frames, arm, metrics(setting)[metric], setting).mean
         if math.isfinite(mean):
-            name = f"{arm.method} ({arm.variant})" if arm.variant else arm.method
-            handles[name] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
-    base_mean = base(frames, metrics(setting)[metric], setting).mean
-    if math.isfinite(base_mean):
-        handles["base policy"] = axes.axhline(100 * base_mean, color=style.BASE, linestyle=":", linewidth=1.4)
+            handles[arm.named(arm.method)] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
+    handles |= base_policy(axes, base(frames, metrics(setting)[metric], setting))
     ticks = sorted({v for line in lines for v in line.values})
     axes.set_xscale("log", base=axis.base)
     axes.set_xticks(ticks, [f"{v:g}" for v in ticks])

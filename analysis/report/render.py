@@ -37,20 +37,16 @@ def _markdown_grid(grid: Grid) -> str:
         [_with_mark(_escaped(c), grid.mark(i, j), "**{}**", "<u>{}</u>") for j, c in enumerate(r)]
         for i, r in enumerate(grid.rows)
     ]
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    widths = [max(w, 3) for w in widths]
+    widths = [max(3, *(len(row[i]) for row in (header, *rows))) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
         cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         return f"| {' | '.join(cells)} |"
 
     rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:]), ""])
-    lines = (
-        [f"**{_without_html(grid.title)}**", "", line(header), rule, *map(line, rows)]
-        if grid.title
-        else [line(header), rule, *map(line, rows)]
-    )
-    return "\n".join(lines + [f"\n{_without_html(n)}" for n in grid.notes])
+    title = [f"**{_without_html(grid.title)}**", ""] if grid.title else []
+    notes = [f"\n{_without_html(n)}" for n in grid.notes]
+    return "\n".join([*title, line(header), rule, *map(line, rows), *notes])
 
 
 def _with_mark(text: str, mark: str, best: str, second: str) -> str:
@@ -209,19 +205,15 @@ def claims(verdicts: Sequence[Verdict], console: Console) -> None:
 
 def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
     for part in within(grid, console.width):
-        _print_part(part, console, style)
-
-
-def _print_part(grid: Grid, console: Console, style: str) -> None:
-    console.print(f"\n[italic]{escape(grid.title)}[/italic]", style=style)
-    drawn = RichTable(style=style, row_styles=[style])
-    for i, name in enumerate(grid.header):
-        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i > 0)
-    for i, row in enumerate(grid.rows):
-        drawn.add_row(*(_styled(c, grid.mark(i, j)) for j, c in enumerate(row)))
-    console.print(drawn)
-    for note in grid.notes:
-        console.print(f"[yellow]{escape(note)}[/yellow]")
+        console.print(f"\n[italic]{escape(part.title)}[/italic]", style=style)
+        drawn = RichTable(style=style, row_styles=[style])
+        for i, name in enumerate(part.header):
+            drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i > 0)
+        for i, row in enumerate(part.rows):
+            drawn.add_row(*(_styled(c, part.mark(i, j)) for j, c in enumerate(row)))
+        console.print(drawn)
+        for note in part.notes:
+            console.print(f"[yellow]{escape(note)}[/yellow]")
 
 
 def _styled(text: str, mark: str) -> str:

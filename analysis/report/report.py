@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import base64
+import importlib
+import pkgutil
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis import figures as figure_package
 from analysis import tables as table_package
 from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.counterparts import of_runs
-from analysis.paper.figures import figures
-from analysis.report.drawing import RenderedFigure, available, draw
+from analysis.paper.printed import figures
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
+from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import Headline, headlines, run_table
 from analysis.report.table import Table
@@ -28,13 +31,49 @@ from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.ledger import layout
-from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_atomically, write_json
 from rlvr.ledger.tags import redact
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COMPARISON = "comparison"  # the table that every study has
 TAKE_ASK = (COMPARISON, "policies")  # the tables that take the options of the comparison
 PAGE = Path(__file__).parent / "page.html"
+
+
+@dataclass
+class RenderedFigure:
+    """A figure of a report. files: encoded so far, by kind."""
+
+    name: str
+    question: str
+    figure: Figure
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+    def encoded(self, kind: str) -> bytes:
+        """The bytes of the figure as "png" or "pdf", encoded once."""
+        if kind not in self.files:
+            from analysis.report import style  # matplotlib takes a third of a second, and only figures need it
+
+            self.files[kind] = style.encode(self.figure, kind)
+        return self.files[kind]
+
+
+def available(package: Any) -> dict[str, Any]:
+    """Every table or figure of a package, by name, names sorted. A new file is a new one, or those that it names in
+    SEVERAL; each has QUESTION and `table` or `figure`."""
+    known: dict[str, Any] = {}
+    for name in (m.name for m in pkgutil.iter_modules(package.__path__)):
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        known |= vars(module).get("SEVERAL", {name: module})
+    return dict(sorted(known.items()))
+
+
+def draw(frames: Frames) -> list[RenderedFigure]:
+    """The figures that have runs, in the order of their names."""
+    drawn = {name: (module.QUESTION, module.figure(frames)) for name, module in available(figure_package).items()}
+    return [RenderedFigure(name, question, figure) for name, (question, figure) in drawn.items() if figure is not None]
 
 
 @dataclass(frozen=True)
@@ -83,7 +122,10 @@ def build(
             raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
     tables = _tables(frames, chosen or known, ask)
     shown = {table.name for table in tables}
-    absent = tuple(f"{name} needs {_needs(name)}" for name in chosen if name not in shown)
+    row = "a run like one of its rows (`python -m analysis paper {name}` shows them)"  # of a table of a paper
+    needs = {name: row.format(name=name) for name in chosen}
+    needs |= {name: module.NEEDS for name, module in available(table_package).items()}
+    absent = tuple(f"{name} needs {needs[name]}" for name in chosen if name not in shown)
     if chosen and not tables:
         applicable = ", ".join(table.name for table in _tables(frames, known, ask)) or "none yet"
         raise LookupError(f"--tables: {'; '.join(absent)}. Tables of these runs: {applicable}.")
@@ -93,7 +135,6 @@ def build(
 
 
 def _names() -> list[str]:
-    """The names of all tables: the comparison, our others, those of papers."""
     return [*sorted(available(table_package), key=lambda name: (name != COMPARISON, name)), *printed.tables()]
 
 
@@ -107,29 +148,17 @@ def _tables(frames: Frames, names: Sequence[str], ask: ComparisonOptions | None)
     return [*tables, *(table for name, table in of_runs(frames).items() if name in names)]
 
 
-def _needs(name: str) -> str:
-    """What the runs must have for the table of this name."""
-    module = available(table_package).get(name)
-    return module.NEEDS if module else f"a run like one of its rows (`python -m analysis paper {name}` shows them)"
-
-
 def of_papers(tables: Sequence[Table]) -> list[RenderedFigure]:
     """The figures of papers that show a printed table of `tables` in which some run of ours has a row."""
     known = {table.name: table for table in tables}
-    with_table = [
-        (paper_figure, known[paper_figure.printed.name])
-        for paper_figure in figures().values()
-        if paper_figure.printed is not None and paper_figure.printed.name in known
-    ]
+    printed_ones = [drawn for drawn in figures().values() if drawn.printed and drawn.printed.name in known]
+    with_table = [(drawn, known[drawn.printed.name]) for drawn in printed_ones if drawn.printed]
     if not with_table:
         return []
     from analysis.paper.draw import figure, has_ours  # matplotlib takes a third of a second
 
-    return [
-        RenderedFigure(paper_figure.name, paper_figure.says, figure(paper_figure, table))
-        for paper_figure, table in with_table
-        if has_ours(paper_figure, table)
-    ]
+    shown = [(drawn, table) for drawn, table in with_table if has_ours(drawn, table)]
+    return [RenderedFigure(drawn.name, drawn.says, figure(drawn, table)) for drawn, table in shown]
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:
@@ -175,12 +204,9 @@ def summary(frames: Frames, content: Content) -> dict[str, Any]:
 
 def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:
     """The self-contained HTML page. images: base64 PNG by name of figure; files: offered for download, by path."""
+    loader = FileSystemLoader(PAGE.parent)
     environment = Environment(
-        loader=FileSystemLoader(PAGE.parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters["code"] = _pieces
     columns, runs = run_table(frames)
@@ -190,7 +216,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         commands=frames.commands,
         shas=_commits(frames),
         origin=frames.origin,
-        states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
+        states=list(states(frames).items()),
         run_columns=columns,
         runs=runs,
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published_apart]) for t in content.tables],
@@ -214,7 +240,6 @@ def _asset(name: str) -> str:
 
 
 def _as_link(name: str, content: bytes) -> str:
-    """A data URL that holds the file."""
     kind = {"csv": "text/csv", "pdf": "application/pdf", "png": "image/png"}.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
@@ -235,7 +260,6 @@ def _pieces(text: str) -> list[tuple[bool, str]]:
 
 
 def _commits(frames: Frames) -> list[str]:
-    """The commits of the code that the runs were launched with."""
     pairs = frames.runs[["git_sha", "git_dirty"]].drop_duplicates()
     return sorted(
         f"{sha[:12]}{' with uncommitted changes' if dirty else ''}"

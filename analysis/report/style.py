@@ -31,25 +31,15 @@ GRPO = "#000000"
 BASE = "#767676"
 OTHER = "#8C6D31"
 # The objectives (scores/objective.py) of the likelihood studies.
-OBJECTIVE_COLOURS = {
-    "cross_entropy": "#009E73",
-    "maxrl": "#0072B2",
-    "grpo": "#000000",
-    "rloo": "#E69F00",
-    "dr_grpo": "#CC79A7",
-    "reinforce": "#D55E00",
-    "reinforce_mean": "#D55E00",
-    "pkpo": "#56B4E9",
-}
-OBJECTIVE_MARKERS = {
-    "cross_entropy": "*",
-    "maxrl": "o",
-    "grpo": "D",
-    "rloo": "x",
-    "dr_grpo": "+",
-    "reinforce": "s",
-    "reinforce_mean": "s",
-    "pkpo": "^",
+OBJECTIVES = {
+    "cross_entropy": ("#009E73", "*"),
+    "maxrl": ("#0072B2", "o"),
+    "grpo": ("#000000", "D"),
+    "rloo": ("#E69F00", "x"),
+    "dr_grpo": ("#CC79A7", "+"),
+    "reinforce": ("#D55E00", "s"),
+    "reinforce_mean": ("#D55E00", "s"),
+    "pkpo": ("#56B4E9", "^"),
 }
 
 _RC: Any = {
@@ -98,7 +88,8 @@ def marker(divergence: str) -> str:
 
 def objective_look(objective: str) -> dict[str, Any]:
     """Colour and marker of an objective, as matplotlib's keywords."""
-    return {"color": OBJECTIVE_COLOURS.get(objective, OTHER), "marker": OBJECTIVE_MARKERS.get(objective, "v")}
+    colour, marker = OBJECTIVES.get(objective, (OTHER, "v"))
+    return {"color": colour, "marker": marker}
 
 
 def lighter(name: str, share: float) -> tuple[float, float, float]:
@@ -142,19 +133,21 @@ def sheet(number: int, columns: int, *, height: float, more: float) -> tuple[Fig
     return figure, list(every[:number])
 
 
-def panels(settings: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:
-    """(figure, its panels as (axes, setting, metric)): a row per setting, a titled panel per metric that it shows.
+def panels(
+    rows: Sequence[tuple[Comparable, Sequence[Metric]]], *, height: float
+) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:
+    """(figure, its panels as (axes, setting, metric)): a row per setting, a titled panel per metric.
 
     height: of a row, in inches.
     """
-    figure = Figure(figsize=(WIDTH, height * len(settings) + 0.35), layout="constrained")
-    columns = max(len(s.shown) for s in settings)
-    grid = figure.subplots(len(settings), columns, squeeze=False)
+    figure = Figure(figsize=(WIDTH, height * len(rows) + 0.35), layout="constrained")
+    columns = max(len(metrics) for _, metrics in rows)
+    grid = figure.subplots(len(rows), columns, squeeze=False)
     placed = []
-    for row, setting in zip(grid, settings, strict=True):
-        for axes in row[len(setting.shown) :]:
+    for row, (setting, metrics) in zip(grid, rows, strict=True):
+        for axes in row[len(metrics) :]:
             axes.set_visible(False)
-        for axes, metric in zip(row, setting.shown, strict=False):
+        for axes, metric in zip(row, metrics, strict=False):
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
             axes.set_ylabel("average over benchmarks, %" if setting.overall == AVERAGE else f"{setting.overall}, %")
             placed.append((axes, setting, metric))

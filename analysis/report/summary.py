@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.frames.frame import records
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
+from analysis.frames.frames import Frames, RunRow, records
 from analysis.report.grid import difference_text
 from analysis.report.table import Table
 from analysis.scores import labels
@@ -56,12 +54,10 @@ def headlines(table: Table) -> list[Headline]:
         place = f" ({place})" if place else ""
         reference = labels.joined([c["reference"] for c in metric_cells])
         text = f"{len(decided)} of {len(metric_cells)} differences to {reference} are decided{place}.{one_seed}"
-        results.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
+        marks = "".join({c["verdict"] for c in decided})
+        direction = {"": "undecided", "▲": "above", "▼": "below"}.get(marks, "")
+        results.append(Headline(metric, text, tuple(named), direction))
     return results
-
-
-def _direction(marks: set[str]) -> str:
-    return {"": "undecided", "▲": "above", "▼": "below"}.get("".join(marks), "")
 
 
 # --- the table of runs

@@ -10,54 +10,28 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frame import records
-from analysis.frames.frames import Frames
-from analysis.scores import labels, study
+from analysis.frames.frames import Frames, records
+from analysis.scores import labels
+from analysis.scores.comparison import study_level
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Metric, benchmarks
 
 COLUMNS = (
-    "block",
-    "row",
-    "metric",
-    "column",
-    "mean",
-    "low",
-    "high",
-    "problems",
-    "seeds",
-    "planned",
-    "diverged",
-    "errors",
-    "state",
-    "hint",
+    *("block", "row", "metric", "column", "mean", "low", "high", "problems", "seeds", "planned", "diverged", "errors"),
+    *("state", "hint"),
 )
-# Filled for a row that is compared to another one, its reference; empty otherwise.
-COMPARED = (
-    "reference",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "plain_low",
-    "plain_high",
-    "p",
-    "p_family",
-    "family",
-    "verdict",
-    "unfair",
-    "paired_seeds",
-    "paired_problems",
-    "unpaired_seeds",
-    "unpaired_problems",
-    "per_seed",
-    "improvement",
-    "detectable",
-    "same_within",
-    "needed_seeds",
-    "needed_problems",
-    "needed_samples",
-    "cheapest",
-)
+# Filled for a row that is compared to another one, its reference; with these values otherwise.
+COMPARED: Mapping[str, Any] = {
+    "reference": "",
+    **dict.fromkeys(("difference", "difference_low", "difference_high", "plain_low", "plain_high"), math.nan),
+    **dict.fromkeys(("p", "p_family", "family"), math.nan),
+    **dict.fromkeys(("verdict", "unfair"), ""),
+    **dict.fromkeys(("paired_seeds", "paired_problems"), math.nan),
+    **{"unpaired_seeds": "", "unpaired_problems": math.nan, "per_seed": ""},
+    **dict.fromkeys(("improvement", "detectable", "same_within"), math.nan),
+    **dict.fromkeys(("needed_seeds", "needed_problems", "needed_samples"), math.nan),
+    "cheapest": "",
+}
 
 
 @dataclass(frozen=True)
@@ -161,7 +135,7 @@ def with_notes(table: Table, frames: Frames) -> Table:
     other_studies = sorted({run.study for run in frames.rows if run.borrowed})
     if other_studies:
         notes.append(f"GRPO runs come from the study {', '.join(other_studies)}: same task, model and length.")
-    return replace(table, notes=(*table.notes, *difference_notes(table.cells, study.level(frames)), *notes))
+    return replace(table, notes=(*table.notes, *difference_notes(table.cells, study_level(frames)), *notes))
 
 
 def seeds_of(cells: pd.DataFrame) -> list[int]:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.frames.frames import SETTING, Frames
-from analysis.frames.run import CONFIG, REPETITION, RunRow
+from analysis.frames.frames import CONFIG, REPETITION, SETTING, Frames, RunRow, remembered
 from analysis.scores import labels
 from rlvr.ledger.cause import State
 
@@ -21,22 +20,8 @@ CONTROL_KNOBS = {RANDOM: "rollout.reward", FLIPPED: "rollout.reward", SEEDS: "co
 
 # Keys that fields of an arm contain already, or that do not influence results: not listed as differences.
 _NAMED = (
-    "seed",
-    "trainer.seed",
-    "trainer.lr",
-    "trainer.steps",
-    "eta",
-    "beta",
-    "loss.eta",
-    "loss.beta",
-    "loss.divergence",
-    "divergence",
-    "cluster.",
-    "tracker.",
-    "checkpoint.",
-    "choices.",
-    "loss._target_",
-    "loss._partial_",
+    *("seed", "trainer.seed", "trainer.lr", "trainer.steps", "eta", "beta", "loss.eta", "loss.beta", "loss.divergence"),
+    *("divergence", "cluster.", "tracker.", "checkpoint.", "choices.", "loss._target_", "loss._partial_"),
 )
 
 
@@ -97,32 +82,34 @@ class Arm:
     def method(self) -> str:
         return f"{self.loss}-{self.divergence}" if self.divergence else self.loss
 
+    def named(self, name: str) -> str:
+        """The name, with the variant of the arm in parentheses where there is one."""
+        return f"{name} ({self.variant})" if self.variant else name
+
     @property
     def scales(self) -> str:
         """`eta=0.5, beta=1`: the scales that the arm has."""
         return ", ".join(f"{name}={value:g}" for name, value in (("eta", self.eta), ("beta", self.beta)) if value > 0)
 
 
+@remembered
 def arms(frames: Frames) -> list[Arm]:
-    """The arms of a study, by setting, loss, divergence, eta."""
-    if "arms" not in frames.cache:
-        frames.cache["arms"] = _with_tuned(frames, arms_of(frames.rows))
-    return frames.cache["arms"]
-
-
-def _with_tuned(frames: Frames, of_study: list[Arm]) -> list[Arm]:
-    """The arms with the tuned knobs marked. Not where arms differ in these alone: there the values are compared."""
+    """The arms of a study, by setting, loss, divergence, eta. Tuned knobs are marked, except where arms differ in these
+    alone: there the values are compared.
+    """
+    of_study = arms_of(frames.rows)
     keys = frozenset((frames.newest("tune") or {}).get("keys", ()))
-    if not keys:
-        return of_study
     others = [(arm.setting, *sorted((k, v) for k, v in arm.knobs.items() if k not in keys)) for arm in of_study]
-    return [replace(arm, tuned=keys) for arm in of_study] if len(set(others)) == len(others) else of_study
+    is_marked = keys and len(set(others)) == len(others)
+    return [replace(arm, tuned=keys) for arm in of_study] if is_marked else of_study
 
 
 def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     """The arms of any runs, planned ones included, in the order of `arms`."""
     swept = labels.swept_within(runs)
-    setting_keys = [k for k in _differing(runs, _setting_keys(runs)) if not labels.covers(swept, k)]
+    prefixes = tuple(p.removeprefix(CONFIG) for p in SETTING)
+    candidates = sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
+    setting_keys = [k for k in _differing(runs, candidates) if not labels.covers(swept, k)]
     settings = _settings(runs, setting_keys)
     of_runs: list[Arm] = []
     for setting, of_setting in _parts(runs, lambda run: settings[run.run_id]).items():
@@ -161,16 +148,10 @@ def _settings(runs: Sequence[RunRow], keys: Sequence[str]) -> dict[str, str]:
 
 
 def _parts(runs: Iterable[RunRow], key: Callable[[RunRow], str]) -> dict[str, list[RunRow]]:
-    """The runs by key, keys sorted; runs of one key keep their order."""
     parts: dict[str, list[RunRow]] = {}
     for run in runs:
         parts.setdefault(key(run), []).append(run)
     return dict(sorted(parts.items()))
-
-
-def _setting_keys(runs: Sequence[RunRow]) -> list[str]:
-    prefixes = tuple(p.removeprefix(CONFIG) for p in SETTING)
-    return sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
 
 
 def _own_keys(runs: Sequence[RunRow], setting_keys: Sequence[str]) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
 from analysis.scores.contrast import Scores
 from analysis.scores.crossed import by_benchmark
@@ -78,7 +78,6 @@ class Cell:
 
     @property
     def _complete(self) -> Scores | None:
-        """The problems for which every seed has a value; None where there are none."""
         complete = self.scores.complete() if self.scores else None
         return complete if complete and complete.problems else None
 
@@ -106,13 +105,9 @@ class Cell:
         return self.mean - half, self.mean + half
 
 
-def cell(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Cell:
+@remembered
+def cell(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> Cell:
     """The score of an arm at the last evaluation of its finished runs; benchmarks have equal weights."""
-    key = ("cell", arm.group_id, metric, tuple(sources))
-    return _cached(frames, key, lambda: _last_cell(frames, arm, metric, sources))
-
-
-def _last_cell(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Cell:
     points = last_points(frames, arm)
     reasons = [run.state for run in arm.runs if run.state != State.FINISHED]
     reasons += ["not evaluated"] * (len(arm.runs) - len(reasons) - len(points))
@@ -125,15 +120,15 @@ def last_points(frames: Frames, arm: Arm) -> dict[str, Point]:
     return {run_id: at(evaluated[-1]) for run_id, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
 
 
-def validated(frames: Frames, arm: Arm, metric: Metric) -> float:
-    """The mean of a metric at the last evaluation of finished runs, over the runs and over the benchmarks of the
-    validation split; NaN if some run did not measure it there."""
-    means: list[float] = []
+def validation_scores(frames: Frames, arm: Arm, metric: Metric) -> dict[str, float]:
+    """By run, the mean of a metric over the benchmarks of the validation split at its last evaluation; NaN for a run
+    without it. The arm's finished runs that were evaluated."""
+    means: dict[str, float] = {}
     for run_id, point in last_points(frames, arm).items():
         names = [n for n in frames.digest.names(run_id) if n.startswith(VALIDATION) and n.endswith(f"/{metric.key}")]
         values = [frames.digest.logged(run_id, name, point.after) for name in names]
-        means.append(float(np.mean(values)) if values else math.nan)
-    return float(np.mean(means)) if means else math.nan
+        means[run_id] = float(np.mean(values)) if values else math.nan
+    return means
 
 
 def base_cell(frames: Frames, arms: Sequence[Arm], metric: Metric, sources: Sequence[str]) -> Cell:
@@ -143,16 +138,16 @@ def base_cell(frames: Frames, arms: Sequence[Arm], metric: Metric, sources: Sequ
         # Unfinished runs count too: at step 0 every run evaluates the base policy.
         if by_seed.get(run.seed) is None:
             by_seed[run.seed] = run.run_id if 0 in frames.digest.steps(run.run_id) else None
-    points = {run_id: at(0) for run_id in by_seed.values() if run_id is not None}
-    key = ("cell", "base", metric, tuple(sources), tuple(points))
-    reasons = ["missing"] * (len(by_seed) - len(points))
-    return _cached(frames, key, lambda: cell_at(frames, metric, sources, points, planned=len(by_seed), reasons=reasons))
+    run_ids = tuple(run_id for run_id in by_seed.values() if run_id is not None)
+    return _at_step_0(frames, metric, tuple(sources), run_ids, len(by_seed))
 
 
-def _cached(frames: Frames, key: object, compute: Callable[[], Cell]) -> Cell:
-    if key not in frames.cache:
-        frames.cache[key] = compute()
-    return frames.cache[key]
+@remembered
+def _at_step_0(
+    frames: Frames, metric: Metric, sources: tuple[str, ...], run_ids: tuple[str, ...], planned: int
+) -> Cell:
+    reasons = ["missing"] * (planned - len(run_ids))
+    return cell_at(frames, metric, sources, dict.fromkeys(run_ids, at(0)), planned=planned, reasons=reasons)
 
 
 def cell_at(

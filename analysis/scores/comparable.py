@@ -16,7 +16,7 @@ class Comparable:
 
     name: str
     arms: tuple[Arm, ...]
-    sources: list[str]
+    sources: tuple[str, ...]
     metrics: list[Metric]
 
     @property
@@ -32,7 +32,7 @@ class Comparable:
     @property
     def overall(self) -> str:
         """The column that summarises a row: the average, or the only benchmark."""
-        return AVERAGE if len(self.sources) > 1 else self.sources[0]
+        return self.sources[0] if len(self.sources) == 1 else AVERAGE
 
     @property
     def shown(self) -> list[Metric]:

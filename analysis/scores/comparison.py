@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from analysis.frames.frames import Frames
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Difference, Needed, detectable, difference, equivalent_within, needed
 from analysis.scores.crossed import LEVEL
@@ -88,6 +89,16 @@ class Compared:
             "needed_problems": self.needed.problems,
             "needed_samples": self.needed.samples,
         }
+
+
+def study_level(frames: Frames) -> float:
+    """The level of confidence of this study's intervals: 95 %, or under a stopping rule the level of its newest look,
+    over all differences that share it.
+    """
+    rule = frames.stopping_rule
+    if not rule or not rule["looks"]:
+        return LEVEL
+    return 1 - min(rule["parts"] * rule["looks"][-1]["level"], 1 - LEVEL)
 
 
 def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> str:

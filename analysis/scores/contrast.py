@@ -265,7 +265,7 @@ def needed(
         return detectable(expected, alpha=alpha) <= effect
 
     def first(count: int, grow: Callable[[float], Crossed]) -> int | None:
-        return _first(lambda n: enough(grow(n / count)), count, MOST * count)
+        return first_enough(lambda n: enough(grow(n / count)), count, MOST * count)
 
     noise = 0.0 if math.isnan(sampling) else sampling
     return Needed(
@@ -275,7 +275,7 @@ def needed(
     )
 
 
-def _first(enough: Callable[[int], bool], low: int, high: int) -> int | None:
+def first_enough(enough: Callable[[int], bool], low: int, high: int) -> int | None:
     """The smallest number in [low, high] that is enough; None if `high` is not. `enough` must be monotone."""
     if not enough(high):
         return None

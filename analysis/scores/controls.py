@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.frames.frames import Frames
-from analysis.scores import labels, study
+from analysis.scores import labels
 from analysis.scores.arm import FLIPPED, RANDOM, SEEDS, STILL, Arm
 from analysis.scores.cell import cell
 from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.comparison import study_level
 from analysis.scores.contrast import Difference, difference
 from analysis.scores.crossed import Interval
 from analysis.scores.metric import Metric
@@ -72,7 +73,7 @@ def _against_noise_floor(
     floor = _difference(frames, setting, control, reference, other_seeds=True) if reference is not None else None
     if reference is None or floor is None:
         return
-    against = default_reference(arms, study.baseline(frames))
+    against = default_reference(arms, frames.baseline)
     for arm in (arm for arm in arms if against.get(arm.group_id) is reference):
         to_reference = _difference(frames, setting, arm, reference)
         if to_reference is not None:
@@ -80,7 +81,7 @@ def _against_noise_floor(
 
 
 def _held(frames: Frames, setting: Comparable, arm: Arm, control: str, measured: Difference) -> AgainstControl:
-    interval = measured.summary.interval(study.level(frames))
+    interval = measured.summary.interval(study_level(frames))
     return AgainstControl(arm.label, control, setting.shown[0], measured.effect, interval, len(measured.seeds))
 
 

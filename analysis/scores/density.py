@@ -1,4 +1,5 @@
-"""Densities over the arms of a bandit: that of a learned policy, LAD's target, and the distance between them."""
+"""Densities over the arms of a bandit: what a policy learned, P_π ∝ π/π_old, against LAD's target, P_A ∝ e^{A/η} (LAD,
+Eqs. 4 and 5)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.frames.run import RunRow
+from analysis.frames.frames import RunRow
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,8 @@ EXACT = "cross_entropy"
 
 @dataclass(frozen=True)
 class Learner:
-    """An arm with its objective and its rollouts per prompt, in which the arms of a contest differ."""
+    """An arm with its objective and its rollouts per prompt, in which the arms of a contest differ: 0 samples if only
+    the name of a planned run is known."""
 
     arm: Arm
     objective: str
@@ -51,7 +52,12 @@ def contests(frames: Frames) -> list[LikelihoodComparison]:
     """A contest per setting in which exact likelihood and some other objective ran and were evaluated."""
     of_settings: list[LikelihoodComparison] = []
     for setting in by_setting(frames, [arm for arm in arms(frames) if not arm.control]):
-        learners = [_learner(arm) for arm in setting.arms]
+        learners = [
+            Learner(
+                arm, objective.objective(arm.loss, arm.first.advantage), int(arm.first.knob("rollout.samples") or 0)
+            )
+            for arm in setting.arms
+        ]
         order = objective.ordered(learner.objective for learner in learners)
         learners.sort(key=lambda learner: (order.index(learner.objective), learner.samples))
         averages = [m for m in setting.metrics if m.kind == Kind.AVG]
@@ -62,9 +68,3 @@ def contests(frames: Frames) -> list[LikelihoodComparison]:
         if contest.exact and contest.rewarded:
             of_settings.append(contest)
     return of_settings
-
-
-def _learner(arm: Arm) -> Learner:
-    """The arm as a learner, with 0 samples if only the name of a planned run is known."""
-    samples = arm.first.knob("rollout.samples")
-    return Learner(arm, objective.objective(arm.loss, arm.first.advantage), int(samples or 0))

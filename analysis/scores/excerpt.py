@@ -11,7 +11,6 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import last_points
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.selection import default_reference, ordered
-from analysis.scores.study import baseline, swept
 
 ARMS, PROBLEMS, RESPONSES = 12, 40, 3  # at most: arms of a setting, their problems, responses of an arm to a problem
 Problem = tuple[str, str]  # benchmark, id
@@ -47,7 +46,8 @@ def excerpts(frames: Frames) -> list[Excerpt]:
 def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
     counted = {arm.group_id: _counted(frames, arm, setting.sources) for arm in setting.arms}
     rows: list[tuple[Arm, str, int, dict[Problem, tuple[int, int]]]] = []
-    for arm in _references_first(frames, setting.arms):
+    references = {arm.group_id for arm in default_reference(setting.arms, frames.baseline).values()}
+    for arm in sorted(ordered(setting.arms, frames.swept), key=lambda arm: arm.group_id not in references):
         count = counted[arm.group_id]
         if count is not None and len(rows) < ARMS:
             rows.append((arm, *count))
@@ -63,11 +63,6 @@ def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
         name = next(run.name for run in arm.runs if run.run_id == run_id)
         shown.append(Shown(arm, run_id, name, step, {p: right[p] for p in problems if p in right}, varied))
     return Excerpt(setting.name, tuple(problems), tuple(shown)) if any(s.responses for s in shown) else None
-
-
-def _references_first(frames: Frames, arms: Sequence[Arm]) -> list[Arm]:
-    references = {arm.group_id for arm in default_reference(arms, baseline(frames)).values()}
-    return sorted(ordered(arms, swept(frames)), key=lambda arm: arm.group_id not in references)
 
 
 def _counted(

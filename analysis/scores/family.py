@@ -68,7 +68,9 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
             tuple(Judged(s.interval(level), s.interval(level), s.p_value(), s.p_value(), s) for s in alone), 1 - level
         )
     pooled, df_seed = _pooled(differences, one_reference)
-    summaries = [_widened(s, pooled, df_seed) if df_seed else s for s in alone]
+    summaries = [
+        replace(s, seed=np.maximum(s.seed, pooled / s.num_seeds), df_seed=df_seed) if df_seed else s for s in alone
+    ]
     # A difference whose own spread is the largest has only its own degrees of freedom.
     plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
     df = min(float(s.df) for s in summaries)
@@ -129,11 +131,6 @@ def _residual(differences: Sequence[Difference]) -> float:
     return float((residual**2).sum())
 
 
-def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
-    seed = np.maximum(summary.seed, pooled / summary.num_seeds)
-    return replace(summary, seed=seed, df_seed=df)
-
-
 def _correlation(differences: Sequence[Difference], pooled: float, one_reference: bool) -> Array:
     """[K, K] correlation of the estimates, over the cells that all differences have; without such cells the identity,
     which gives wider intervals."""
@@ -142,7 +139,8 @@ def _correlation(differences: Sequence[Difference], pooled: float, one_reference
         return np.eye(len(differences))
     values, benchmark = common
     K, S, _ = values.shape
-    covariance = np.zeros((K, K)) if math.isnan(pooled) else pooled / S * _between_seeds(K, one_reference)
+    between_seeds = (np.eye(K) + 1) / 2 if one_reference else np.eye(K)
+    covariance = np.zeros((K, K)) if math.isnan(pooled) else pooled / S * between_seeds
     parts = by_benchmark(values, benchmark)
     for part in (part for part in parts if part.shape[-1] > 1):
         covariance += np.cov(part.mean(1)) / part.shape[-1] / len(parts) ** 2
@@ -150,10 +148,6 @@ def _correlation(differences: Sequence[Difference], pooled: float, one_reference
         covariance += np.cov(weighted(values, benchmark)) / S
     spread = np.sqrt(np.diag(covariance))
     return covariance / np.outer(spread, spread) if (spread > 0).all() else np.eye(K)
-
-
-def _between_seeds(K: int, one_reference: bool) -> Array:
-    return (np.eye(K) + 1) / 2 if one_reference else np.eye(K)
 
 
 def _common(differences: Sequence[Difference]) -> tuple[Array, NDArray[np.int64] | None] | None:

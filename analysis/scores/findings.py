@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from analysis.frames.frames import Frames
-from analysis.scores import labels, study
+from analysis.scores import labels
 from analysis.scores.arm import SEEDS, arms, settings
 from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import CONTROL_NAMES, against_controls
@@ -19,7 +19,7 @@ def findings(frames: Frames) -> list[Verdict]:
     """The findings in the form of verdicts, so that reports print them like those on claims."""
     return [
         *_without_baseline(frames),
-        *_looks(study.stopping_rule(frames)),
+        *_looks(frames.stopping_rule),
         *(edge for tuning in tuned(frames) for edge in _edges(tuning)),
         *_failed(frames),
     ]
@@ -27,7 +27,7 @@ def findings(frames: Frames) -> list[Verdict]:
 
 def _without_baseline(frames: Frames) -> Iterable[Verdict]:
     """A warning if no arm is the study's baseline: the tables then compare to another arm than the study wants."""
-    baseline, of_study = study.baseline(frames), arms(frames)
+    baseline, of_study = frames.baseline, arms(frames)
     if not baseline or not of_study or select(of_study, baseline):
         return
     of_settings = (
@@ -59,7 +59,6 @@ def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
 
 
 def _edges(tuning: Tuned) -> Iterable[Verdict]:
-    """A warning for each knob whose picked value is at the edge of the grid."""
     picked = tuning.picked
     if picked is None:
         return
@@ -71,7 +70,6 @@ def _edges(tuning: Tuned) -> Iterable[Verdict]:
 
 
 def _failed(frames: Frames) -> Iterable[Verdict]:
-    """A warning for each arm that is not above its control."""
     for failed in (against for against in against_controls(frames) if not against.passed):
         metric, seeds = failed.metric, failed.seeds
         measured = metric.difference(failed.effect, failed.interval)
@@ -86,5 +84,4 @@ def _failed(frames: Frames) -> Iterable[Verdict]:
 
 
 def _statement(text: str) -> Claim:
-    """A claim that is only a text."""
     return Claim(text, metric="", arm="", relation="")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
+from analysis.frames.frames import Frames, RunRow
 from analysis.scores.arm import arms
 from analysis.scores.selection import value_of
 from rlvr.ledger.cause import State

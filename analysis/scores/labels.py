@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from analysis.frames.run import RunRow
+from analysis.frames.frames import RunRow
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import parse_yaml
 
@@ -61,7 +61,6 @@ def _rounded(value: str) -> str:
 
 @lru_cache(maxsize=64)
 def _values_in_command(command: str) -> dict[str, list[str]]:
-    """By knob, its values as written in a command."""
     values_of: dict[str, list[str]] = {}
     with contextlib.suppress(ValueError):  # a command with an unclosed quote has none
         for word in shlex.split(command):

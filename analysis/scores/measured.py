@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.frames.frames import Frames
-from analysis.frames.run import check_seeds
+from analysis.frames.frames import Frames, check_seeds, remembered
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
 from analysis.scores.metric import Kind, Metric
-from analysis.scores.problem_scores import avg_noise, avg_values, pass_noise, pass_values
+from rlvr.metrics import pass_at_k
 
 Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
 Problem = tuple[str, str]  # benchmark, id
 
 
@@ -69,8 +70,12 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
             run.run_id: of_policy(frames.policy[frames.policy["run_id"] == run.run_id], run) for run in frames.rows
         }
         return _scores(seeds, [[of_runs[i].get(metric.name, math.nan)] for i in run_ids])
-    values = np.array([[_between(points[i], lambda step, i=i: _so_far(frames, metric, i, step))] for i in run_ids])
-    return _scores(seeds, values)
+
+    def so_far(run_id: str, step: int) -> float:
+        is_hours = metric.kind == Kind.HOURS
+        return hours(frames, run_id, step) if is_hours else frames.digest.mean(run_id, metric.key, step)
+
+    return _scores(seeds, [[_between(points[i], lambda step, i=i: so_far(i, step))] for i in run_ids])
 
 
 def _scores(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:
@@ -95,39 +100,31 @@ def _of_problems(frames: Frames, metric: Metric, sources: Sequence[str], points:
         problems = known[0].problems
         if any(row.problems != problems for row in known):
             problems = tuple(dict.fromkeys(p for row in known for p in row.problems))
-        values, noise = (_stacked(known, problems, read) for read in (_values, _noise))
-        benchmark = np.full(len(problems), number)
-        blocks.append(Scores(tuple(range(len(rows))), problems, values, benchmark, noise))
+        values = _stacked([(row.problems, row.values) for row in known], problems)
+        noise = _stacked([(row.problems, row.noise) for row in known], problems)
+        blocks.append(Scores(tuple(range(len(rows))), problems, values, np.full(len(problems), number), noise))
     return joined(blocks)
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Judged:
     problems: tuple[Problem, ...]
     values: Array
     noise: Array
 
 
-def _values(row: _Row) -> Array:
-    return row.values
-
-
-def _noise(row: _Row) -> Array:
-    return row.noise
-
-
-def _stacked(rows: Sequence[_Row], problems: tuple[Problem, ...], read: Callable[[_Row], Array]) -> Array:
-    """[S, P], NaN where a row lacks the problem."""
-    if all(row.problems == problems for row in rows):
-        return np.stack([read(row) for row in rows])
+def _stacked(rows: Sequence[tuple[tuple[Problem, ...], Array]], problems: tuple[Problem, ...]) -> Array:
+    """[S, P], NaN where a row lacks the problem. rows: of each its problems and its values."""
+    if all(of_row == problems for of_row, _ in rows):
+        return np.stack([values for _, values in rows])
     place = {p: i for i, p in enumerate(problems)}
     table = np.full((len(rows), len(problems)), np.nan)
-    for i, row in enumerate(rows):
-        table[i, [place[p] for p in row.problems]] = read(row)
+    for i, (of_row, values) in enumerate(rows):
+        table[i, [place[p] for p in of_row]] = values
     return table
 
 
-def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point) -> _Row | None:
+def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point) -> _Judged | None:
     """The scores of one run on one benchmark, interpolated if the point lies between two evaluations."""
     parts = [(weight, _evaluated(frames, metric, source, run_id, step)) for step, weight in point.parts]
     rows = [(weight, row) for weight, row in parts if row is not None]
@@ -137,35 +134,27 @@ def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point)
         return rows[0][1]
     values = sum((weight * row.values for weight, row in rows), np.zeros(len(rows[0][1].problems)))
     noise = sum((weight**2 * row.noise for weight, row in rows), np.zeros(len(rows[0][1].problems)))
-    return _Row(rows[0][1].problems, values, noise)
+    return _Judged(rows[0][1].problems, values, noise)
 
 
-def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
-    """Cached, because levels and curves read the same evaluations many times."""
-    key = ("row", metric, source, run_id, step)
-    if key not in frames.cache:
-        frames.cache[key] = _row_of(frames, metric, source, run_id, step)
-    return frames.cache[key]
-
-
-def _row_of(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
+@remembered  # levels and curves read the same evaluations many times
+def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Judged | None:
     if metric.kind == Kind.TEXT:
         return _texts(frames, metric, source, run_id, step)
     judged = frames.problem_counts(run_id, step, source)
     if judged is None:
         return None
     if metric.kind == Kind.AVG:
-        return _Row(judged.problems, avg_values(judged.n, judged.c), avg_noise(judged.n, judged.c))
-    return _Row(judged.problems, pass_values(judged.n, judged.c, metric.k), pass_noise(judged.n, judged.c, metric.k))
+        return _Judged(judged.problems, avg_values(judged.n, judged.c), avg_noise(judged.n, judged.c))
+    return _Judged(judged.problems, pass_values(judged.n, judged.c, metric.k), pass_noise(judged.n, judged.c, metric.k))
 
 
-def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
-    """A metric of texts on each problem's responses."""
+def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Judged | None:
     by_problem = frames.text_summary(metric.name, run_id, step, source)
     if not by_problem:
         return None
     values = np.array(list(by_problem.values()), float)
-    return _Row(tuple((source, p) for p in by_problem), values, np.full(len(values), np.nan))
+    return _Judged(tuple((source, p) for p in by_problem), values, np.full(len(values), np.nan))
 
 
 def joined(blocks: Sequence[Scores]) -> Scores:
@@ -185,21 +174,61 @@ def joined(blocks: Sequence[Scores]) -> Scores:
 def _logged(
     frames: Frames, keys: Sequence[str], seeds: tuple[int, ...], run_ids: Sequence[str], points: Mapping[str, Point]
 ) -> Scores | None:
-    """The values that evaluations logged, averaged over keys."""
     read = frames.digest.logged
     values = [[_between(points[i], lambda step, i=i, key=key: read(i, key, step)) for key in keys] for i in run_ids]
     return _scores(seeds, np.array(values, float).mean(1, keepdims=True))
 
 
-def _so_far(frames: Frames, metric: Metric, run_id: str, step: int) -> float:
-    """For a metric of training its mean over the last tenth of the steps up to this one; else the hours up to it,
-    without set-up and steps that were repeated after a crash."""
-    if metric.kind == Kind.TRAINING:
-        return frames.digest.mean(run_id, metric.key, step)
-    return hours(frames, run_id, step)
-
-
 def hours(frames: Frames, run_id: str, step: int) -> float:
-    """Hours that the steps up to this one and their evaluations took."""
+    """Hours that the steps up to this one and their evaluations took, without set-up and steps that were repeated after
+    a crash."""
     steps, evaluations = (frames.digest.sum(run_id, key, step) for key in ("time/step_s", "time/evaluation_s"))
     return (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600
+
+
+# --- from judged samples to a score per problem: n judged samples, c of them correct
+
+
+def avg_values(n: Whole, c: Whole) -> Array:
+    """c/n per problem; NaN where no sample was judged."""
+    n, c = np.asarray(n), np.asarray(c)
+    return np.divide(c, n, out=np.full(n.shape, np.nan), where=n > 0)
+
+
+def pass_values(n: Whole, c: Whole, k: int) -> Array:
+    """Unbiased pass@k per problem (Chen et al. 2021); NaN where fewer than k samples were judged."""
+    n, c = np.asarray(n), np.asarray(c)
+    enough = n >= k
+    value = np.full(n.shape, np.nan)
+    value[enough] = pass_at_k(n[enough], c[enough], k)
+    return value
+
+
+def avg_noise(n: Whole, c: Whole) -> Array:
+    """Variance of c/n from the draw of the samples, unbiased: c(n − c)/(n²(n − 1)); NaN for fewer than two samples."""
+    n, c = np.asarray(n, float), np.asarray(c, float)
+    return np.divide(c * (n - c), n**2 * (n - 1), out=np.full(n.shape, np.nan), where=n > 1)
+
+
+def pass_noise(n: Whole, c: Whole, k: int) -> Array:
+    """Variance of the pass@k estimate from the draw of the samples; NaN where fewer than k were judged.
+
+    It is the variance under c' ~ Binomial(n, (c + ½)/(n + 1)), since no unbiased estimate exists unless n ≥ 2k.
+    """
+    n, c = np.asarray(n), np.asarray(c)
+    noise = np.full(n.shape, np.nan)
+    for size in np.unique(n[n >= k]):
+        noise[n == size] = _pass_noise(int(size), k)[c[n == size]]
+    return noise
+
+
+@lru_cache(maxsize=64)
+def _pass_noise(n: int, k: int) -> Array:
+    """[n + 1] the variance for each count c of correct samples."""
+    drawn = np.arange(n + 1)
+    rate = (drawn + 0.5) / (n + 1)
+    choose = np.cumsum(np.log(np.maximum(drawn, 1)))  # log of the factorials
+    log_pmf = (choose[n] - choose - choose[::-1]) + np.outer(np.log(rate), drawn) + np.outer(np.log1p(-rate), n - drawn)
+    pmf = np.exp(log_pmf)
+    value = pass_at_k(np.full(n + 1, n), drawn, k)
+    return pmf @ value**2 - (pmf @ value) ** 2

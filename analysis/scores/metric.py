@@ -102,17 +102,17 @@ def distinct(n: int) -> Metric:
 DIVERSITY = (distinct(3), distinct(4))  # as in LAD, table 4
 
 
-def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
+def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[tuple[str, ...], list[Metric]]:
     """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
     return _judged_metrics(evaluation_names(frames, run_ids))
 
 
-def _judged_metrics(evaluations: Iterable[str]) -> tuple[list[str], list[Metric]]:
+def _judged_metrics(evaluations: Iterable[str]) -> tuple[tuple[str, ...], list[Metric]]:
     """(benchmarks, metrics) as in `benchmarks`, from the names that evaluations logged."""
     matches = [re.fullmatch(r"evaluation/(.+)/(avg|pass)_at_(\d+)", name) for name in evaluations]
     parts = [(m[1], m[2], int(m[3])) for m in matches if m]
     metrics = {avg(k) if kind == "avg" else pass_at(k) for _, kind, k in parts}
-    return sorted({source for source, _, _ in parts}), sorted(metrics, key=lambda m: (m.kind, m.k))
+    return tuple(sorted({source for source, _, _ in parts})), sorted(metrics, key=lambda m: (m.kind, m.k))
 
 
 def widest(metrics: Iterable[Metric]) -> list[Metric]:
@@ -125,7 +125,8 @@ def default_metrics(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
     """The columns that a table has by default: of the usual metrics those that some run measured."""
     ids = list(run_ids)
     _, judged = benchmarks(frames, ids)
-    others = [_evaluation(key) for key in evaluation_names(frames, ids) if _is_result(key)]
+    is_judged = re.compile(r"/((avg|pass|maj|coverage)_at_\d+|error)$")
+    others = [_evaluation(key) for key in evaluation_names(frames, ids) if not is_judged.search(key)]
     logged = training_names(frames, ids)
     hours = [HOURS] if "time/step_s" in logged else []
     bandit = [] if frames.policy.empty else [TOTAL_VARIATION, MODES_COVERED]
@@ -140,10 +141,6 @@ def evaluation_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
 def training_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that the training of these runs logged."""
     return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith((EVALUATION, VALIDATION))})
-
-
-def _is_result(key: str) -> bool:
-    return not re.search(r"/((avg|pass|maj|coverage)_at_\d+|error)$", key)
 
 
 def _evaluation(key: str) -> Metric:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pandas as pd
-
 # Losses whose first update after a rollout is the plain policy gradient: they differ by their advantage alone.
 PLAIN = frozenset({"reinforce", "rloo", "dr_grpo", "grpo", "maxrl", "pkpo"})
 NAMES = {
@@ -29,12 +27,6 @@ def objective(loss: str, advantage: str) -> str:
     if loss in PLAIN and advantage:
         return advantage if advantage in PLAIN else f"{loss} + {advantage}"
     return loss
-
-
-def with_objectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame with columns loss and advantage, with the column `objective` added."""
-    pairs = zip(frame["loss"], frame["advantage"], strict=True)
-    return frame.assign(objective=pd.Series([objective(*p) for p in pairs], index=frame.index, dtype=object))
 
 
 def ordered(objectives: Iterable[str]) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
+from analysis.frames.frames import Frames, RunRow
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Scores

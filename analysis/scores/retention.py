@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
-from analysis.frames.texts import STYLES
+from analysis.frames.frames import Frames, RunRow
+from analysis.frames.samples import STYLES
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import REASONS, Cell, mean_of
+from analysis.scores.cell import REASONS, Cell
 from analysis.scores.contrast import Scores
+from analysis.scores.measured import avg_values, pass_values
 from analysis.scores.metric import Kind, Metric, benchmarks, widest
-from analysis.scores.problem_scores import avg_values, pass_values
 from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
@@ -54,8 +53,6 @@ class Retention:
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """One run: values per problem (NaN: not counted), numbers per run, and the share of each style."""
-
     seed: int
     problems: tuple[tuple[str, str], ...]
     values: dict[str, Array]
@@ -81,7 +78,7 @@ def retentions(frames: Frames) -> list[Retention]:
     if first is None:
         return of_arms
     base = _evaluation(frames, first, 0, sources, metrics)
-    cells = {name: cell for name, cell in _cells([base], 1, "ok").items() if name not in (KEEP, EXPLORE)}
+    cells = {name: cell for name, cell in _cells([base], 1).items() if name not in (KEEP, EXPLORE)}
     return [Retention("base policy", math.nan, cells, base.shares), *of_arms]
 
 
@@ -105,22 +102,17 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
     done = {run: step for run, step in ends.items() if any(frames.problem_counts(run.run_id, step, s) for s in sources)}
     states = [run.state for run in arm.runs if run not in done]
     reason = next((r for r in REASONS if r in states), "not evaluated")
-    if not done:
-        state = reason
-    else:
-        state = "partial" if states else "ok"
     runs = [_evaluation(frames, run, step, sources, metrics) for run, step in done.items()]
-    cells = _cells(runs, len(arm.runs), state)
+    cells = _cells(runs, len(arm.runs))
     shares = Counter[str]()
     for run in runs:
         shares.update({style: share / len(runs) for style, share in run.shares.items()})
     names = [*map(str, metrics), KEEP, EXPLORE]
-    empty = {name: Cell(planned=len(arm.runs), state=state) for name in names}
+    empty = {name: Cell(planned=len(arm.runs), state=reason) for name in names}
     return Retention(label, math.nan if coef is None else float(coef), cells or empty, dict(shares))
 
 
-def _cells(runs: Sequence[_Evaluation], planned: int, state: str) -> dict[str, Cell]:
-    """By column, the cell of a value per problem or a number per run."""
+def _cells(runs: Sequence[_Evaluation], planned: int) -> dict[str, Cell]:
     if not runs:
         return {}
     seeds = tuple(run.seed for run in runs)
@@ -131,12 +123,7 @@ def _cells(runs: Sequence[_Evaluation], planned: int, state: str) -> dict[str, C
         for name in runs[0].values
     }
     columns |= {name: Scores(seeds, ("",), np.array([[run.numbers[name]] for run in runs])) for name in runs[0].numbers}
-    return {name: _cell(scores, planned, state) for name, scores in columns.items()}
-
-
-def _cell(scores: Scores, planned: int, state: str) -> Cell:
-    mean = mean_of(scores)
-    return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not evaluated")
+    return {name: Cell.of(scores, planned) for name, scores in columns.items()}
 
 
 def _evaluation(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell_at, last_points, mean_of
 from analysis.scores.claim import Where
@@ -43,7 +43,7 @@ class Level:
     lowest: str = ""
 
 
-def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sources: Sequence[str]) -> Level:
+def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sources: tuple[str, ...]) -> Level:
     """The highest level that all finished runs of these arms reach, and each run's point there. judge: the avg@n by
     which accuracy is measured."""
     if where == Where.LAST:
@@ -68,9 +68,8 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
         shared = where == Where.SECONDS and not have_own_gpus(arms)
         early = _early_warning(arms, points, f"{value:,.0f} {where.removeprefix('equal ')}")
         return Level(where, value, points, caveat=SHARED_TIME if shared else early)
-    highest = [
-        (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
-    ]
+    runs = [(arm, run_id, curve) for arm in arms for run_id, curve in curves[arm.group_id].items()]
+    highest = [(max(x for _, x in curve), f"{arm.label}, seed {frames.seeds[i]}") for arm, i, curve in runs]
     _, lowest = min(highest)
     caveat = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
     return Level(where, value, points, caveat=caveat, lowest=lowest)
@@ -100,19 +99,15 @@ def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]
     curve of an arm that learns in between: two arms with one frontier then seem to differ by a point and more, which
     the spread of seeds does not show. reached: the level in words.
     """
-    early = [arm.label for arm in arms if any(_is_early(p) for p in points[arm.group_id].values())]
+    early = [
+        arm.label
+        for arm in arms
+        if any(p.before == 0 < p.after and p.weight < 1 for p in points[arm.group_id].values())
+    ]
     if not early:
         return ""
-    arms_in_words = " and ".join(early)
-    return f"{arms_in_words} reached {reached}, before the first evaluation after the base policy; evaluate more often"
-
-
-def _is_early(point: Point) -> bool:
-    return point.before == 0 < point.after and point.weight < 1
-
-
-def _seed(arm: Arm, run_id: str) -> str:
-    return next(str(run.seed) for run in arm.runs if run.run_id == run_id)
+    at = f"{' and '.join(early)} reached {reached}"
+    return f"{at}, before the first evaluation after the base policy; evaluate more often"
 
 
 def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
@@ -126,7 +121,7 @@ def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
 
 
 def _curves(
-    frames: Frames, arm: Arm, where: Where, judge: Metric, sources: Sequence[str]
+    frames: Frames, arm: Arm, where: Where, judge: Metric, sources: tuple[str, ...]
 ) -> dict[str, list[tuple[int, float]]]:
     """By finished run, (step, x) at every evaluation. x: the quantity that `where` names."""
     return {
@@ -135,14 +130,8 @@ def _curves(
     }
 
 
-def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
-    key = ("x", where, judge, tuple(sources), run_id, step)  # needed again for each arm with the same reference
-    if key not in frames.cache:
-        frames.cache[key] = _measured(frames, run_id, step, where, judge, sources)
-    return frames.cache[key]
-
-
-def _measured(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
+@remembered  # needed again for each arm with the same reference
+def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: tuple[str, ...]) -> float:
     if where == Where.ACCURACY:
         measured = scores(frames, judge, sources, {run_id: at(step)})
         return math.nan if measured is None else mean_of(measured)
@@ -161,22 +150,19 @@ def devices(frames: Frames, run_id: str) -> int:
     return max(1, round(ratio)) if math.isfinite(ratio) else 1
 
 
-def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], level: Level) -> Cell:
+def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...], level: Level) -> Cell:
     """The score of an arm at a level. At the same points it is the same object: by it `compare` knows that several arms
     have one reference."""
-    points = (level.points or {}).get(arm.group_id, {})
-    key = ("cell at", arm.group_id, metric, tuple(sources), tuple(points.items()))
-    if key not in frames.cache:
-        frames.cache[key] = _cell_at_points(frames, arm, metric, sources, points)
-    return frames.cache[key]
+    return _cell_at(frames, arm, metric, sources, tuple((level.points or {}).get(arm.group_id, {}).items()))
 
 
-def _cell_at_points(
-    frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]
+@remembered
+def _cell_at(
+    frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...], points: tuple[tuple[str, Point], ...]
 ) -> Cell:
-    absent = [run.state for run in arm.runs if run.run_id not in points]
+    absent = [run.state for run in arm.runs if run.run_id not in dict(points)]
     reasons = ["not evaluated" if state == State.FINISHED else state for state in absent]
-    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)
+    return cell_at(frames, metric, sources, dict(points), planned=len(arm.runs), reasons=reasons)
 
 
 # --- curves ---
@@ -199,15 +185,9 @@ class Curve:
     high: tuple[float, ...]
 
 
-def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
+@remembered
+def curve(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> Curve:
     """The curve of an arm, at the steps at which all of its drawn runs that were evaluated at all were evaluated."""
-    key = ("curve", arm.group_id, metric, tuple(sources))
-    if key not in frames.cache:
-        frames.cache[key] = _curve(frames, arm, metric, sources)
-    return frames.cache[key]
-
-
-def _curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
     evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.drawn if frames.digest.steps(run.run_id)}
     shared = sorted(set.intersection(*map(set, evaluated.values()))) if evaluated else []
     rows: list[tuple[int, float, float, float]] = []

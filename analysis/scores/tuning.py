@@ -12,7 +12,7 @@ import numpy as np
 from analysis.frames.frames import Frames
 from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.cell import last_points
+from analysis.scores.cell import validation_scores
 from analysis.scores.metric import Metric, avg
 from rlvr.ledger.sweeps import TUNING
 from rlvr.metrics import VALIDATION
@@ -65,17 +65,8 @@ def run_scores(frames: Frames) -> dict[str, float]:
     metric = judge(frames)
     if metric is None:
         return {run.run_id: math.nan for run in frames.rows}
-    arm_of = {run.run_id: arm for arm in arms(frames) for run in arm.runs}
-    return {run_id: _score(frames, arm, run_id, metric) for run_id, arm in arm_of.items()}
-
-
-def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
-    point = last_points(frames, arm).get(run_id)
-    if point is None:
-        return math.nan
-    names = [n for n in frames.digest.names(run_id) if n.startswith(VALIDATION) and n.endswith(f"/{metric.key}")]
-    values = [frames.digest.logged(run_id, name, point.after) for name in names]
-    return float(np.mean(values)) if values else math.nan
+    known = {i: mean for arm in arms(frames) for i, mean in validation_scores(frames, arm, metric).items()}
+    return {run_id: known.get(run_id, math.nan) for arm in arms(frames) for run_id in arm.run_ids}
 
 
 def tuning_runs(frames: Frames) -> Frames | None:

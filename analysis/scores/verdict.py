@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.scores import labels, study
+from analysis.scores import labels
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.comparison import Compared, compare
+from analysis.scores.comparison import Compared, compare, study_level
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
-from analysis.scores.selection import references, select
-from analysis.scores.sides import NotTested, reference_of, sides, trend
+from analysis.scores.selection import NotTested, reference_of_claim, references, select, sides, trend
 from analysis.scores.trajectory import Level, caveat_of_time, cell_of
 from analysis.scores.trajectory import level as level_of
 
@@ -39,25 +38,24 @@ def verdicts(
     those that the study's newest launch recorded.
     """
     if claims is None and frames.studies:
-        return [_of_study(part, verdict) for part in frames.studies for verdict in verdicts(part, level)]
-    level = study.level(frames) if level is None else level
+        return [
+            replace(v, claim=replace(v.claim, says=f"{v.claim.says} (study {part.study})"))
+            for part in frames.studies
+            for v in verdicts(part, level)
+        ]
+    level = study_level(frames) if level is None else level
     settings = by_setting(frames, on_problems=False)
     judged: list[Verdict] = []
-    for content in study.claims(frames) if claims is None else claims:
+    for content in frames.claims if claims is None else claims:
         try:
             claim = read(content)
-            for selector in filter(None, (claim.arm, claim.against or study.baseline(frames))):
+            for selector in filter(None, (claim.arm, claim.against or frames.baseline)):
                 labels.parse(selector)
         except ValueError as error:
             judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, note=str(error)))
         else:
             judged += _in_settings(frames, claim, settings, level)
-    return [_with_past_looks(study.stopping_rule(frames), verdict) for verdict in judged]
-
-
-def _of_study(frames: Frames, verdict: Verdict) -> Verdict:
-    """The verdict with its study in the claim's words."""
-    return replace(verdict, claim=replace(verdict.claim, says=f"{verdict.claim.says} (study {frames.study})"))
+    return [_with_past_looks(frames.stopping_rule, verdict) for verdict in judged]
 
 
 def _as_written(content: Mapping[str, Any]) -> Claim:
@@ -110,8 +108,6 @@ def _in_setting(frames: Frames, claim: Claim, setting: Comparable, level: float)
 
 @dataclass(frozen=True)
 class _Test:
-    """The test of a claim in one setting."""
-
     frames: Frames
     claim: Claim
     setting: Comparable
@@ -163,13 +159,12 @@ class _Test:
 
     @property
     def _reference(self) -> str:
-        return reference_of(self.claim, study.baseline(self.frames))
+        return reference_of_claim(self.claim, self.frames.baseline)
 
     def _sides(self) -> dict[str, tuple[Sequence[Arm], Sequence[Arm]]]:
         return sides(self.claim, self._reference, self.setting.arms)
 
     def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
-        """By label, the scores of the two sides of each comparison."""
         pairs: dict[str, tuple[Cell, Cell]] = {}
         for label, (arms, reference_arms) in self._sides().items():
             cells = self._cells([*arms, *reference_arms])
@@ -177,7 +172,6 @@ class _Test:
         return pairs
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
-        """The scores of arms at the point of training that the claim names."""
         if caveat := caveat_of_time(self.metric, arms):
             raise NotTested(f"{self.metric} does not decide: {caveat}")
         level = self._level(arms)
@@ -186,7 +180,8 @@ class _Test:
         cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, level) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:
-                raise NotTested(f"{arm.label} has no result: {_states(arm)}")
+                states = dict.fromkeys(run.state for run in arm.runs)
+                raise NotTested(f"{arm.label} has no result: {', '.join(states)}")
         return cells
 
     def _level(self, arms: Sequence[Arm]) -> Level:
@@ -197,11 +192,8 @@ class _Test:
         return level_of(self.frames, arms, self.claim.at, judge, self.setting.sources)
 
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
-        has_samples = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
-        samples = self.frames.judgements.most_samples if has_samples else 0
-        judged = compare(
-            {k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples, self.level
-        )
+        of_arms, of_references = ({key: pair[side] for key, pair in pairs.items()} for side in (0, 1))
+        judged = compare(of_arms, of_references, 0, self.level)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
         fewest = min(len(compared.difference.seeds) for compared in judged.values())
@@ -285,14 +277,14 @@ class _Test:
     def _needed(self, compared: Compared) -> Needed:
         if self._is_opposite(compared):
             return compared.needed  # to contradict the claim, it must be decided within the family
-        summary, sampling, samples = compared.judged.summary, compared.difference.sampling, compared.samples
+        summary, sampling = compared.judged.summary, compared.difference.sampling
         if self.claim.sign:
-            return needed(summary, sampling, samples, alpha=1 - self.level)
+            return needed(summary, sampling, 0, alpha=1 - self.level)
         room = self._margin - abs(compared.effect)
         if room < 0:  # by this difference the claim would be contradicted, which is decided within the family
-            return needed(summary, sampling, samples, alpha=compared.alpha, effect=-room)
+            return needed(summary, sampling, 0, alpha=compared.alpha, effect=-room)
         # TOST at 5 % rejects if a two-sided interval of 90 % lies within the margin; at other levels likewise.
-        return needed(summary, sampling, samples, alpha=2 * (1 - self.level), effect=room)
+        return needed(summary, sampling, 0, alpha=2 * (1 - self.level), effect=room)
 
     # --- a trend ---
 
@@ -353,7 +345,6 @@ class _Test:
         return ", ".join(f"{text} ({key})" for text, key in zip(texts, ends, strict=True))
 
     def _interval(self, judged: Mapping[str, Compared], key: str) -> Interval:
-        """The interval that decides on a difference."""
         difference = judged[key].judged
         return difference.summary.interval(2 * self.level - 1) if self._is_tost(judged) else difference.simultaneous
 
@@ -395,7 +386,6 @@ class _Test:
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:
-    """The least-squares slope over equal steps, for each seed and problem."""
     place = np.arange(len(parts)) - (len(parts) - 1) / 2
     slope = averaged(parts, (place / (place**2).sum()).tolist())
     if slope is None:
@@ -405,7 +395,3 @@ def _slope(parts: Sequence[Scores]) -> Scores:
 
 def _diverged(runs: int) -> str:
     return f"{runs} run{'s' * (runs > 1)} diverged"
-
-
-def _states(arm: Arm) -> str:
-    return ", ".join(dict.fromkeys(run.state for run in arm.runs))

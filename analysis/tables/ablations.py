@@ -51,13 +51,13 @@ class Ablation:
         return with_notes(Table(self.name, self.title, self.QUESTION, cells, ("",), (NOTE,), papers), frames)
 
     def _cells(self, frames: Frames, setting: Comparable, of_setting: Sequence[Line]) -> pd.DataFrame:
-        columns = [MetricColumn(metric, tuple(setting.sources), "") for metric in metrics(setting).values()]
-        return fill(frames, [self._block(setting, line) for line in of_setting], columns)
-
-    def _block(self, setting: Comparable, line: Line) -> Block:
-        rows = [Row(self.label(value), (arm,)) for value, arm in zip(line.values, line.arms, strict=True)]
-        title = setting.titled(f"{line.name}, {setting.overall}")
-        return Block(title, (Row(BASE, setting.arms, base=True), *rows))
+        columns = [MetricColumn(metric, setting.sources, "") for metric in metrics(setting).values()]
+        blocks: list[Block] = []
+        for line in of_setting:
+            rows = [Row(self.label(value), (arm,)) for value, arm in zip(line.values, line.arms, strict=True)]
+            title = setting.titled(f"{line.name}, {setting.overall}")
+            blocks.append(Block(title, (Row(BASE, setting.arms, base=True), *rows)))
+        return fill(frames, blocks, columns)
 
 
 BETA = Ablation(

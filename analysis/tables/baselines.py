@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, remembered
 from analysis.paper.printed import published
 from analysis.report.cells import BASE, Block, MetricColumn, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
-from analysis.scores.arm import Arm, arms, distinct_names
+from analysis.scores.arm import arms, distinct_names
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import DIVERSITY, ENTROPY, Metric
 from analysis.tables.eta import reference
@@ -65,23 +65,23 @@ def _cells(frames: Frames, ranking: Ranking) -> pd.DataFrame:
     return cells.assign(column=cells["metric"].map(names), metric="")
 
 
+@remembered
 def rankings(frames: Frames) -> list[Ranking]:
-    """The settings in which at least LEAST families of objectives ran; no controls. Computed once for `frames`."""
-    if "baselines" not in frames.cache:
-        candidates = by_setting(frames, [arm for arm in arms(frames) if not arm.control])
-        chosen = [s for s in candidates if len({arm.loss.split("_")[0] for arm in s.arms}) >= LEAST]
-        frames.cache["baselines"] = [_ranking(frames, setting) for setting in chosen]
-    return frames.cache["baselines"]
+    """The settings in which at least LEAST families of objectives ran; no controls."""
+    candidates = by_setting(frames, [arm for arm in arms(frames) if not arm.control])
+    chosen = [s for s in candidates if len({arm.loss.split("_")[0] for arm in s.arms}) >= LEAST]
+    return [_ranking(frames, setting) for setting in chosen]
 
 
 def _ranking(frames: Frames, setting: Comparable) -> Ranking:
     metrics: Sequence[Metric] = (*setting.shown, *DIVERSITY, ENTROPY)
     columns = {
-        ENTROPY_NATS if metric == ENTROPY else str(metric): MetricColumn(metric, tuple(setting.sources), "")
+        ENTROPY_NATS if metric == ENTROPY else str(metric): MetricColumn(metric, setting.sources, "")
         for metric in metrics
     }
     accuracy = next(iter(columns.values()))
-    names, grpo = distinct_names({arm: _name(arm) for arm in setting.arms}), _reference(setting)
+    names = distinct_names({arm: arm.named(arm.method) for arm in setting.arms})
+    grpo = reference(setting).replace("GRPO", "grpo")
     rows = [Row(names[arm], (arm,), against="" if names[arm] == grpo else grpo) for arm in setting.arms]
 
     def sort_key(row: Row) -> float:
@@ -89,11 +89,3 @@ def _ranking(frames: Frames, setting: Comparable) -> Ranking:
         return -mean if math.isfinite(mean) else math.inf
 
     return Ranking(setting, (Row(BASE, setting.arms, base=True), *sorted(rows, key=sort_key)), columns)
-
-
-def _reference(setting: Comparable) -> str:
-    return reference(setting).replace("GRPO", "grpo")
-
-
-def _name(arm: Arm) -> str:
-    return f"{arm.method} ({arm.variant})" if arm.variant else arm.method

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frame import records
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, records
 from analysis.frames.runs import IMPORTED
 from analysis.report.cells import BASE as BASE_ROW
 from analysis.report.cells import Block, MetricColumn, Row, cells_frame, columns, fill
@@ -19,7 +18,6 @@ from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED
 from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, as_arm, no_reference, ordered, reference_of, value_of
-from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
 NEEDS = "runs that measured something"
@@ -51,11 +49,11 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     has_reference = False
     parts: list[pd.DataFrame] = []
     for setting in settings(all_arms):
-        setting_arms = ordered([a for a in all_arms if a.setting == setting], swept(frames))
+        setting_arms = ordered([a for a in all_arms if a.setting == setting], frames.swept)
         has_base = _has_base(frames, setting_arms)
         selector = ask.against if has_base else as_arm(ask.against)
         comparable = has_base or len(setting_arms) > 1
-        against = _references(setting_arms, selector, baseline(frames)) if comparable else {}
+        against = _references(setting_arms, selector, frames.baseline) if comparable else {}
         has_reference = has_reference or bool(against)
         block = Block(_title(frames, setting_arms), tuple(_rows(setting_arms, against, has_base=has_base)))
         measured = metrics if ask.metrics else default_metrics(frames, [i for arm in setting_arms for i in arm.run_ids])
@@ -111,7 +109,6 @@ def _references(setting_arms: Sequence[Arm], against: str, baseline: str) -> dic
 
 
 def _rows(setting_arms: Sequence[Arm], against: Mapping[str, str], *, has_base: bool) -> Iterable[Row]:
-    """The base policy, where there is one, then the references, then all other arms."""
     if has_base:
         yield Row(BASE_ROW, tuple(setting_arms), base=True)
     for arm in sorted(setting_arms, key=lambda a: a.label not in set(against.values())):
@@ -145,7 +142,6 @@ def _title(frames: Frames, setting_arms: Sequence[Arm]) -> str:
 
 
 def _have(some_arms: Iterable[Arm], knob: str) -> bool:
-    """Whether a knob is in the label of some arm."""
     return any(knob in arm.knobs for arm in some_arms)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis.frames.frames import Frames
@@ -13,10 +14,10 @@ from analysis.paper.printed import published
 from analysis.report.cells import Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank
-from analysis.scores.cell import cell, validated
+from analysis.scores.cell import cell, validation_scores
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.labels import inverse
-from analysis.tables.eta import adding_command, label, reference, reference_rows
+from analysis.tables.eta import adding_command, reference, reference_rows
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
 NEEDS = "runs of LAD with an η, evaluated on problems"
@@ -73,7 +74,8 @@ def summarise(frames: Frames, setting: Comparable) -> Summary:
     shared = set.intersection(*({a.eta for a in arms} for arms in groups.values()))
     metric = setting.shown[0]  # the widest avg@n
     reported = {a: cell(frames, a, metric, setting.sources).mean for a in setting.lad}
-    on_validation = {a: validated(frames, a, metric) for a, mean in reported.items() if math.isfinite(mean)}
+    scored = [a for a, mean in reported.items() if math.isfinite(mean)]
+    on_validation = {a: float(np.mean([*validation_scores(frames, a, metric).values()])) for a in scored}
     is_validated = bool(on_validation) and all(map(math.isfinite, on_validation.values()))
     means = on_validation if is_validated else reported
     return Summary(
@@ -82,12 +84,11 @@ def summarise(frames: Frames, setting: Comparable) -> Summary:
 
 
 def _group(arms: list[Arm], means: Mapping[Arm, float]) -> DivergenceArms:
-    """means: by arm, the score by which the best η is chosen."""
     scored_arms = [a for a in arms if math.isfinite(means.get(a, math.nan))]
     best = max(scored_arms, key=lambda a: means[a]) if scored_arms else None
     divergence = arms[0].divergence
     family = next((f for f, members in FAMILIES.items() if divergence in members), "")
-    return DivergenceArms(label(divergence, arms[0]), family, tuple(arms), best, len(scored_arms))
+    return DivergenceArms(arms[0].named(divergence), family, tuple(arms), best, len(scored_arms))
 
 
 def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:

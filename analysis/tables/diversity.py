@@ -9,7 +9,6 @@ from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import settings
 from analysis.scores.policy_evaluations import diversity, evaluations, label
 from analysis.scores.selection import ordered
-from analysis.scores.study import swept
 
 QUESTION = "How different are the responses of each policy, and what does a right one cost?"
 NEEDS = "policies of `python -m rlvr.evaluate`, measured by `python -m rlvr.diagnostics.diversity`"
@@ -23,14 +22,15 @@ def table(frames: Frames) -> Table | None:
     names: dict[str, None] = {}
     evaluated = evaluations(frames)
     for setting in settings(evaluated):
-        for arm in ordered([arm for arm in evaluated if arm.setting == setting], swept(frames)):
+        for arm in ordered([arm for arm in evaluated if arm.setting == setting], frames.swept):
             for source, cells in diversity(frames, arm).items():
                 names |= dict.fromkeys(cells)
                 records += row_records(", ".join(p for p in (setting, source) if p), label(arm), cells)
     if not records:
         return None
     cells = cells_frame(records)
-    formats = {name: Format() if name.startswith(SHARES) else Format(1.0, None, "", _better(name)) for name in names}
+    better = {name: -1 if name.startswith(COSTS) else 1 for name in names}
+    formats = {name: Format() if name.startswith(SHARES) else Format(1.0, None, "", better[name]) for name in names}
     notes = (
         "of 16: measured on the first 16 samples of each problem. S_div: 1 - mean cosine of all pairs of embeddings, "
         "averaged over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none "
@@ -39,7 +39,3 @@ def table(frames: Frames) -> Table | None:
     )
     paper = (published("lad", 4), published("pacs", 3))
     return Table("diversity", "Diversity", QUESTION, cells, ("",), notes, paper, formats=formats)
-
-
-def _better(name: str) -> int:
-    return -1 if name.startswith(COSTS) else 1

@@ -42,28 +42,23 @@ def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
     for divergence in dict.fromkeys(a.divergence for a in setting.lad):
         references = reference_rows(frames, setting)
         arms = sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant))
-        rows = [Row(label(f"1/η = {inverse(a.eta)}", a), (a,), against=reference(setting)) for a in arms]
+        rows = [Row(a.named(f"1/η = {inverse(a.eta)}"), (a,), against=reference(setting)) for a in arms]
         yield Block(setting.titled(f"LAD, divergence {divergence}"), (*references, *rows))
 
 
 def reference_rows(frames: Frames, setting: Comparable) -> list[Row]:
     """The rows of the base policy and of GRPO; without a GRPO run, an empty row with the command that starts one."""
-    grpo = [Row(label(GRPO, arm), (arm,)) for arm in setting.grpo]
+    grpo = [Row(arm.named(GRPO), (arm,)) for arm in setting.grpo]
     absent = Row(GRPO, hint=adding_command(frames, setting.lad, ["loss=grpo"], without=OF_LAD))
     return [Row(BASE, setting.arms, base=True), *(grpo or [absent])]
 
 
 def reference(setting: Comparable) -> str:
     """The label of the GRPO row that others are compared to: the one without variants, else the only one, else ""."""
-    names = [label(GRPO, arm) for arm in setting.grpo]
+    names = [arm.named(GRPO) for arm in setting.grpo]
     if GRPO in names:
         return GRPO
     return names[0] if len(names) == 1 else ""
-
-
-def label(name: str, arm: Arm) -> str:
-    """The name, with the variant of the arm in parentheses where there is one."""
-    return f"{name} ({arm.variant})" if arm.variant else name
 
 
 def adding_command(frames: Frames, to: Sequence[Arm], added: Sequence[str], *, without: Sequence[str]) -> str:

@@ -10,14 +10,12 @@ from typing import Any
 from analysis.frames.frames import Frames
 from analysis.report.cells import cells_frame, record
 from analysis.report.table import Format, Table, difference_notes, format_of
-from analysis.scores import study
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
-from analysis.scores.comparison import Compared, compare, without_luck
+from analysis.scores.comparison import Compared, compare, study_level, without_luck
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names, widest
 from analysis.scores.selection import default_reference, ordered
-from analysis.scores.study import baseline, swept
 from analysis.scores.trajectory import Level, cell_of, level, settings_with_curves
 
 QUESTION = "Is an arm still ahead at equal accuracy, equal tokens, equal time?"
@@ -30,10 +28,11 @@ def table(frames: Frames) -> Table | None:
     records: list[dict[str, Any]] = []
     formats: dict[str, Format] = {}
     for setting in settings_with_curves(frames):
-        setting_arms = ordered(setting.arms, swept(frames))
-        against = default_reference(setting_arms, baseline(frames))
+        setting_arms = ordered(setting.arms, frames.swept)
+        against = default_reference(setting_arms, frames.baseline)
         if against:
-            metrics = _metrics(frames, setting)
+            logged = training_names(frames, [i for a in setting.arms for i in a.run_ids])
+            metrics = [*widest(setting.metrics), *([ENTROPY] if ENTROPY.key in logged else [])]
             formats |= {str(m): format_of(m) for m in metrics}
             for where in AXES:
                 records += _records(frames, setting, setting_arms, against, where, metrics)
@@ -45,16 +44,11 @@ def table(frames: Frames) -> Table | None:
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
         "GPU-seconds: of training steps, times GPUs, or times processes where there is no GPU. Between two evaluations "
         "each problem's score is interpolated.",
-        *difference_notes(cells, study.level(frames)),
+        *difference_notes(cells, study_level(frames)),
         *sorted({r["hint"] for r in records} - {""}),
     )
     cells = cells.assign(hint="")
     return Table("frontier", "Frontier", QUESTION, cells, shown, notes, formats=formats, differences=True, scores=False)
-
-
-def _metrics(frames: Frames, setting: Comparable) -> list[Metric]:
-    entropy = [ENTROPY] if ENTROPY.key in training_names(frames, [i for a in setting.arms for i in a.run_ids]) else []
-    return [*widest(setting.metrics), *entropy]
 
 
 def _records(
@@ -90,12 +84,12 @@ def _records(
 
 
 def _compared(
-    frames: Frames, sources: Sequence[str], pairs: Mapping[Arm, Arm], levels: Mapping[str, Level], metric: Metric
+    frames: Frames, sources: tuple[str, ...], pairs: Mapping[Arm, Arm], levels: Mapping[str, Level], metric: Metric
 ) -> dict[str, Compared]:
     """By group of an arm, its difference to its reference. pairs: the reference of each arm."""
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
-    compared = compare(cells, references, 0, study.level(frames))
+    compared = compare(cells, references, 0, study_level(frames))
     reasons = {group: f"at {at.where}, {at.caveat}" if at.caveat else "" for group, at in levels.items()}
     at_levels = {group: replace(difference, unfair=reasons[group]) for group, difference in compared.items()}
     return without_luck(at_levels, cells, references)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.frames.counts import ProblemCounts
-from analysis.frames.frames import Frames
-from analysis.frames.run import RunRow
+from analysis.frames.frames import Frames, RunRow
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes, seeds_of
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import Cell, cell, last_points
-from analysis.scores.contrast import Scores
+from analysis.scores.contrast import Scores, first_enough
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
 from analysis.scores.policy_evaluations import BASE, evaluations, label, policy_of
 from analysis.scores.selection import as_arm, ordered, reference_of
-from analysis.scores.study import baseline, swept
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.metrics import pass_at_k
 
@@ -42,11 +40,11 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
     references: dict[str, None] = {}
     unjudged: dict[str, tuple[int, int]] = {}
     for setting in settings(evaluated):
-        setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], swept(frames))
+        setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], frames.swept)
         sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
         bases = [arm for arm in setting_arms if policy_of(arm.first) == BASE]
         base = bases[0] if len(bases) == 1 else None
-        reference = reference_of(setting_arms, against, baseline(frames))
+        reference = reference_of(setting_arms, against, frames.baseline)
         references |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
             title = ", ".join(part for part in (setting, source) if part)
@@ -92,7 +90,6 @@ def sizes(metrics: Iterable[Metric]) -> list[int]:
 def _cells(
     frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, source: str, metrics: Sequence[Metric]
 ) -> dict[str, Cell]:
-    """The cells of one arm, by column."""
     shown = [size for size in sizes(metrics) if size > 1]
     shown = sorted({shown[round(i)] for i in np.linspace(0, len(shown) - 1, MOST_SIZES)}) if shown else []
     wanted = [*(m for m in metrics if m.kind == Kind.AVG), *map(pass_at, shown)]
@@ -101,9 +98,7 @@ def _cells(
     for name, key in ((f"maj@{n}", f"maj_at_{n}"), (DISTINCT, f"distinct_correct_at_{n}")):
         logged = f"evaluation/{source}/{key}"
         if any(logged in frames.digest.names(run_id) for run_id in arm.run_ids):
-            cells[name] = _numbers(
-                frames, arm, lambda run, step, key=logged: frames.digest.logged(run.run_id, key, step)
-            )
+            cells[name] = _logged(frames, arm, logged)
     return cells | _against(frames, arm, base, reference, source)
 
 
@@ -152,14 +147,9 @@ def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
 
 
 def _unjudged(frames: Frames, arms: Iterable[Arm], source: str) -> tuple[int, int]:
-    """(problems of which some policy has no judged sample, all problems)."""
-    counted = [
-        (problem, n)
-        for arm in arms
-        for _, judged in _judged(frames, arm, source)
-        for problem, n in zip(judged.problems, judged.n, strict=True)
-    ]
-    return len({problem for problem, n in counted if n == 0}), len({problem for problem, _ in counted})
+    counted = [judged for arm in arms for _, judged in _judged(frames, arm, source)]
+    unjudged = {p for judged in counted for p, n in zip(judged.problems, judged.n, strict=True) if n == 0}
+    return len(unjudged), len({p for judged in counted for p in judged.problems})
 
 
 def _known(pair: Pair) -> NDArray[np.bool_]:
@@ -184,39 +174,27 @@ def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
 
 def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
     """The fewest k with pass@k of at least `target`; NaN if all samples cover less."""
-    low, high = 1, int(judged.n.min()) if judged.n.size else 0
 
     def covers(k: int) -> bool:
         return float(pass_at_k(judged.n, judged.c, k).mean()) >= target - 1e-12
 
-    if high < 1 or not covers(high):
-        return math.nan
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if covers(middle) else (middle + 1, high)
-    return float(low)
+    most = int(judged.n.min()) if judged.n.size else 0
+    fewest = first_enough(covers, 1, most) if most else None
+    return math.nan if fewest is None else float(fewest)
 
 
 def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[RunRow, ProblemCounts]]:
     """The counts of the last evaluation of each run that has them."""
-    points = last_points(frames, arm)
-    counted = [
-        (run, frames.problem_counts(run.run_id, points[run.run_id].after, source))
-        for run in arm.runs
-        if run.run_id in points
-    ]
-    return [(run, judged) for run, judged in counted if judged is not None]
+    counted = {i: frames.problem_counts(i, point.after, source) for i, point in last_points(frames, arm).items()}
+    return [(run, judged) for run in arm.runs if (judged := counted.get(run.run_id)) is not None]
 
 
-def _numbers(frames: Frames, arm: Arm, read: Callable[[RunRow, int], float]) -> Cell:
-    """A cell of one number per run. read: the number of a run at a step, NaN where there is none."""
-    points = last_points(frames, arm)
-    evaluated = [run for run in arm.runs if run.run_id in points]
-    if not evaluated:
+def _logged(frames: Frames, arm: Arm, name: str) -> Cell:
+    """A cell of one number per run, which its last evaluation logged under this name."""
+    values = {
+        frames.seeds[i]: frames.digest.logged(i, name, point.after) for i, point in last_points(frames, arm).items()
+    }
+    known = {seed: value for seed, value in values.items() if math.isfinite(value)}
+    if not known:
         return Cell(planned=len(arm.runs), state="not evaluated")
-    values = np.array([[read(run, points[run.run_id].after)] for run in evaluated])
-    logged = np.isfinite(values[:, 0])
-    seeds = tuple(run.seed for run, is_logged in zip(evaluated, logged, strict=True) if is_logged)
-    if not seeds:
-        return Cell(planned=len(arm.runs), state="not evaluated")
-    return Cell.of(Scores(seeds, ("",), values[logged]), len(arm.runs), NOT_REACHED)
+    return Cell.of(Scores(tuple(known), ("",), np.array([*known.values()])[:, None]), len(arm.runs), NOT_REACHED)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
@@ -147,18 +148,10 @@ def write_samples(folder: Path, step: int, counts: Counts) -> None:
     for source, problems in counts.items():
         for p, (n, c, errors) in enumerate(problems):
             outcomes = ["correct"] * c + ["wrong"] * (n - c) + ["error"] * errors
+            place = {"step": step, "source": source, "problem_id": f"{source}-{p}"}
+            of_all = {"response": "text " * 9, "num_tokens": 9, "finished": True}
             rows += [
-                {
-                    "step": step,
-                    "source": source,
-                    "problem_id": f"{source}-{p}",
-                    "sample": i,
-                    "response": "text " * 9,
-                    "outcome": o,
-                    "reward": float(o == "correct"),
-                    "num_tokens": 9,
-                    "finished": True,
-                }
+                {**place, "sample": i, "outcome": o, "reward": float(o == "correct"), **of_all}
                 for i, o in enumerate(outcomes)
             ]
     (folder / "samples").mkdir(exist_ok=True)
@@ -194,6 +187,46 @@ def write_sweep(
     for line in lines:
         line |= {"control": control[line["name"]]} if line["name"] in control else {}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def config_of(typed: str, **other: Any) -> dict[str, Any]:
+    """The config that these words make, such as `loss=grpo lr=1e-5 trainer.kl=0.1 seed=0`."""
+    knobs: dict[str, Any] = {}
+    for key, _, text in (word.partition("=") for word in typed.split()):
+        value = {"true": True, "false": False, "null": None}.get(text, text)
+        value = int(text) if text.isdigit() else float(text) if text[0].isdigit() else value
+        group, _, knob = key.partition(".")
+        knobs |= {group: {**knobs.get(group, {}), knob: value}} if knob else {key: value}
+    return config(**{**knobs, **other})
+
+
+def write_planned(
+    home: Path,
+    ends_of: Mapping[str, Mapping[int, Counts]],
+    sweep_id: str = "s",
+    *,
+    study: str = "default",
+    lost: Collection[str] = (),
+    frozen: Mapping[str, Any] = {},
+    fate: Mapping[str, Any] = {},
+    **about: Any,
+) -> list[str]:
+    """Runs, and the sweep that planned them; returns their ids. ends_of: by the words that were typed for a run, after
+    which it is named, its evaluations. lost: those that diverged. frozen, fate, about: of all, further values of their
+    configs, and options of `write_run` and `write_sweep`."""
+    plan = []
+    for typed, evaluations in ends_of.items():
+        name, cause = typed.replace("=", "").replace(" ", "-"), "diverged" if typed in lost else "ok"
+        options = {"name": name, "study": study, "cause": cause, **fate}
+        plan.append((write_run(home, config_of(typed, **frozen), evaluations, **options), name, typed.split()))
+    write_sweep(home, sweep_id, plan, study=study, **about)
+    return [run_id for run_id, _, _ in plan]
+
+
+def change_sweep(home: Path, sweep_id: str = "s", **changes: Any) -> None:
+    """Record other facts of a sweep."""
+    file = home / "runs" / "sweeps" / sweep_id / "sweep.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 def counts(*correct: int, n: int = 8) -> list[tuple[int, int, int]]:
@@ -270,3 +303,25 @@ def curves(divergence: str, eta: float) -> dict[str, list[float]]:
         "optim/grad_norm": [1.0 + 0.5 * ((s * 7 + rank) % 5) for s in steps],
         "response/length": [20.0 + (s * 3 + rank) % 4 for s in steps],
     }
+
+
+REWARD = np.array([0, 1, 0, 0, 1, 0, 0, 1, 0], float)
+
+
+def write_bandit(home: Path, divergence: str, where: str, *, seeds: tuple[int, ...]) -> None:
+    """Runs whose final policy is known, of nine arms and three modes of one arm each.
+
+    where: "target" (π = π_old e^{A/η}/Z at η = 1/4) or "first mode" (all mass on arm 1).
+    """
+    for seed in seeds:
+        loss = "grpo" if divergence == "grpo" else "lad"
+        kl = 0.01 if loss == "grpo" else 0.0
+        frozen = config(loss, divergence, eta=0.25, seed=seed, task={"_target_": "b"}, trainer={"kl": kl})
+        frozen["choices"]["task"] = "bandit"
+        run_id = write_run(home, frozen, {0: {"bandit": counts(2)}, 40: {"bandit": counts(4)}})
+        old = np.random.default_rng(seed).dirichlet(np.ones(9))
+        new = old * np.exp(REWARD / 0.25) if where == "target" else np.eye(9)[1]
+        columns = {"arm": range(9), "word": [f"arm{i}" for i in range(9)], "reward": REWARD, "advantage": REWARD}
+        frame = pd.DataFrame({**columns, "probability": new / new.sum(), "probability_old": old})
+        # Rows in any order: the arm column counts.
+        frame.iloc[::-1].to_parquet(home / "runs" / run_id / "samples" / "policy-00000040.parquet")

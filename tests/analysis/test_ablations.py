@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from analysis.figures import evaluation as evaluation_figure
 from analysis.figures import training as training_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
-from analysis.paper.printed import tables as printed_tables
 from analysis.report import lines, style
 from analysis.report.cells import Block, MetricColumn, Row, fill
 from analysis.report.grid import grids, published_averages
@@ -27,7 +25,7 @@ from analysis.scores.arm import arms
 from analysis.scores.comparable import by_setting
 from analysis.tables import baselines
 from analysis.tables.ablations import BETA, ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING
-from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+from tests.analysis.ledger_factory import change_sweep, config, counts, write_planned, write_run, write_sweep
 
 FIGURES = {**ablation_figures.SEVERAL, "beta": beta_figure, "baselines": baselines_figure}
 START = {"maze7": counts(4, 2, 0, 0)}
@@ -114,16 +112,11 @@ def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: 
 
 def test_the_best_value_of_each_arm_does_not_divide_a_line(tmp_path: Path) -> None:
     """Tuning picked another learning rate at 8 rollouts than at 16 and 32."""
-    plan: list[tuple[str, str, list[str]]] = []
-    for samples, lr in ((8, 1e-5), (16, 1e-4), (32, 1e-4)):
-        knobs = {"rollout": {"samples": samples}, "lr": lr}
-        run_id = write_run(tmp_path, config("grpo", **knobs), end(samples // 8), name=f"n{samples}")
-        plan.append((run_id, f"n{samples}", ["loss=grpo", f"rollout.samples={samples}", f"lr={lr:g}"]))
-    write_sweep(tmp_path, "s", plan)
+    picked = {8: "1e-05", 16: "0.0001", 32: "0.0001"}
+    write_planned(tmp_path, {f"loss=grpo rollout.samples={n} lr={lr}": end(n // 8) for n, lr in picked.items()})
     assert set(ROLLOUT_SCALING.table(load(tmp_path)).cells["row"]) == {"base policy (step 0)", "N = 16", "N = 32"}
-    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "seeds": [1000], "picks": {}}
-    file.write_text(json.dumps({**json.loads(file.read_text()), "tune": rule}))
+    change_sweep(tmp_path, tune=rule)
     table = ROLLOUT_SCALING.table(load(tmp_path))
     assert [cell(table, f"N = {n}", "avg@8")["mean"] for n in (8, 16, 32)] == [1 / 8, 2 / 8, 4 / 8]
 
@@ -287,12 +280,10 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
         assert any("95 % interval over seeds and problems" in text for text in texts), name
 
 
-def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_path: Path) -> None:
-    shown = ROLLOUT_SCALING.table(scaling).published[0].cells.set_index(["row", "metric"])["text"]
-    assert shown["MaxRL", "pass@256"] == "94.3"
-    assert shown["PKPO (T 16)", "pass@1"] == "74.5"
-    assert len(shown) == len(printed_tables()["maxrl_table_3"].cells) == 6 * 3
-    terminal = published_averages(ROLLOUT_SCALING.table(scaling).published[0])  # no Average is printed: its one column
+def test_the_published_tables_are_those_of_the_papers(scaling: Frames, tmp_path: Path) -> None:
+    (shown,) = ROLLOUT_SCALING.table(scaling).published
+    assert "table 3" in shown.label
+    terminal = published_averages(shown)  # no Average is printed: its one column
     assert {r[0]: r[1:] for r in terminal.rows}["GRPO"] == ("39.6", "42.4", "43.0")
     pacs(tmp_path / "p", (8, 8, 0, 0), "one", score="rloo")
     pacs(tmp_path / "p", (8, 0, 0, 0), "two", score="naive")
@@ -303,71 +294,21 @@ def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_pat
 # --- training curves ---
 
 
-def test_the_curves_of_arms_of_one_loss_have_different_names_and_looks(tmp_path: Path) -> None:
-    curve = {"policy/entropy": [1.0, 0.5]}
-    for kl in (0.0, 0.01):
-        write_run(tmp_path, config(loss="grpo", trainer={"kl": kl}), {0: START}, training=curve, name=f"grpo-{kl}")
-        for scale in (1.0, 10.0):
-            frozen = config(loss="pacs", trainer={"kl": kl}) | {"loss": {"beta": scale}}
-            write_run(tmp_path, frozen, {0: START}, training=curve, name=f"pacs-{scale}-{kl}")
-    write_run(tmp_path, config(), {0: START}, training=curve)
-    drawn = training_figure.figure(load(tmp_path))
-    assert drawn is not None
-    (legend,) = drawn.legends
-    lines_by_name = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert set(lines_by_name) == {
-        "GRPO",
-        "GRPO kl=0.01",
-        "LAD js",
-        "PACS β=1",
-        "PACS β=10",
-        "PACS β=1, kl=0.01",
-        "PACS β=10, kl=0.01",
-    }
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines_by_name.values()}) == len(lines_by_name)
-    assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in lines_by_name.values()]
-
-
-def test_lad_arms_that_differ_in_another_knob_have_names_dashes_and_the_order_of_its_values(tmp_path: Path) -> None:
-    for loss in ("grpo", "lad"):
-        for updates in (1, 8, 32):
-            frozen = config(loss=loss, trainer={"updates": updates})
-            write_run(tmp_path, frozen, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{loss}-{updates}")
-    drawn = training_figure.figure(load(tmp_path))
-    assert drawn is not None
-    (legend,) = drawn.legends
-    lines = dict(zip((text.get_text() for text in legend.get_texts()), legend.get_lines(), strict=True))
-    names = [f"{objective} updates={updates}" for objective in ("GRPO", "LAD js") for updates in (1, 8, 32)]
-    assert [name for name in lines if name.startswith("GRPO")] == names[:3]
-    assert [name for name in lines if name.startswith("LAD")] == names[3:]
-    assert len({lines[name].get_color() for name in names[:3]} - {lines[names[3]].get_color()}) == 3
-    assert len({str(line._dash_pattern) for name, line in lines.items() if name.startswith("LAD")}) == 3
-
-
-def test_training_curves_of_several_settings_have_lines_and_names_of_their_own(tmp_path: Path) -> None:
-    """All settings stand in the same panels: two black lines of one entry, GRPO, could not be told apart."""
+def test_the_training_curves_of_all_arms_have_names_and_looks_of_their_own(tmp_path: Path) -> None:
+    """In two settings too, as all stand in the same panels. One that is known by its loss alone has the loss's look."""
     for temperature in (0.6, 1.0):
-        for loss in ("grpo", "lad"):
-            frozen = config(loss, "js" if loss == "lad" else "", evaluation={"temperature": temperature})
-            logged = {"policy/entropy": [1.0, temperature]}
-            write_run(tmp_path, frozen, {2: {"maze7": counts(1)}}, training=logged, name=f"{loss}{temperature}-s0")
+        for loss, kl in (("grpo", 0.0), ("grpo", 0.01), ("pacs", 0.0), ("lad", 0.0)):
+            frozen = config(loss, "js", trainer={"kl": kl}, evaluation={"temperature": temperature})
+            logged, name = {"policy/entropy": [1.0, temperature]}, f"{loss}-{kl}-{temperature}"
+            write_run(tmp_path, frozen, {2: {"maze7": counts(1)}}, training=logged, name=name)
     drawn = training_figure.figure(load(tmp_path))
-    assert drawn is not None
     (legend,) = drawn.legends
     names = {text.get_text() for text in legend.get_texts()}
-    assert names == {f"{arm}, evaluation.temperature={t}" for arm in ("GRPO", "LAD js") for t in ("0.6", "1")}
+    labels = ("loss=grpo trainer.kl = 0", "loss=grpo trainer.kl = 0.01", "loss=lad", "loss=pacs")
+    assert {name.partition(", ")[2] for name in names} == {"evaluation.temperature=0.6", "evaluation.temperature=1"}
+    assert len(names) == 2 * len(labels)
     lines = drawn.axes[0].lines
-    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 4
-
-
-def test_a_marker_distinguishes_divergences_with_lightened_colours(tmp_path: Path) -> None:
-    for divergence in ("js", "tv"):
-        for eta in (0.25, 1.0):
-            frozen = config(divergence=divergence, eta=eta)
-            write_run(tmp_path, frozen, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{divergence}-{eta}")
-    drawn = training_figure.figure(load(tmp_path))
-    assert drawn is not None
-    assert sorted(line.get_marker() for line in drawn.axes[0].lines) == ["o", "o", "s", "s"]
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 2 * len(labels)
 
 
 def test_a_known_objective_has_a_colour_that_no_other_line_has() -> None:
@@ -387,7 +328,6 @@ def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
         evaluations = {0: START, 20: {"maze7": counts(4, 4)}, 40: {"maze7": counts(8, 4)}}
         write_run(tmp_path, frozen, evaluations, name=f"grpo-{size}")
     drawn = evaluation_figure.figure(load(tmp_path))
-    assert drawn is not None
     style.encode(drawn, "png")
     assert len(drawn.legends[0].get_texts()) == 24
     panel, legend = drawn.axes[0].get_window_extent(), drawn.legends[0].get_window_extent()
@@ -402,7 +342,6 @@ def test_the_legend_counts_the_arms_left_out_of_any_setting(tmp_path: Path) -> N
     for number, (size, lr) in enumerate(sizes):
         write_run(tmp_path, config(loss="grpo", task={"size": size}, lr=lr), evaluations, name=f"grpo-{number}")
     drawn = evaluation_figure.figure(load(tmp_path))
-    assert drawn is not None
     assert drawn.legends[0].get_title().get_text() == "the first 24 of 25 arms"
 
 
@@ -412,7 +351,6 @@ def test_curves_of_evaluations_keep_their_band_where_it_is_defined(tmp_path: Pat
         evaluations = {0: START, 20: {"maze7": counts(3 + seed, 3 + seed)}, 40: {"maze7": counts(3 + seed, 8)}}
         write_run(tmp_path, config(loss="grpo", seed=seed), evaluations)
     drawn = evaluation_figure.figure(load(tmp_path))
-    assert drawn is not None
     (band,) = drawn.axes[0].collections
     corners = band.get_paths()[0].vertices
     assert {x for x, _ in corners} == {20, 40}
@@ -424,7 +362,6 @@ def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((0.4, 0.5, 0.6)):
         write_run(tmp_path, config(loss="grpo", seed=seed), {0: START}, training={"policy/entropy": [1.0, last]})
     drawn = training_figure.figure(load(tmp_path))
-    assert drawn is not None
     axes = drawn.axes[0]
     assert list(axes.lines[0].get_ydata()) == pytest.approx([1.0, 0.5])
     corners = axes.collections[0].get_paths()[0].vertices

@@ -29,14 +29,8 @@ def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], openings: Se
     """Write a run. correct: of eight responses to each of four problems, 2 2 0 0 at step 0; openings: the first words
     of correct responses, in turn.
     """
-    name = "-".join(
-        [
-            frozen["choices"]["loss"],
-            *(f"{v}" for v in frozen["loss"].values()),
-            f"lr{frozen['lr']}",
-            f"s{frozen['seed']}",
-        ]
-    )
+    knobs = "-".join(f"{v}" for v in frozen["loss"].values())
+    name = f"{frozen['choices']['loss']}-{knobs}-lr{frozen['lr']}-s{frozen['seed']}"
     evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
     run_id = write_run(home, frozen, evaluations, name=name.replace("/", "."), **fate)
     for step, words in ((0, ("plain", "boxed")), (40, openings)):
@@ -59,7 +53,6 @@ def home(tmp_path: Path) -> Path:
 
 def cell(home: Path, row: str, column: str) -> Any:
     table = alpha.table(load(home))
-    assert table is not None
     matching = table.cells[(table.cells["row"] == row) & (table.cells["column"] == column)]
     return matching.iloc[0]
 
@@ -98,14 +91,13 @@ def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: 
     random = {**frozen_config("js", coef=0.2), "lr": 1e-5, "rollout": {"reward": "random"}}
     write_run(tmp_path, random, {40: {"styles": counts(0, 0, 0, 0)}}, name="random")
     table = alpha.table(load(tmp_path))
-    assert table is not None
     rows = table.cells[table.cells["column"] == "avg@8"].set_index("row")["mean"].to_dict()
     assert rows == {"base policy": 4 / 32, "JS, lr=1e-05 (coef 0.2)": 8 / 32, "JS, lr=0.0001 (coef 0.2)": 16 / 32}
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "value"),
-    [
+def test_cells_by_hand(home: Path) -> None:
+    means = alpha.table(load(home)).cells.set_index(["row", "column"])["mean"]
+    for row, column, value in (
         ("none", "avg@8", 12 / 32),
         ("none", "pass@8", 0.5),
         ("none", "keep rate", 0.5),
@@ -118,10 +110,8 @@ def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: 
         ("forward KL (coef 0.01)", "styles, effective", 2**1.5),
         ("base policy", "avg@8", 4 / 32),
         ("base policy", "styles surviving", 2),
-    ],
-)
-def test_cells_by_hand(home: Path, row: str, column: str, value: float) -> None:
-    assert cell(home, row, column)["mean"] == pytest.approx(value)
+    ):
+        assert set(means[[(row, column)]].round(9)) == {round(value, 9)}, (row, column)  # of the base policy twice
 
 
 def test_a_diverged_arm_keeps_its_row_and_the_base_policy_has_no_rates(home: Path) -> None:
@@ -164,8 +154,6 @@ def test_other_losses_have_neither_table_nor_figure(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
     first, second = (alpha_figure.figure(load(home)) for _ in range(2))
-    assert first is not None
-    assert second is not None
     assert first.legends[0].get_title().get_text().startswith("lines behind marks: 95 % interval")
     labels = [text.get_text() for text in first.axes[0].get_yticklabels()]
     assert labels == ["base policy", "none", "forward KL, 0.01", "α = 0.5, 1"]
@@ -206,7 +194,6 @@ def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path
         ("forward KL", 1.0),
     ]
     drawn = coefficient.figure(load(tmp_path))
-    assert drawn is not None
     names = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert names == ["dph_forward_kl", "reverse KL (GRPO, trainer.kl)", "grpo", "base policy"]
     penalised, without = drawn.axes[0].lines[1:3]
@@ -214,21 +201,11 @@ def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path
     assert set(without.get_ydata()) == {100.0}
 
 
-def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None:
-    table = alpha.table(load(home))
-    assert table is not None
-    shown = table.published[0].cells.set_index(["row", "metric", "column"])["text"]
-    assert len(shown) == 14 * 2 * 3  # methods, data sets, metrics
-    assert shown["RKL", "greedy", "BIRD"] == "60.0"
-    assert shown["DPH-F", "pass@16", "Spider"] == "85.7"
-    assert shown["alpha-divergence (alpha 0.2)", "pass@8", "BIRD"] == "67.0"
-    assert list(dict.fromkeys(table.published[0].cells["metric"])) == ["greedy", "pass@8", "pass@16"]
-    text = " ".join(markdown(table).split())  # columns are padded
+def test_the_published_table_stands_beside_ours(home: Path) -> None:
+    text = " ".join(markdown(alpha.table(load(home))).split())  # columns are padded
     assert "table 2, SQL, Llama-3.1-8B-Instruct" in text
-    assert (
-        "| DPH-JS (Divergence Definition) (divergence loss weight 0.2) | 62.4 | 70.1 | 71.9 | 78.6 | 85.2 | 86.7 |"
-        in text
-    )
+    weighted = "DPH-JS (Divergence Definition) (divergence loss weight 0.2)"
+    assert f"| {weighted} | 62.4 | 70.1 | 71.9 | 78.6 | 85.2 | 86.7 |" in text
 
 
 def test_the_figure_of_coefficients_has_a_line_per_divergence_and_objectives_without_one_across(tmp_path: Path) -> None:
@@ -239,7 +216,6 @@ def test_the_figure_of_coefficients_has_a_line_per_divergence_and_objectives_wit
     dapo = config(loss="dapo", choices={"task": "styles"})
     write_run(tmp_path, dapo, {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(8, 0, 0, 0)}}, name="dapo-s0")
     drawn = coefficient.figure(load(tmp_path))
-    assert drawn is not None
     averages = drawn.axes[0]
     line, others = averages.lines[0], averages.lines[1:]
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.01, 1.0], [50.0, 25.0])

@@ -22,7 +22,6 @@ def test_curves_are_means_over_seeds_and_boxes_are_of_all_steps(tmp_path: Path) 
             }
             write_run(tmp_path, config(loss=loss, seed=seed), {}, training=training)
     drawn = assumptions.figure(load(tmp_path))
-    assert drawn is not None
     advantage, ratio, cost = drawn.axes
     curves = {line.get_color(): list(line.get_ydata()) for line in advantage.lines}
     assert sorted(curves.values()) == [pytest.approx([1.5, 1.0]), pytest.approx([2.5, 2.0])]

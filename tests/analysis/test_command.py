@@ -11,20 +11,19 @@ import pytest
 
 from analysis import command
 from rlvr.ledger import layout
-from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+from tests.analysis.ledger_factory import counts, write_planned
 
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">", "printed": "61.5"}
 
 
 def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True, claim: Mapping[str, str] = CLAIM) -> Path:
     """GRPO with 4 of 8 right, and PACS with so many, by seed."""
-    plan = []
+    starts, ends_of = {"maze7": counts(*(2,) * 30)}, {}
     for loss, rights in (("grpo", (4,) * len(of_seeds)), ("pacs", of_seeds)):
         for seed, right in enumerate(rights):
             ends = {"maze7": counts(*(right + (0, 1, -1)[i % 3] for i in range(30)))}
-            run_id = write_run(home, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
-            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-    write_sweep(home, "s", plan, claims=[claim] if claimed else [])
+            ends_of[f"loss={loss} seed={seed}"] = {0: starts, 40: ends}
+    write_planned(home, ends_of, claims=[claim] if claimed else [])
     return home
 
 
@@ -168,20 +167,14 @@ def test_a_word_is_a_study_or_a_sweep(decided, capsys):
     assert capsys.readouterr().out.count("holds: PACS ends more accurate") == 3
 
 
-def test_the_size_of_a_small_bundle_is_not_zero(decided, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert command.main(["bundle", "study=default", "--home", decided]) == 0
-    size = (tmp_path / "default.rlvr").stat().st_size
-    assert size < 100_000
-    assert f"default.rlvr ({size / 1000:.1f} kB)" in capsys.readouterr().out
-
-
 def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(decided, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("default").write_text("notes")
     assert command.main(["--home", decided, "--claims", "default"]) == 0
     assert "holds: PACS ends more accurate" in capsys.readouterr().out
+    capsys.readouterr()
     assert command.main(["bundle", "study=default", "--home", decided, "--out", "all.rlvr"]) == 0
+    assert f"all.rlvr ({Path('all.rlvr').stat().st_size / 1000:.1f} kB)" in capsys.readouterr().out
     Path("all.rlvr").rename("default")  # a bundle by another name is one still
     assert command.main(["--home", str(tmp_path), "--claims", "default"]) == 0
     assert "holds: PACS ends more accurate" in capsys.readouterr().out

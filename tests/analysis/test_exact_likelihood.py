@@ -47,7 +47,6 @@ def home(tmp_path: Path) -> Path:
 
 def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> None:
     table = exact_likelihood.table(load(home))
-    assert table is not None
     cells = table.cells[table.cells["metric"] == "avg@8"]
     accuracies = dict(zip(cells["row"], cells["mean"], strict=True))
     assert list(accuracies) == [
@@ -67,12 +66,10 @@ def test_two_settings_of_one_task_keep_their_rows_apart(home: Path) -> None:
     write_arm(home, "maxrl", 4, 4, temperature=0.6)
     frames = load(home)
     table = exact_likelihood.table(frames)
-    assert table is not None
     titles = list(dict.fromkeys(table.cells["block"]))
     assert titles == ["classes, evaluation.temperature=0.6", "classes, evaluation.temperature=1"]
     assert [len(grid.rows) for grid in grids(table)] == [3, 6]
     drawn = figure.figure(frames)
-    assert drawn is not None
     first, second = (drawn.axes[i].get_title(loc="left") for i in (0, 3))
     assert " ".join(first.split()) == f"{titles[0]}: training"
     assert " ".join(second.split()) == f"{titles[1]}: training"
@@ -83,7 +80,6 @@ def test_a_planned_run_without_a_result_keeps_its_row(home: Path) -> None:
     plan += [("gone", "maxrl-samples256-s0", ["loss=maxrl", "rollout.samples=256"])]
     write_sweep(home, "sweep", plan)
     table = exact_likelihood.table(load(home))
-    assert table is not None
     rows = table.cells[table.cells["row"] == "MaxRL, G = 256"]
     assert set(rows["state"]) == {"missing"}
 
@@ -99,7 +95,6 @@ def test_without_exact_likelihood_there_is_no_contest(tmp_path: Path) -> None:
 def test_the_figure_draws_every_learner_and_both_references(home: Path) -> None:
     frames = load(home)
     drawn = figure.figure(frames)
-    assert drawn is not None
     training, scaling, gradients = drawn.axes
     assert len(training.lines) == 5
     lines = {tuple(line.get_xdata()): [round(float(y), 6) for y in line.get_ydata()] for line in scaling.lines[:2]}
@@ -154,6 +149,5 @@ def test_a_diverged_run_is_not_in_the_curve_of_its_arm(home: Path) -> None:
     frames = load(home)
     assert frames.runs.set_index("run_id").loc[run_id, "state"] == "diverged"
     drawn = figure.figure(frames)
-    assert drawn is not None
     lines = [list(line.get_ydata()) for line in drawn.axes[0].lines]
     assert [0, 12.5] in [[round(float(y), 6) for y in line] for line in lines]

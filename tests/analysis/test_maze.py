@@ -49,7 +49,6 @@ def test_a_right_walk_and_the_longest_that_never_comes_to_the_goal_are_drawn(tmp
     ]
     table.to_parquet(file)
     drawn = maze_figure.figure(load(tmp_path))
-    assert drawn is not None
     titles = [axes.get_title(loc="left") for axes in drawn.axes]
     assert titles == ["loss=grpo\nmaze5-0: correct", "loss=grpo\nmaze5-0: wrong"]
     right, wrong = (axes.lines[0] for axes in drawn.axes)
@@ -67,7 +66,6 @@ def test_names_of_arms_stay_on_the_page(tmp_path: Path) -> None:
         table["prompt"], table["response"] = PROMPT, "RIGHT DONE"
         table.to_parquet(file)
     drawn = maze_figure.figure(load(tmp_path))
-    assert drawn is not None
     style.encode(drawn, "png")
     box = drawn.get_tightbbox()
     assert 0 <= box.x0 < box.x1 <= drawn.get_figwidth()

@@ -57,7 +57,6 @@ def judged(
 def test_what_is_kept_newly_solved_and_reached_is_counted_against_the_base_policy(home: Path) -> None:
     frames = load(home, study="evaluation")
     table = policies.table(frames)
-    assert table is not None
     cells = {
         (row, column): mean for row, column, mean in table.cells[["row", "column", "mean"]].itertuples(index=False)
     }
@@ -92,7 +91,6 @@ def test_the_reference_is_the_baseline_of_the_study(tmp_path: Path) -> None:
 
 def samples_to_reach(home: Path, ask: ComparisonOptions | None = None) -> dict[str, float]:
     table = policies.table(load(home, study="evaluation"), ask)
-    assert table is not None
     rows = table.cells[table.cells["column"] == policies.REACH_REFERENCE]
     assert (len(rows) > 0) == any("the reference" in note for note in table.notes)
     return dict(zip(rows["row"], rows["mean"], strict=True))
@@ -101,7 +99,6 @@ def samples_to_reach(home: Path, ask: ComparisonOptions | None = None) -> dict[s
 def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> None:
     frames = load(home, study="evaluation")
     table = comparison.table(frames, ComparisonOptions(against="policy=base"))
-    assert table is not None
     assert set(table.cells["row"]) == {"policy=base", "policy=lad@40"}
     difference = table.cells.set_index(["row", "metric"])["difference"]["policy=lad@40", "avg@8"]
     assert difference == pytest.approx(4 / 32)
@@ -110,7 +107,6 @@ def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> No
 def test_the_curve_ends_at_coverage(home: Path) -> None:
     frames = load(home, study="evaluation")
     figure = policies_figure.figure(frames)
-    assert figure is not None
     (axes,) = [axes for axes in figure.axes if axes.get_visible()]
     ends = {np.asarray(line.get_ydata())[-1] for line in axes.get_lines()}
     assert ends == {50.0}
@@ -148,7 +144,6 @@ def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:
     judged(tmp_path, {"base": counts(8, 8, 0), "lad@40": [*counts(8, 4), (0, 0, 8)]})
     table = policies.table(load(tmp_path, study="evaluation"))
-    assert table is not None
     assert "maze7: these rates leave out 1 of 3 problems, of which some policy has no judged sample." in table.notes
     rates = table.cells.set_index(["row", "column"])["mean"]
     assert rates["lad@40", policies.KEEP] == 1
@@ -160,14 +155,12 @@ def test_a_policy_that_was_evaluated_alone_has_its_name(tmp_path: Path) -> None:
     alone = load(evaluated(tmp_path, {"lad@40": (8, 0)}), study="evaluation")
     assert [arm.label for arm in arms(alone)] == ["policy=lad@40"]
     table = comparison.table(alone)
-    assert table is not None
     assert set(table.cells["row"]) == {"policy=lad@40"}
 
 
 def test_against_base_is_the_base_policy_among_the_evaluated_ones(tmp_path: Path) -> None:
     right = {"base": (4, 2, 0, 0), "grpo@40": (8, 4, 0, 0), "lad@40": (8, 0, 2, 0)}
     table = comparison.table(load(evaluated(tmp_path, right), study="evaluation"), ComparisonOptions(against="base"))
-    assert table is not None
     differences = table.cells[table.cells["metric"] == "avg@8"].set_index("row")["difference"].dropna()
     assert differences.to_dict() == {"policy=grpo@40": pytest.approx(6 / 32), "policy=lad@40": pytest.approx(4 / 32)}
 
@@ -187,7 +180,6 @@ def test_the_base_policy_stays_the_reference_when_a_later_launch_leaves_it_out(t
     evaluated(tmp_path, {"a2c@40": (8, 4, 0, 0), "base": (4, 2, 0, 0)}, baseline="policy=base")
     evaluated(tmp_path, {"lad@40": (8, 0, 2, 0)}, None, sweep_id="later", created=2000.0)
     table = comparison.table(load(tmp_path, study="evaluation"))
-    assert table is not None
     assert set(table.cells["reference"]) == {"", "policy=base"}
 
 
@@ -204,7 +196,6 @@ def test_a_panel_is_titled_by_what_differs_between_panels() -> None:
 
 def test_bands_end_at_all_and_at_none(home: Path) -> None:
     figure = policies_figure.figure(load(home, study="evaluation"))
-    assert figure is not None
     ends = [y for axes in figure.axes for band in axes.collections for y in band.get_paths()[0].vertices[:, 1]]
     assert (min(ends), max(ends)) == (0, 100)  # with four problems ± is wider than the scale
 

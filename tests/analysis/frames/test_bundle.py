@@ -14,15 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import command
+from analysis.exchange import joined
 from analysis.frames import bundle
 from analysis.frames.bundle import COLUMNS
 from analysis.frames.load import load
 from analysis.frames.tables import SCHEMAS
-from analysis.report.names import joined
-from analysis.scores.study import baseline as baseline_of
 from analysis.tables import tuning
 from rlvr.ledger import layout
-from tests.analysis.ledger_factory import config, counts, write_run, write_study, write_sweep
+from tests.analysis.ledger_factory import (
+    change_sweep,
+    config,
+    counts,
+    write_planned,
+    write_run,
+    write_study,
+    write_sweep,
+)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -62,14 +69,13 @@ def test_the_same_runs_give_the_same_bytes_with_and_without_a_cache(packed, tmp_
 
 
 def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
-    plan = []
+    starts, ends_of = {"maze7": counts(*(2,) * 30)}, {}
     for loss, right in (("grpo", 4), ("pacs", 6)):
         for seed in (0, 1, 2):
             ends = {"maze7": counts(*(right + (0, 1, -1)[(i + seed) % 3] for i in range(30)))}
-            run_id = write_run(tmp_path, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
-            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+            ends_of[f"loss={loss} seed={seed}"] = {0: starts, 40: ends}
     of_texts = {"says": "PACS repeats itself", "metric": "distinct-3", "arm": "loss=pacs", "relation": "<"}
-    write_sweep(tmp_path, "s", plan, claims=[of_texts | {"against": "loss=grpo"}])
+    ids = write_planned(tmp_path, ends_of, claims=[of_texts | {"against": "loss=grpo"}])
     home = ["--home", str(tmp_path), "--out"]
     assert command.main([*home, str(tmp_path / "whole"), "--no-figures"]) == 0
     capsys.readouterr()
@@ -77,7 +83,7 @@ def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
     verdict = capsys.readouterr().out.partition("\n")[2]
     assert "saturated: 1.8 to 1.8 %" in verdict  # one of the 8 x 7 phrases of three words
     for loss in ("grpo", "pacs"):
-        runs = [run_id for run_id, name, _ in plan if name.startswith(loss)]
+        runs = [run_id for run_id in ids if loss in run_id]
         assert command.main(["bundle", *runs, *home, str(tmp_path / f"{loss}.rlvr")]) == 0
     both = [str(tmp_path / "grpo.rlvr"), str(tmp_path / "pacs.rlvr"), str(tmp_path / "pacs.rlvr")]
     assert command.main([*both, "--out", str(tmp_path), "--no-figures"]) == 0
@@ -120,7 +126,6 @@ def test_a_bundle_holds_every_evaluation_of_every_run_whatever_a_report_read(pac
         distinct = frames.text_summary("distinct-3", of_run, step, "maze7")
         assert distinct == pytest.approx({f"maze7-{problem}": 1 / 56 for problem in range(4)})
         judged = frames.problem_counts(of_run, step, "maze7")
-        assert judged is not None
         assert judged.n.tolist() == [8] * 4
         right = frames.text_summary("right answers", of_run, step, "maze7")
         assert list(right.values()) == [float(c > 0) for c in judged.c]
@@ -131,14 +136,14 @@ def test_a_bundle_holds_every_evaluation_of_every_run_whatever_a_report_read(pac
 def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
     files = []
     for created, seed, baseline in ((1000.0, 0, "loss=grpo"), (2000.0, 1, "loss=rloo")):
-        run_id = write_run(tmp_path, config("grpo", seed=seed), {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}})
-        write_sweep(tmp_path, f"s{seed}", [(run_id, f"s{seed}", ["loss=grpo"])], created=created, baseline=baseline)
+        ends = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}
+        write_planned(tmp_path, {f"loss=grpo seed={seed}": ends}, f"s{seed}", created=created, baseline=baseline)
         files.append(tmp_path / f"{seed}.rlvr")
         arguments = ["bundle", f"sweep=s{seed}", "--home", str(tmp_path), "--out", str(files[-1])]
         assert command.main(arguments) == 0
     for order in (files, files[::-1], [*files, files[0]]):
         together = bundle.merged([bundle.read(file) for file in order])
-        assert baseline_of(together) == "loss=rloo"
+        assert together.baseline == "loss=rloo"
         assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
 
 
@@ -147,17 +152,15 @@ def test_bundles_of_several_studies_have_the_claims_of_each(tmp_path, capsys):
     files = []
     rates = {"one": (("grpo", 3), ("pacs", 5)), "two": (("rloo", 6), ("pacs", 5)), "silent": (("dapo", 4),)}
     for number, (study, arms) in enumerate(rates.items()):
-        plan = []
-        for loss, right in arms:
-            for seed in range(3):
-                frozen = config(loss, seed=seed, lr=1e-6 * (1 + number))
-                evaluations = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
-                run_id = write_run(tmp_path, frozen, evaluations, study=study, name=f"{study}-{loss}-s{seed}")
-                plan.append((run_id, f"{study}-{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+        ends_of = {
+            f"loss={loss} lr={1 + number}e-6 seed={seed}": {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
+            for loss, right in arms
+            for seed in range(3)
+        }
         relation = ">" if study == "one" else "<"
         claim = {"says": "PACS differs", "metric": "avg", "arm": "loss=pacs", "relation": relation}
         about = {"claims": [claim], "baseline": f"loss={arms[0][0]}"} if study != "silent" else {}
-        write_sweep(tmp_path, study, plan, study=study, created=1000.0 + number, **about)
+        write_planned(tmp_path, ends_of, study, study=study, created=1000.0 + number, **about)
         files.append(str(tmp_path / f"{study}.rlvr"))
         assert command.main(["bundle", study, "--home", str(tmp_path), "--out", files[-1]]) == 0
     for order in (files, files[::-1], [*files, files[0]]):
@@ -169,28 +172,25 @@ def test_bundles_of_several_studies_have_the_claims_of_each(tmp_path, capsys):
         assert "holds: PACS differs (study two)" in shown
 
 
-def make_tuned(home: Path) -> None:
-    """Runs with seed 1000 of the sweep `s` tuned its learning rate."""
-    folder = home / "runs" / "sweeps" / "s"
-    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+def write_tuned(home: Path, points: list[tuple[int, float, int, float]]) -> None:
+    """GRPO at (seed, learning rate, size of mazes, score on the validation split); runs of seed 1000 tuned the rate."""
+    ends, plan = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}, []
+    for seed, lr, size, validation in points:
+        frozen, name = config("grpo", seed=seed, lr=lr, task={"size": size}), f"{size}-{lr}-s{seed}"
+        run_id = write_run(home, frozen, ends, validation=validation, name=name)
+        plan.append((run_id, name, [f"task.size={size}", f"lr={lr}", f"seed={seed}"]))
+    write_sweep(home, "s", plan)
+    manifest = home / "runs" / "sweeps" / "s" / "manifest.jsonl"
+    lines = [json.loads(line) for line in manifest.read_text().splitlines()]
     lines = [{**line, **({"stage": "tuning"} if line["name"].endswith("s1000") else {})} for line in lines]
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
-    about = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    picks = {"0": {"value": "lr=0.0001"}}
+    change_sweep(home, tune={"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": picks})
 
 
 def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path):
-    plan = []
-    for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, 1e-4)):
-        ends = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}
-        run_id = write_run(tmp_path, config("grpo", seed=seed, lr=lr), ends, validation=lr * 1e3, name=f"{lr}-s{seed}")
-        plan.append((run_id, f"{lr}-s{seed}", [f"lr={lr}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan)
-    make_tuned(tmp_path)
-    tuning_table = tuning.table(load(tmp_path))
-    assert tuning_table is not None
-    assert list(tuning_table.cells["mean"]) == pytest.approx([0.01, 0.1])
+    write_tuned(tmp_path, [(seed, lr, 7, lr * 1e3) for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, 1e-4))])
+    assert list(tuning.table(load(tmp_path)).cells["mean"]) == pytest.approx([0.01, 0.1])
     assert command.main(["bundle", "--home", str(tmp_path), "--out", str(tmp_path / "a.rlvr")]) == 0
     packed = bundle.read(tmp_path / "a.rlvr")
     assert tuning.table(packed) is None
@@ -199,18 +199,10 @@ def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path)
 
 def test_what_is_tuned_in_two_settings_is_picked_in_each(tmp_path):
     """In mazes of 7 the larger learning rate is the better one, in those of 9 the smaller."""
-    plan = []
-    for size, better in ((7, 1e-4), (9, 1e-5)):
-        for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, better)):
-            ends, name = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}, f"{size}-{lr}-s{seed}"
-            frozen = config("grpo", seed=seed, lr=lr, task={"size": size})
-            run_id = write_run(tmp_path, frozen, ends, validation=0.5 if lr == better else 0.25, name=name)
-            plan.append((run_id, name, [f"task.size={size}", f"lr={lr}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan)
-    make_tuned(tmp_path)
-    table = tuning.table(load(tmp_path))
-    assert table is not None
-    picked = {(cell["block"], cell["row"]) for cell in table.records if "picked" in cell["row"]}
+    better = {7: 1e-4, 9: 1e-5}
+    points = [(1000, lr, size, 0.5 if lr == better[size] else 0.25) for size in better for lr in (1e-5, 1e-4)]
+    write_tuned(tmp_path, [*points, *((0, lr, size, 0.5) for size, lr in better.items())])
+    picked = {(c["block"], c["row"]) for c in tuning.table(load(tmp_path)).records if "picked" in c["row"]}
     assert len(picked) == 2
     assert {(block[-1], row.partition(" (")[0]) for block, row in picked} == {("7", "lr = 0.0001"), ("9", "lr = 1e-05")}
 
@@ -278,12 +270,26 @@ def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsy
         assert error.count("\n") == 1, message
 
 
-def test_a_bundle_that_unpacks_to_more_than_the_limit_is_refused_unread(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "MOST_BYTES", 10_000)
-    with pytest.raises(LookupError, match="holds more than"):
-        bundle.read(rebuilt(packed[1], tmp_path / "big.rlvr", **{"about.json": b" " * 20_000}))
-    with pytest.raises(LookupError, match=r"nothing\.rlvr: No such file"):
-        bundle.read(tmp_path / "nothing.rlvr")
+def test_a_bundle_that_unpacks_to_too_much_or_in_another_way_is_refused(packed, tmp_path, monkeypatch):
+    bad = tmp_path / "lzma.rlvr"
+    with zipfile.ZipFile(packed[1]) as archive, zipfile.ZipFile(bad, "w", zipfile.ZIP_LZMA) as copy:
+        for name in archive.namelist():
+            copy.writestr(name, archive.read(name))
+    monkeypatch.setattr(bundle, "MOST_BYTES", 10_000_000)
+    big = rebuilt(packed[1], tmp_path / "big.rlvr", **{"about.json": b" " * 20_000_000})
+    # 3000 rows of one text of 10 kB are 30 MB, and the file holds the text once.
+    values = ("r", 1, "s", "p", "", 0, "x" * 10_000, "wrong", 1)
+    data = parquet(pa.table([pa.array([value] * 3000) for value in values], names=list(SCHEMAS["responses"])))
+    assert len(data) < 10_000
+    bomb = rebuilt(packed[1], tmp_path / "bomb.rlvr", **{"responses.parquet": data})
+    for file, message in (
+        (bad, "compressed in another way"),
+        (big, "holds more than"),
+        (bomb, "its table responses holds more than"),
+        (tmp_path / "nothing.rlvr", r"nothing\.rlvr: No such file"),
+    ):
+        with pytest.raises(LookupError, match=message):
+            bundle.read(file)
 
 
 def test_a_damaged_bundle_is_refused_whatever_its_bytes_have_become(packed, tmp_path):
@@ -293,25 +299,3 @@ def test_a_damaged_bundle_is_refused_whatever_its_bytes_have_become(packed, tmp_
         bad.write_bytes(content[:place] + bytes([content[place] ^ 0x3C]) + content[place + 1 :])
         with contextlib.suppress(LookupError):  # or the byte decides nothing
             bundle.read(bad)
-
-
-def test_a_bundle_in_another_compression_is_refused(packed, tmp_path):
-    bad = tmp_path / "lzma.rlvr"
-    with zipfile.ZipFile(packed[1]) as archive, zipfile.ZipFile(bad, "w", zipfile.ZIP_LZMA) as copy:
-        for name in archive.namelist():
-            copy.writestr(name, archive.read(name))
-    with pytest.raises(LookupError, match="compressed in another way"):
-        bundle.read(bad)
-
-
-def test_a_long_text_that_a_few_bytes_put_into_every_row_is_refused_before_it_is_written_out(
-    packed, tmp_path, monkeypatch
-):
-    # 3000 rows of one text of 10 kB are 30 MB, and the file holds the text once.
-    values = ("r", 1, "s", "p", "", 0, "x" * 10_000, "wrong", 1)
-    table = pa.table([pa.array([value] * 3000) for value in values], names=list(SCHEMAS["responses"]))
-    data = parquet(table)
-    assert len(data) < 10_000
-    monkeypatch.setattr(bundle, "MOST_BYTES", 10_000_000)
-    with pytest.raises(LookupError, match="its table responses holds more than"):
-        bundle.read(rebuilt(packed[1], tmp_path / "bomb.rlvr", **{"responses.parquet": data}))

@@ -250,17 +250,14 @@ def test_an_interval_wider_than_all_shares_is_marked_as_too_few_problems():
     assert difference_text(wide, Format()) == "−25.0 [too few]"
 
 
-@pytest.mark.parametrize(
-    ("difference", "low", "high", "verdict", "printed"),
-    [
+def test_what_is_decided_is_printed_without_a_zero_at_an_end():
+    for difference, low, high, verdict, printed in (
         (-0.0298, -0.0594, -0.0002, "▼", "−2.98 [−5.94, −0.02] ▼"),
         (0.041, 0.000004, 0.082, "▲", "+4.1000 [0.0004, 8.2000] ▲"),
         (-0.0298, -0.0594, 0.0002, "▽", "−3.0 [−5.9, 0.0] ▽"),
-    ],
-)
-def test_what_is_decided_is_printed_without_a_zero_at_an_end(difference, low, high, verdict, printed):
-    cell = {"difference": difference, "difference_low": low, "difference_high": high, "verdict": verdict}
-    assert difference_text(cell, Format()) == printed
+    ):
+        cell = {"difference": difference, "difference_low": low, "difference_high": high, "verdict": verdict}
+        assert difference_text(cell, Format()) == printed
 
 
 def test_the_legend_of_what_decides_is_of_its_columns():
@@ -279,21 +276,18 @@ def test_the_legend_of_what_decides_is_of_its_columns():
     assert "P(improvement): the chance that a run of the arm beats a run of the reference" in with_chance.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("form", "row"),
-    [
+def test_samples_without_a_step_belong_to_the_arm_not_to_the_base_policy(tmp_path):
+    for form, row in (
         ("rlvr", {"problem_id": "p", "reward": 1.0}),
         ("verl", {"input": "p", "output": "x", "gts": "", "score": 1.0}),
         ("prime-rl", {"example_id": "p", "prompt": "p", "completion": "x", "reward": 1.0}),
-    ],
-)
-def test_samples_without_a_step_belong_to_the_arm_not_to_the_base_policy(tmp_path, form, row):
-    imported = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
-    (arm,) = arms(imported)
-    (metric,) = parse("avg", imported, arm.run_ids)
-    sources, _ = benchmarks(imported, arm.run_ids)
-    assert cell(imported, arm, metric, sources).mean == 1.0
-    assert base_cell(imported, [arm], metric, sources).state == "missing"
+    ):
+        imported = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
+        (arm,) = arms(imported)
+        (metric,) = parse("avg", imported, arm.run_ids)
+        sources, _ = benchmarks(imported, arm.run_ids)
+        assert cell(imported, arm, metric, sources).mean == 1.0, form
+        assert base_cell(imported, [arm], metric, sources).state == "missing", form
 
 
 def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, monkeypatch):
@@ -326,10 +320,10 @@ def test_the_arm_of_an_import_is_read_as_it_is_typed_or_printed(tmp_path, capsys
     assert "--arm: 'loss=grpo old' names no arm: write knobs as in 'loss=grpo lr=1e-4'." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arm", "row"), [("grpo", "grpo"), ("lr=1e-6", "lr = 1e-6"), ("loss=lad", "loss=lad")])
-def test_the_row_of_one_import_has_the_name_of_its_arm(tmp_path, arm, row):
-    (imported,) = arms(frames(Dump(jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0}]), "rlvr", arm)))
-    assert imported.label == row
+def test_the_row_of_one_import_has_the_name_of_its_arm(tmp_path):
+    dump = jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0}])
+    for arm, row in (("grpo", "grpo"), ("lr=1e-6", "lr = 1e-6"), ("loss=lad", "loss=lad")):
+        assert [imported.label for imported in arms(frames(Dump(dump, "rlvr", arm)))] == [row]
 
 
 def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):

@@ -11,8 +11,7 @@ from matplotlib.patches import Rectangle
 from analysis.frames.load import load
 from analysis.paper import draw
 from analysis.paper.counterparts import of_runs, table
-from analysis.paper.figures import figures
-from analysis.paper.printed import tables
+from analysis.paper.printed import figures, tables
 from analysis.report.report import of_papers
 from tests.analysis.ledger_factory import write_run
 from tests.analysis.paper.test_counterparts import config_of, write_published
@@ -53,7 +52,6 @@ def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) 
     frames = load(tmp_path)
     (drawn,) = of_papers(list(of_runs(frames).values()))
     assert drawn.name == "maxrl_figure_18"
-    assert drawn.figure is not None
     (axes,) = drawn.figure.axes
     assert bars(axes)["pass@1"] == pytest.approx([39.6, 47.2, 74.5, 46.1, 50.0, 84.4, 85.0])
     (ours,) = (m for m in draw.marks(figures()["maxrl_figure_18"], table(frames, tables()["maxrl_table_3"])) if m.ours)
@@ -77,7 +75,6 @@ def test_several_arms_of_one_row_have_hatches_and_names_of_their_own(tmp_path: P
 @pytest.mark.parametrize("name", [name for name, paper_figure in figures().items() if paper_figure.printed])
 def test_fed_with_the_published_numbers_ours_stand_where_theirs_do(name: str, tmp_path: Path) -> None:
     paper_figure = figures()[name]
-    assert paper_figure.printed is not None
     write_published(tmp_path, paper_figure.printed)
     marks = draw.marks(paper_figure, table(load(tmp_path), paper_figure.printed))
     theirs = {(m.panel, m.series, m.x): m.value for m in marks if not m.ours}

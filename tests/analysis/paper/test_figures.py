@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from analysis import figures as figure_package
-from analysis.paper.figures import PaperFigure, figures, part_of, series_of
-from analysis.paper.printed import tables
-from analysis.report.drawing import available
+from analysis.paper.printed import PaperFigure, figures, part_of, series_of, tables
+from analysis.report.report import available
 from rlvr.config.schema import CONF
 
 TEXTS = Path(__file__).parents[4] / "shared" / "papers" / "text"
@@ -22,8 +21,6 @@ HEADING = re.compile(r"(?:#+ )?((?:\d|[A-Z])(?:\.\d+)*)\.? [A-Z\d]")
 def cells_of(paper_figure: PaperFigure) -> list[tuple[str, str, str, float]]:
     """(panel, series, x, number) of everything that is drawn."""
     layout, printed = paper_figure.layout, paper_figure.printed
-    assert layout is not None
-    assert printed is not None
     return [
         (part_of(c, layout.panel), series_of(c, layout), part_of(c, layout.x), c.number or 0.0)
         for c in layout.chosen(printed)

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from analysis.command import main
 from analysis.frames.load import load
 from analysis.paper.printed import as_published
 from analysis.paper.printed import tables as printed_tables
-from analysis.report import drawing, report
+from analysis.report import report
 from analysis.report.style import encode
 from analysis.report.table import Table
 from analysis.scores.claim import Claim, Outcome, Verdict
-from tests.analysis.ledger_factory import BASE, config, write_run, write_study
-from tests.analysis.policies import write_bandit
+from tests.analysis.ledger_factory import BASE, config, write_bandit, write_run, write_study
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,15 +84,8 @@ def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tm
     for table in content.tables:
         shown = text.partition(f'id="table-{table.name}"')[2].partition("</section>")[0]
         assert set(table.cells["row"]) <= set(re.findall(r'<th scope="row">(.*?)</th>', shown)), table.name
-    for needed in (
-        "python -m rlvr.run -m loss=grpo seed=0",
-        "0123456789ab",
-        "mlflow ui --backend-store-uri",
-        "host_oom",
-        "out of memory",
-        "Published beside ours",
-        "86.40",
-    ):
+    states = ("host_oom", "out of memory", "0123456789ab", "mlflow ui --backend-store-uri")
+    for needed in ("python -m rlvr.run -m loss=grpo seed=0", "Published beside ours", "86.40", *states):
         assert needed in text
 
 
@@ -102,21 +95,18 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
 
 
-@pytest.mark.parametrize(
-    ("origin", "expected"),
-    [
+def test_a_page_shows_no_password_of_the_tracking_server(home, content):
+    for origin, expected in (
         ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),
         ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri 'postgresql://***@db/mlflow'"),
         ("postgresql://db/m?password=x", "mlflow ui --backend-store-uri 'postgresql://db/m?password=***'"),
         ("sqlite:////data/mlflow.db", "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"),
         ("sqlite:////my data/mlflow.db", "mlflow ui --backend-store-uri 'sqlite:////my data/mlflow.db'"),
         ("ledger", "mlflow ui --backend-store-uri sqlite:///mlflow.db"),
-    ],
-)
-def test_a_page_shows_no_password_of_the_tracking_server(home, content, origin, expected):
-    frames = replace(load(home), origin=origin)
-    assert report.browse_command(replace(frames, home=None)) == expected
-    assert "cret" not in report.page(frames, replace(content, figures=(), tables=()), {})
+    ):
+        frames = replace(load(home), origin=origin)
+        assert report.browse_command(replace(frames, home=None)) == expected
+        assert "cret" not in report.page(frames, replace(content, figures=(), tables=()), {})
 
 
 def test_the_page_gives_the_reasons_of_each_verdict(home, content):
@@ -126,13 +116,6 @@ def test_the_page_gives_the_reasons_of_each_verdict(home, content):
     section = text.partition('<section id="claims">')[2].partition("</section>")[0]
     for words in ("undecided", "It wins.", "+6.6 points", "3 seeds", "9 seeds would decide", "Printed: 48.1"):
         assert words in section
-
-
-def test_the_page_names_no_gpu_hours_of_runs_that_may_have_had_no_gpu(home, content):
-    text = report.page(load(home), replace(content, figures=()), {})
-    assert "GPU-hours" not in text
-    assert "Device-hours: hours times GPUs" in text  # the column itself is empty: these runs logged no times
-    assert "times training processes where there is no GPU" in text
 
 
 def test_a_grid_without_a_title_has_no_heading(home, content):
@@ -230,63 +213,48 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     assert "…" not in completed.stdout  # nothing is cut when piped
 
 
-@pytest.mark.slow
-def test_only_the_named_tables_are_written(home, tmp_path):
-    completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", "eta")
-    assert completed.returncode == 0
+def test_only_the_named_tables_are_written_and_of_one_that_does_not_apply_the_reason_is_given(home, tmp_path, capsys):
+    def typed(tables: str) -> int:
+        return main(["--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", tables])
+
+    assert typed("beta, eta,eta") == 0
     assert sorted(p.name for p in tmp_path.rglob("tables/*")) == ["eta.csv", "eta.md", "eta.tex"]
+    reason = "Not shown: beta needs two values of β of PACS, evaluated on problems."
+    assert reason in capsys.readouterr().out
+    page = (tmp_path / "default-part" / "index.html").read_text(encoding="utf-8")
+    assert f"<li>{reason}" in page
+    assert page.count('id="table-eta"') == 1
+    before = list(tmp_path.rglob("*"))
+    assert typed("etta") == 2
+    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", capsys.readouterr().err)
+    assert typed("beta,pacs_table_1") == 2
+    error = capsys.readouterr().err
+    assert "--tables: beta needs two values of β of PACS, evaluated on problems; pacs_table_1 needs" in error
+    assert error.endswith("Tables of these runs: comparison, divergence, eta.\n")
+    assert list(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "needed"),
-    [
+def test_nothing_found_is_one_line_and_exit_2(tmp_path, capsys):
+    for arguments, needed in (
         ([], "Start one: python -m rlvr.run"),
         (["--study", "x"], "no run in"),
         (["--sweep", "x"], "no run in"),
         (["--source", "mlflow"], "there is no such database"),
-    ],
-)
-def test_nothing_found_is_one_line_and_exit_2(tmp_path, arguments, needed):
-    completed = command("--home", str(tmp_path), *arguments)
-    assert completed.returncode == 2
-    assert completed.stdout == ""
-    assert len(completed.stderr.splitlines()) == 1
-    assert needed in completed.stderr
+    ):
+        assert main(["--home", str(tmp_path), *arguments]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, len(shown.err.splitlines()), needed in shown.err) == ("", 1, True), arguments
 
 
-@pytest.mark.slow
-def test_an_unknown_table_is_refused_with_a_list_of_tables(home, tmp_path):
-    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
-    assert completed.returncode == 2
-    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", completed.stderr)
-
-
-@pytest.mark.slow
-def test_a_table_that_does_not_apply_is_not_shown_and_the_reason_is_given(home, tmp_path):
-    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta, eta,eta", "--no-figures")
-    assert completed.returncode == 0
-    assert "Not shown: beta needs two values of β of PACS, evaluated on problems." in completed.stdout
-    page = (tmp_path / "default-part" / "index.html").read_text(encoding="utf-8")
-    assert "<li>Not shown: beta needs two values of β of PACS" in page
-    assert page.count('id="table-eta"') == 1
-
-
-@pytest.mark.slow
-def test_tables_of_which_none_applies_are_refused_with_those_that_do(home, tmp_path):
-    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "beta,pacs_table_1", "--no-figures")
-    assert completed.returncode == 2
-    assert "--tables: beta needs two values of β of PACS, evaluated on problems; pacs_table_1 needs" in completed.stderr
-    assert completed.stderr.endswith("Tables of these runs: comparison, divergence, eta.\n")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", drawing.available(report.table_package))
-def test_every_table_can_be_asked_for_by_its_name(home, name):
-    if name in ("comparison", "divergence", "eta"):
-        assert [table.name for table in report.build(load(home), only=[name], with_figures=False).tables] == [name]
-    else:
-        with pytest.raises(LookupError, match=f"^--tables: {name} needs .*[^.]\\. Tables of these runs: comparison"):
-            report.build(load(home), only=[name], with_figures=False)
+def test_every_table_can_be_asked_for_by_its_name(home):
+    frames = load(home)
+    for name in report.available(report.table_package):
+        if name in ("comparison", "divergence", "eta"):
+            assert [table.name for table in report.build(frames, only=[name], with_figures=False).tables] == [name]
+        else:
+            needs = f"^--tables: {name} needs .*[^.]\\. Tables of these runs: comparison"
+            with pytest.raises(LookupError, match=needs):
+                report.build(frames, only=[name], with_figures=False)
 
 
 def test_help_needs_no_pandas(tmp_path):

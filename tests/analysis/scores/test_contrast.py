@@ -25,7 +25,7 @@ from analysis.scores.contrast import (
     needed,
 )
 from analysis.scores.crossed import crossed
-from analysis.scores.problem_scores import avg_values, pass_values
+from analysis.scores.measured import avg_values, pass_values
 
 
 def scores(values: list[list[float]] | np.ndarray, seeds: tuple[int, ...] | None = None, first: int = 0) -> Scores:

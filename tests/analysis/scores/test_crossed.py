@@ -168,17 +168,3 @@ def test_intervals_have_their_nominal_coverage(S: int, spread: float):
         summary = crossed(differences(rng, S, spread, 1000))
         covered.append(np.abs(summary.mean) <= student.quantile(0.975, summary.df) * summary.error)
     assert 0.93 <= np.mean(covered) <= 0.97
-
-
-@pytest.mark.slow
-def test_the_percentile_bootstrap_that_this_replaces_does_not():
-    """Three seeds 3 points apart, resampled with their problems: far below 95 %."""
-    rng = np.random.default_rng(4)
-    values = differences(rng, 3, 0.03, 300)
-    hits = 0
-    for one in values:
-        rows = rng.multinomial(3, np.full(3, 1 / 3), 400) / 3
-        columns = rng.multinomial(P, np.full(P, 1 / P), 400) / P
-        low, high = np.quantile(np.einsum("rs,sp,rp->r", rows, one, columns, optimize=True), [0.025, 0.975])
-        hits += low <= 0 <= high
-    assert hits / 300 < 0.90

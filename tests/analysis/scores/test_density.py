@@ -11,8 +11,7 @@ from analysis.frames.load import load
 from analysis.scores.density import basins, learned_density, modes_covered, target_density, temperature, total_variation
 from analysis.scores.measured import at, scores
 from analysis.scores.metric import parse
-from tests.analysis.ledger_factory import config, counts, write_run
-from tests.analysis.policies import write_bandit
+from tests.analysis.ledger_factory import config, counts, write_bandit, write_run
 
 
 def test_basins_part_three_gaussian_modes():

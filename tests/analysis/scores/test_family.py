@@ -41,16 +41,6 @@ def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
 
 
 @pytest.mark.slow
-def test_plain_intervals_give_a_verdict_in_a_third_of_such_sweeps():
-    rng = np.random.default_rng(1)
-    false = 0
-    for _ in range(200):
-        judged = family(against_first(arms(rng, [0.0] * 10, 1, distance=0.1))).judged
-        false += any(verdict.plain.excludes(0) for verdict in judged)
-    assert false / 200 > 0.2
-
-
-@pytest.mark.slow
 def test_an_arm_with_a_large_spread_does_not_get_the_pooled_degrees_of_freedom():
     """Of six arms one, whose seeds are three times as far apart. 1000 sweeps know its 5 % to ± 1.4 (two errors)."""
     rng = np.random.default_rng(3)
@@ -159,7 +149,6 @@ def test_equal_contrasts_need_no_wider_interval():
     """Nine names for one arm: the correlation is 1, and nothing is tested nine times."""
     reference, arm = arms(np.random.default_rng(5), [0.0, 0.0], 1, distance=0.1)
     same = difference(arm, reference)
-    assert same is not None
     judged = family([same] * 9).judged
     assert judged[0].simultaneous.half == pytest.approx(judged[0].plain.half, rel=0.02)
 

@@ -9,31 +9,37 @@ import pytest
 
 from analysis.frames.load import load
 from analysis.scores import labels
-from analysis.scores.arm import arms
+from analysis.scores.arm import Arm, arms
 from analysis.scores.selection import default_reference, ordered, references, select
-from analysis.scores.study import swept
-from tests.analysis.ledger_factory import BASE, config, counts, name_of, write_run, write_study, write_sweep
+from tests.analysis.ledger_factory import (
+    BASE,
+    change_sweep,
+    config,
+    config_of,
+    counts,
+    name_of,
+    write_planned,
+    write_run,
+    write_study,
+    write_sweep,
+)
 
 END = {0: BASE, 40: {"maze7": counts(4, 4, 0, 0)}}
 
 
-def sweep(home: Path, points: list[tuple[dict, list[str]]], sweep_id: str = "s") -> None:
-    """Runs of these configs, typed with these overrides."""
-    plan = []
-    for run_config, typed in points:
-        name = "-".join(typed).replace("=", "") or "plain"
-        plan.append((write_run(home, run_config, END, name=name), name, typed))
-    write_sweep(home, sweep_id, plan)
+def sweep(home: Path, *typed: str, sweep_id: str = "s") -> list[Arm]:
+    """Runs with these knobs."""
+    write_planned(home, dict.fromkeys(typed, END), sweep_id)
+    return arms(load(home))
 
 
 def labels_in(home: Path) -> list[str]:
     frames = load(home)
-    return [arm.label for arm in ordered(arms(frames), swept(frames))]
+    return [arm.label for arm in ordered(arms(frames), frames.swept)]
 
 
 def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp_path):
-    typed = {0.06735245379657583: "0.06735245379657583", 2.1422345867e-05: "2.1422345867e-05", 0.123456: "0.123456"}
-    sweep(tmp_path, [(config("grpo", lr=lr), ["loss=grpo", f"lr={text}"]) for lr, text in typed.items()])
+    sweep(tmp_path, *(f"loss=grpo lr={lr}" for lr in ("0.06735245379657583", "2.1422345867e-05", "0.123456")))
     assert labels_in(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
 
 
@@ -47,17 +53,12 @@ def test_the_labels_of_several_references_are_shortened():
 
 def test_settings_whose_long_values_end_alike_are_two(tmp_path):
     test = "a-folder-of-a-long-name/and-another-one/test.jsonl"
-    sweep(tmp_path, [(config("grpo", task={"test": f"{i}/{test}"}), ["loss=grpo", f"n={i}"]) for i in (1, 2)])
-    assert sorted(arm.setting for arm in arms(load(tmp_path))) == [f"task.test={i}/{test}" for i in (1, 2)]
+    settings = [arm.setting for arm in sweep(tmp_path, *(f"loss=grpo n={i} task.test={i}/{test}" for i in "ab"))]
+    assert sorted(settings) == [f"task.test={i}/{test}" for i in "ab"]
 
 
 def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
-    points = [
-        (config("grpo", lr=lr, seed=seed), ["loss=grpo", f"lr={text}", f"seed={seed}"])
-        for lr, text in ((1e-4, "1e-4"), (4e-4, "4e-4"))
-        for seed in (0, 1)
-    ]
-    sweep(tmp_path, points)
+    sweep(tmp_path, *(f"loss=grpo lr={lr} seed={seed}" for lr in ("1e-4", "4e-4") for seed in (0, 1)))
     assert labels_in(tmp_path) == ["lr = 1e-4", "lr = 4e-4"]  # the loss is the same for all
 
 
@@ -70,20 +71,14 @@ def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
 
 
 def test_a_knob_that_was_not_typed_is_shown_with_its_value_in_the_config(tmp_path):
-    sweep(tmp_path, [(config(lr=1e-5), ["lr=1e-5"]), (config(lr=1e-4), ["lr=1e-4"])])
+    sweep(tmp_path, "lr=1e-5", "lr=1e-4")
     write_run(tmp_path, config(), END, name="plain")  # the default, lr 1e-06
     assert labels_in(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
 
 
 def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
     """`also: loss=grpo trainer.kl=0.01` beside a grid of losses."""
-    with_kl = config("grpo", trainer={"kl": 0.01})
-    points = [
-        (config("grpo"), ["loss=grpo"]),
-        (config("pacs"), ["loss=pacs"]),
-        (with_kl, ["loss=grpo", "trainer.kl=0.01"]),
-    ]
-    sweep(tmp_path, points)
+    sweep(tmp_path, "loss=grpo", "loss=pacs", "loss=grpo trainer.kl=0.01")
     assert sorted(labels_in(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
 
 
@@ -106,22 +101,19 @@ def test_one_arm_alone_is_called_by_its_loss(tmp_path):
 
 @pytest.mark.parametrize(("group", "key"), [("model", "layers"), ("task", "size"), ("evaluation", "samples")])
 def test_a_swept_model_task_or_evaluation_makes_blocks(tmp_path, group, key):
-    points = [(config("grpo", **{group: {key: n}}), ["loss=grpo", f"{group}.{key}={n}"]) for n in (7, 9)]
-    sweep(tmp_path, points)
-    assert {arm.setting for arm in arms(load(tmp_path))} == {f"{group}.{key}=7", f"{group}.{key}=9"}
+    swept = sweep(tmp_path, *(f"loss=grpo {group}.{key}={n}" for n in (7, 9)))
+    assert {arm.setting for arm in swept} == {f"{group}.{key}=7", f"{group}.{key}=9"}
 
 
 def test_a_swept_length_makes_arms(tmp_path):
-    sweep(tmp_path, [(config("grpo", steps=n), ["loss=grpo", f"steps={n}"]) for n in (20, 40)])
-    assert {(arm.setting, arm.label) for arm in arms(load(tmp_path))} == {("", "steps = 20"), ("", "steps = 40")}
+    swept = sweep(tmp_path, "loss=grpo steps=20", "loss=grpo steps=40")
+    assert {(arm.setting, arm.label) for arm in swept} == {("", "steps = 20"), ("", "steps = 40")}
 
 
 def test_numbers_ascend_and_words_keep_the_order_of_the_sweep(tmp_path):
     losses = ("pacs", "grpo", "rloo")
-    points = [(config(x, lr=lr), [f"loss={x}", f"lr={lr}"]) for x in losses for lr in (1e-3, 1e-5)]
-    sweep(tmp_path, points)
-    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
-    file.write_text(file.read_text().replace('"swept": {}', '"swept": {"loss": ["pacs", "grpo", "rloo"]}'))
+    sweep(tmp_path, *(f"loss={x} lr={lr}" for x in losses for lr in (1e-3, 1e-5)))
+    change_sweep(tmp_path, swept={"loss": losses})
     assert labels_in(tmp_path) == [f"loss={x} lr = {lr}" for x in losses for lr in (1e-05, 0.001)]
 
 
@@ -147,11 +139,12 @@ def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
 def test_lists_truths_and_quoted_texts_are_selected_as_they_are_typed(tmp_path):
     """A comma in brackets or quotes is no alternative; a value that was not typed is the same in the config's words."""
     points = [
-        (config("grpo", trainer={"betas": [0.9, 0.95], "packing": True}), ["trainer.betas=[0.9,0.95]"]),
-        (config("grpo", trainer={"betas": [0.9, 0.99], "packing": False}), ["trainer.packing=false"]),
-        (config("grpo", rollout={"stop": "a, b = c"}), ["rollout.stop='a, b = c'"]),
+        (config("grpo", trainer={"betas": [0.9, 0.95], "packing": True}), "trainer.betas=[0.9,0.95]"),
+        (config("grpo", trainer={"betas": [0.9, 0.99], "packing": False}), "trainer.packing=false"),
+        (config("grpo", rollout={"stop": "a, b = c"}), "rollout.stop='a, b = c'"),
     ]
-    sweep(tmp_path, points)
+    plan = [(write_run(tmp_path, frozen, END, name=typed), typed, [typed]) for frozen, typed in points]
+    write_sweep(tmp_path, "s", plan)
     of_study = arms(load(tmp_path))
     lists, truths, texts = ("trainer.betas=[0.9,0.95]", "trainer.packing=false", "rollout.stop='a, b = c'")
     for selector, labels_of_arms in (
@@ -172,16 +165,8 @@ def test_lists_truths_and_quoted_texts_are_selected_as_they_are_typed(tmp_path):
 
 def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
     """Naming the learning rate means arms with this rate, and not those that learn from random rewards at it."""
-    points = [
-        (config("grpo", lr=1e-4), ["loss=grpo", "lr=1e-4"]),
-        (config("grpo", lr=0.0), ["loss=grpo", "lr=0"]),
-        *(
-            (config("grpo", lr=1e-4, rollout={"reward": reward}), ["loss=grpo", "lr=1e-4", f"rollout.reward={reward}"])
-            for reward in ("random", "flipped")
-        ),
-    ]
-    sweep(tmp_path, points)
-    of_study = arms(load(tmp_path))
+    rewards = [f"loss=grpo lr=1e-4 rollout.reward={reward}" for reward in ("random", "flipped")]
+    of_study = sweep(tmp_path, "loss=grpo lr=1e-4", "loss=grpo lr=0", *rewards)
     for selector, controls in (
         ("loss=grpo", [""]),
         ("loss=grpo lr=1e-4", [""]),
@@ -203,57 +188,35 @@ def test_the_default_reference_is_the_baseline_then_grpo_then_the_first(tmp_path
 
 
 def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
-    points = [(config(x, lr=lr), [f"loss={x}", f"lr={lr}"]) for x in ("grpo", "pacs") for lr in (1e-5, 1e-3)]
-    sweep(tmp_path, points)
-    of_study = arms(load(tmp_path))
+    of_study = sweep(tmp_path, *(f"loss={x} lr={lr}" for x in ("grpo", "pacs") for lr in (1e-5, 1e-3)))
     label = {a.group_id: a.label for a in of_study}
     pairs = {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items()}
     assert pairs == {"loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05", "loss=pacs lr = 0.001": "loss=grpo lr = 0.001"}
 
 
-@pytest.mark.parametrize(
-    ("key", "typed", "values"),
-    [("packing", ("true", "false"), (True, False)), ("critic", ("own", "null"), ("own", None))],
-)
-def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(tmp_path, key, typed, values):
+@pytest.mark.parametrize(("key", "first", "second"), [("packing", "true", "false"), ("critic", "own", "null")])
+def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(tmp_path, key, first, second):
     """PACS, which a later launch added, has the second value by default: it is compared to GRPO with that value."""
-    grpo = [
-        (config("grpo", trainer={key: value}), ["loss=grpo", f"trainer.{key}={text}"])
-        for text, value in zip(typed, values, strict=True)
-    ]
-    sweep(tmp_path, grpo, "first")
-    sweep(tmp_path, [(config("pacs", trainer={key: values[1]}), ["loss=pacs"])], "second")
+    sweep(tmp_path, *(f"loss=grpo trainer.{key}={value}" for value in (first, second)), sweep_id="first")
+    default = config_of(f"trainer.{key}={second}")["trainer"]
+    write_planned(tmp_path, {"loss=pacs": END}, "second", frozen={"trainer": default})
     of_study = arms(load(tmp_path))
     loss = {a.group_id: a.loss for a in of_study}
     pairs = {loss[group]: arm.label for group, arm in default_reference(of_study, "").items()}
-    assert pairs == {"pacs": f"loss=grpo trainer.{key}={typed[1]}"}
+    assert pairs == {"pacs": f"loss=grpo trainer.{key}={second}"}
 
 
 def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
-    points = [
-        (config("grpo"), ["loss=grpo"]),
-        (config("grpo", trainer={"kl": 0.1}), ["loss=grpo", "trainer.kl=0.1"]),
-        (config("pacs"), ["loss=pacs"]),
-    ]
-    sweep(tmp_path, points)
-    reference = references(arms(load(tmp_path)), "loss=grpo")
+    reference = references(sweep(tmp_path, "loss=grpo", "loss=grpo trainer.kl=0.1", "loss=pacs"), "loss=grpo")
     assert {a.label for a in reference.values()} == {"loss=grpo"}
     assert len(reference) == 2
 
 
 def test_what_was_tuned_is_no_difference_between_arms(tmp_path):
     """Each has the best of its own; the runs that were tried differ in nothing else, and are told apart by it."""
-    points = [("grpo", 2e-4, {}), ("grpo", 4e-4, {"trainer": {"kl": 0.1}}), ("rloo", 1e-4, {})]
-    sweep(
-        tmp_path,
-        [
-            (config(x, lr=lr, **more), [f"loss={x}", f"lr={lr}", *(["trainer.kl=0.1"] if more else [])])
-            for x, lr, more in points
-        ],
-    )
+    sweep(tmp_path, "loss=grpo lr=0.0002", "loss=grpo lr=0.0004 trainer.kl=0.1", "loss=rloo lr=0.0001")
     assert "loss=rloo lr = 0.0001" not in reference_labels(tmp_path)
-    manifest = tmp_path / "runs/sweeps/s/sweep.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "tune": {"keys": ["lr"]}}))
+    change_sweep(tmp_path, tune={"keys": ["lr"]})
     assert reference_labels(tmp_path) == dict.fromkeys(
         ("loss=grpo lr = 0.0004 trainer.kl = 0.1", "loss=rloo lr = 0.0001"), "loss=grpo lr = 0.0002"
     )
@@ -266,8 +229,7 @@ def reference_labels(home):
 
 
 def test_seeds_of_one_arm_share_its_name(tmp_path):
-    sweep(tmp_path, [(config(seed=s), [f"seed={s}"]) for s in (0, 1, 2)])
-    (arm,) = arms(load(tmp_path))
+    (arm,) = sweep(tmp_path, *(f"seed={s}" for s in (0, 1, 2)))
     assert [run.seed for run in arm.runs] == [0, 1, 2]
     assert arm.run_ids == tuple(f"id-seed{s}" for s in (0, 1, 2))
     assert name_of(config()).endswith("s0")

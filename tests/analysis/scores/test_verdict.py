@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,17 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from analysis.decide import questions
 from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS, Origin, Outcome, Verdict
-from analysis.scores.question import questions
 from analysis.scores.verdict import name_of, verdicts
 from analysis.tables import comparison
-from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+from tests.analysis.ledger_factory import change_sweep, config, counts, write_planned, write_run
 
 PROBLEMS = 60
 LOST = -1
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"}
+RISES = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
 
 
 def evaluation(right: int) -> dict[str, Any]:
@@ -27,27 +27,26 @@ def evaluation(right: int) -> dict[str, Any]:
     return {"maze7": counts(*(min(8, max(0, right + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))}
 
 
+def two(grpo: int, pacs: int, seeds: int) -> dict[str, Any]:
+    """Evaluations of two arms with so many right answers of 8 at the end."""
+    rates = {"grpo": grpo, "pacs": pacs}
+    typed = {f"loss={loss} seed={seed}": right for loss, right in rates.items() for seed in range(seeds)}
+    return {words: {0: evaluation(1), 40: evaluation(right)} for words, right in typed.items()}
+
+
 def judged(
-    home: Path, arms: Mapping[str, Sequence[int | None]], claim: Mapping[str, Any], *, start: int = 1, **training: Any
+    home: Path, arms: Mapping[str, Sequence[int | None]], claim: Mapping[str, Any], *, start: int = 1
 ) -> Verdict:
     """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed;
     LOST: it diverged.
     """
-    plan = []
+    ends_of, lost = {}, set()
     for arm, of_seeds in arms.items():
-        typed = dict(part.split("=") for part in arm.split())
-        lr = {"lr": float(typed["lr"])} if "lr" in typed else {}
         for seed, right in ((seed, right) for seed, right in enumerate(of_seeds) if right is not None):
-            run_id = write_run(
-                home,
-                config(typed["loss"], seed=seed, **lr),
-                {0: evaluation(start), 20: evaluation((start + right) // 2), 40: evaluation(right)},
-                name=f"{arm}-s{seed}",
-                cause="diverged" if right == LOST else "ok",
-                **training,
-            )
-            plan.append((run_id, f"{arm}-s{seed}", [*arm.split(), f"seed={seed}"]))
-    write_sweep(home, "s", plan, claims=[claim])
+            words = f"{arm} seed={seed}"
+            ends_of[words] = {0: evaluation(start), 20: evaluation((start + right) // 2), 40: evaluation(right)}
+            lost |= {words} if right == LOST else set()
+    write_planned(home, ends_of, lost=lost, claims=[claim])
     (verdict,) = verdicts(load(home))
     return verdict
 
@@ -106,9 +105,8 @@ def test_runs_that_diverged_are_not_left_out_of_a_verdict(tmp_path, grpo, pacs, 
 
 
 def test_a_trend_over_values_at_which_runs_diverged_is_not_judged(tmp_path):
-    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     ends = ((1e-5, (2, 3, 2, 2)), (1e-4, (4, 5, 4, 4)), (1e-3, (6, 7, 6, LOST)))
-    verdict = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
+    verdict = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, RISES)
     assert (verdict.outcome, verdict.note) == (
         Outcome.NOT_TESTED,
         "1 run diverged: the remaining runs were the luckier ones",
@@ -120,14 +118,13 @@ def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_
     same = {**CLAIM, "says": "the same", "relation": "~ 2"}
 
     def verdict(*more: tuple[str, int]) -> Verdict:
-        home, plan = tmp_path / f"{len(more)}", []
+        home, ends_of = tmp_path / f"{len(more)}", {}
         for loss, right in (("grpo", 0), ("pacs", 0), *more):
             for seed in range(4):
                 last = max(right, (seed + (loss == "pacs")) % 2)
                 ends = {0: evaluation(1), 40: {"maze7": counts(*[right] * (PROBLEMS - 1), last)}}
-                run_id = write_run(home, config(loss, seed=seed), ends, name=f"{loss}-s{seed}")
-                plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-        write_sweep(home, "s", plan, claims=[same])
+                ends_of[f"loss={loss} seed={seed}"] = ends
+        write_planned(home, ends_of, claims=[same])
         (of_claim,) = verdicts(load(home))
         return of_claim
 
@@ -153,14 +150,7 @@ def test_beyond_the_margin_more_seeds_are_asked_for_to_contradict_it(tmp_path):
 
 def test_a_difference_of_two_pairs_of_runs_decides_nothing(tmp_path):
     """Where the others diverged: two seeds of 25 points on every problem, which no three need have."""
-    plan = []
-    for loss, right in (("grpo", 3), ("pacs", 5)):
-        for seed in range(4):
-            cause = "diverged" if loss == "pacs" and seed > 1 else "ok"
-            ends = {0: evaluation(1), 40: evaluation(right)}
-            run_id = write_run(tmp_path, config(loss, seed=seed), ends, name=f"{loss}-s{seed}", cause=cause)
-            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan)
+    write_planned(tmp_path, two(3, 5, seeds=4), lost=("loss=pacs seed=2", "loss=pacs seed=3"))
     (question,) = questions(load(tmp_path), "avg", 0.95)
     assert question.measured.startswith("+25 [")
     assert question.open
@@ -172,20 +162,12 @@ def test_a_difference_of_two_pairs_of_runs_decides_nothing(tmp_path):
 def test_nothing_is_decided_in_favour_of_an_arm_with_diverged_runs(tmp_path, diverged: str, outcome: str, mark: str):
     """PACS has two of eight more with every seed. If two of its five runs diverged, the others were the luckier ones;
     those of GRPO that diverged were none that it would have gained by."""
-    plan = []
-    for loss, right in (("grpo", 3), ("pacs", 5)):
-        for seed in range(5):
-            ended = "diverged" if loss == diverged and seed > 2 else "ok"
-            ends = {0: evaluation(1), 40: evaluation(right)}
-            run_id = write_run(tmp_path, config(loss, seed=seed), ends, name=f"{loss}-s{seed}", cause=ended)
-            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan)
+    write_planned(tmp_path, two(3, 5, seeds=5), lost=[f"loss={diverged} seed={seed}" for seed in (3, 4)])
     frames = load(tmp_path)
     (question,) = questions(frames, "avg", 0.95)
     assert question.outcome == outcome
     assert not question.open
     table = comparison.table(frames)
-    assert table is not None
     cells = table.cells
     assert set(cells[(cells["row"] == "loss=pacs") & (cells["metric"] == "avg@8")]["verdict"]) == {mark}
     noted = [note for note in table.notes if "the better arm diverged" in note and "avg@8" in note]
@@ -254,23 +236,21 @@ def test_the_interval_printed_of_an_equivalence_is_the_one_that_decides_it(tmp_p
 
 
 def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
-    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 3, 2)), (1e-4, (4, 5, 4)), (1e-3, (6, 7, 6)))}
     (tmp_path / "falls").mkdir()
-    verdict = judged(tmp_path, arms, rises)
+    verdict = judged(tmp_path, arms, RISES)
     assert verdict.outcome == Outcome.HOLDS
     assert verdict.measured.startswith("+25 [")  # two of eight per step
     assert verdict.measured.endswith("per step over 3 values of lr")
     assert verdict.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"  # of one slope: no family
-    falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
+    falls = judged(tmp_path / "falls", arms, {**RISES, "relation": "falls with lr"})
     assert falls.outcome == Outcome.CONTRADICTED
 
 
 def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(tmp_path):
     """From 2 to 7 of 8, then back to 5: a slope of 1.5 of 8 = 18.75 points, the second step 25 points down."""
-    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 1, 2)), (1e-4, (7, 6, 7)), (1e-3, (5, 4, 5)))}
-    verdict = judged(tmp_path, arms, rises)
+    verdict = judged(tmp_path, arms, RISES)
     assert verdict.measured.startswith("+18")
     assert (verdict.outcome, verdict.note) == (
         Outcome.UNDECIDED,
@@ -280,14 +260,13 @@ def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(t
 
 def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     """Neighbours share three seeds each: 0 to 2, then 2 to 4. All three share seed 2 alone."""
-    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     low, middle, high = (f"loss=pacs lr={lr}" for lr in ("1e-5", "1e-4", "1e-3"))
     (tmp_path / "three").mkdir()
-    verdict = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, rises)
+    verdict = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, RISES)
     assert verdict.outcome == Outcome.NOT_TESTED
     assert verdict.note == "too few seeds that all 3 values have, 1 of at least 3"
     assert len(verdict.groups) == 3  # more seeds would test it
-    three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, rises)
+    three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, RISES)
     assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")  # of three each has
 
 
@@ -358,37 +337,31 @@ def test_an_ill_formed_claim_names_its_field_and_costs_no_other(tmp_path, change
 def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     """In the small mazes PACS has 2 of 8 more on every problem. In the large ones it has, by seed, 2 more, 1 fewer and
     none: ± 4.30·1.53/√3 = 3.8 about 1/3. The look found the first."""
-    plan = []
-    for size, ends in ((7, (5, 6, 5)), (9, (5, 3, 3))):
-        for loss, of_seeds in (("grpo", (3, 4, 3)), ("pacs", ends)):
-            for seed, right in enumerate(of_seeds):
-                run_config = config(loss, seed=seed, task={"size": size})
-                name = f"{loss}-{size}-s{seed}"
-                run_id = write_run(tmp_path, run_config, {0: evaluation(1), 40: evaluation(right)}, name=name)
-                plan.append((run_id, name, [f"loss={loss}", f"task.size={size}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan, claims=[CLAIM])
+    ends_of = {
+        f"loss={loss} task.size={size} seed={seed}": {0: evaluation(1), 40: evaluation(right)}
+        for size, ends in ((7, (5, 6, 5)), (9, (5, 3, 3)))
+        for loss, of_seeds in (("grpo", (3, 4, 3)), ("pacs", ends))
+        for seed, right in enumerate(of_seeds)
+    }
+    write_planned(tmp_path, ends_of, claims=[CLAIM])
     small, large = questions(load(tmp_path), CLAIMS, 0.95)
     assert (small.outcome, large.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
     (still,) = questions(load(tmp_path), CLAIMS, 0.95, closed=[{"name": small.name, "groups": small.groups}])
     assert still.name == large.name
-    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     decided = [{"name": q.name, "outcome": q.outcome, "measured": q.measured} for q in (small, large)]
     look = {"seeds": 3, "level": 0.05, "questions": decided}
-    rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]}
-    file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
+    change_sweep(tmp_path, until={"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]})
     assert [verdict.outcome for verdict in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]
 
 
 def test_a_question_stays_decided_when_a_run_of_another_study_changes_its_name(tmp_path):
     """Labels name what arms do not share. Reports of any study also use the GRPO runs of others."""
-    plan = []
-    for divergence, of_seeds in (("js", (3, 4, 3)), ("hd", (5, 6, 5))):
-        for seed, right in enumerate(of_seeds):
-            name = f"{divergence}-s{seed}"
-            ends = {0: evaluation(1), 40: evaluation(right)}
-            run_id = write_run(tmp_path, config("lad", divergence, eta=1, seed=seed), ends, name=name, study="mine")
-            plan.append((run_id, name, ["loss=lad", f"divergence={divergence}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan, study="mine", baseline="divergence=js")
+    ends_of = {
+        f"loss=lad divergence={divergence} seed={seed}": {0: evaluation(1), 40: evaluation(right)}
+        for divergence, of_seeds in (("js", (3, 4, 3)), ("hd", (5, 6, 5)))
+        for seed, right in enumerate(of_seeds)
+    }
+    write_planned(tmp_path, ends_of, study="mine", baseline="divergence=js")
     (before,) = questions(load(tmp_path, study="mine"), "avg", 0.95)
     assert before.outcome == "above"
     write_run(tmp_path, config("grpo"), {0: evaluation(1), 40: evaluation(3)}, name="elsewhere", study="other")
@@ -402,10 +375,8 @@ def test_what_a_look_has_decided_asks_for_no_more_seeds(tmp_path):
     """PACS was above GRPO at a look; over the seeds since, which another question needed, it no longer is."""
     verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
     assert (verdict.outcome, verdict.note[:5]) == (Outcome.UNDECIDED, "about")
-    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
     question = {"name": name_of(verdict), "outcome": Outcome.HOLDS, "measured": "+25 [20, 30] points"}
     looks = [{"seeds": 3, "level": 0.02, "questions": [question]}]
-    rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": looks}
-    file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
+    change_sweep(tmp_path, until={"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": looks})
     (of_look,) = verdicts(load(tmp_path))
     assert (of_look.outcome, of_look.measured, of_look.note) == (Outcome.HOLDS, "+25 [20, 30] points", "")

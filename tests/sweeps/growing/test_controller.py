@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from analysis.decide import questions
 from analysis.figures import tuning as tuning_figure
 from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS
 from analysis.scores.findings import findings
-from analysis.scores.question import questions
 from analysis.tables import tuning as tuning_table
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger

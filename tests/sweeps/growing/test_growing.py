@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import load
+from analysis.frames.load import load
 from rlvr.config.compose import composing
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from analysis.frames.thin import POINTS, bin_width, thinned
+from analysis.frames.digest import POINTS, bin_width, thinned
 
 
 def test_a_short_run_is_drawn_as_it_was_logged_without_step_0_and_evaluations():

@@ -11,25 +11,17 @@ from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
 from analysis.scores.claim import Claim, Outcome
 from analysis.scores.findings import findings
-from analysis.scores.sides import NotTested, sides, trend
+from analysis.scores.selection import NotTested, sides, trend
 from analysis.scores.verdict import verdicts
-from tests.analysis.ledger_factory import BASE, config, counts, write_run, write_sweep
+from tests.analysis.ledger_factory import BASE, counts, write_planned
 
 END = {0: BASE, 40: {"maze7": counts(4, 4, 0, 0)}}
+TWO = dict.fromkeys(("loss=grpo", "loss=pacs"), END)
 WINS = {"says": "it wins", "metric": "avg", "relation": ">"}
 
 
-def write(home: Path, *points: str, **about: object) -> None:
-    plan = []
-    for point in points:
-        typed = dict(word.split("=") for word in point.split())
-        lr = {"lr": "auto" if typed["lr"] == "auto" else float(typed["lr"])} if "lr" in typed else {}
-        plan.append((write_run(home, config(typed["loss"], **lr), END, name=point), point, point.split()))
-    write_sweep(home, "s", plan, **about)  # pyright: ignore[reportArgumentType]
-
-
 def arms_of(home: Path, *points: str) -> list[Arm]:
-    write(home, *points)
+    write_planned(home, dict.fromkeys(points, END))
     return arms(load(home))
 
 
@@ -68,7 +60,8 @@ def test_an_arm_beside_the_plain_one_of_its_name_is_compared_to_it(tmp_path: Pat
 
 
 def test_a_report_says_of_a_claim_that_it_compares_an_arm_with_itself(tmp_path: Path) -> None:
-    write(tmp_path, "loss=grpo", "loss=pacs", claims=[{**WINS, "arm": "loss=grpo"}], baseline="loss=grpo")
+    claims = [{**WINS, "arm": "loss=grpo"}]
+    write_planned(tmp_path, TWO, claims=claims, baseline="loss=grpo")
     (verdict,) = verdicts(load(tmp_path))
     assert verdict.outcome == Outcome.NOT_TESTED
     assert verdict.note == "what has loss=grpo is itself what it is compared to, loss=grpo"
@@ -89,12 +82,12 @@ def test_a_trend_over_values_that_are_not_all_numbers_is_not_tested(tmp_path: Pa
 
 
 def test_a_report_names_a_baseline_that_no_arm_has_and_its_replacement(tmp_path: Path) -> None:
-    write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=nope")
+    write_planned(tmp_path, TWO, baseline="loss=nope")
     (verdict,) = findings(load(tmp_path))
     assert verdict.outcome == Outcome.WARNING
     assert verdict.claim.says == ("no arm has the study's baseline, loss=nope: arms are compared to loss=grpo instead")
 
 
 def test_a_baseline_that_some_arm_has_is_no_finding(tmp_path: Path) -> None:
-    write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=pacs")
+    write_planned(tmp_path, TWO, baseline="loss=pacs")
     assert findings(load(tmp_path)) == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.scores.problem_scores import avg_noise, avg_values, pass_noise, pass_values
+from analysis.scores.measured import avg_noise, avg_values, pass_noise, pass_values
 
 
 def test_avg_is_the_share_of_judged_samples():
