@@ -416,6 +416,7 @@ def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tm
             assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_address_that_leads_nowhere_is_one_line_without_its_password(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     for uri, message in (

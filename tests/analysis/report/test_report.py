@@ -246,6 +246,7 @@ def test_nothing_found_is_one_line_and_exit_2(tmp_path, capsys):
         assert (shown.out, len(shown.err.splitlines()), needed in shown.err) == ("", 1, True), arguments
 
 
+@pytest.mark.slow
 def test_every_table_can_be_asked_for_by_its_name(home):
     frames = load(home)
     for name in report.available(report.table_package):
