@@ -122,8 +122,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, Map
         yield ledger, expected
 
 
-def test_status_shows_the_word(
-    runs: tuple[Ledger, Mapping[str, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_status_shows_the_word_and_the_summary_of_a_launch_counts_it(
+    runs: tuple[Ledger, Mapping[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger, expected = runs
     assert main(["status", "--json", "--home", str(ledger.home)]) == 0
@@ -131,21 +131,11 @@ def test_status_shows_the_word(
     assert {run["run_id"]: run["state"] for run in sweep["runs"]} == expected
     assert main(["status", "--home", str(ledger.home)]) == 0
     assert counted(capsys.readouterr().out.splitlines()[0]) == Counter(expected.values())
-
-
-def test_the_summary_of_a_launch_counts_the_words(runs: tuple[Ledger, Mapping[str, str]]) -> None:
-    ledger, expected = runs
     followed = follow._outcome(ledger.states(expected), before=[])
     words = Counter(expected.values())
     words["planned"] += words.pop("running")  # when it is summed up, nobody waits for them any more
     assert counted(followed.summary()) == words
-
-
-def test_the_summary_of_a_launch_on_this_machine_has_the_word_of_each_answer(
-    runs: tuple[Ledger, Mapping[str, str]],
-) -> None:
-    ledger, expected = runs
-    outcome = LaunchOutcome()
+    outcome = LaunchOutcome()  # of a launch on this machine, by the answers of its workers
     ended = {run_id: ledger.state(run_id).cause for run_id in expected if ledger.state(run_id).cause}
     for run_id, cause in ended.items():
         end = verdict_of_answer(ledger.run_dir(run_id), 0, {"cause": cause, "message": ""})
@@ -161,14 +151,12 @@ def counted(text: str) -> Counter[str]:
     return Counter({word: int(number) for number, word in found})
 
 
-def test_the_report_has_the_word(runs: tuple[Ledger, Mapping[str, str]]) -> None:
+def test_the_report_and_mlflow_have_the_word_and_mlflow_the_status_that_goes_with_it(
+    runs: tuple[Ledger, Mapping[str, str]],
+) -> None:
     ledger, expected = runs
     frame = load(ledger.home).runs
     assert dict(zip(frame["run_id"], frame["state"], strict=True)) == expected
-
-
-def test_mlflow_is_told_the_word_and_the_status_that_goes_with_it(runs: tuple[Ledger, Mapping[str, str]]) -> None:
-    ledger, expected = runs
     for run_id, word in expected.items():
         state = ledger.state(run_id)
         assert tags.tags(read_info(ledger.run_dir(run_id)), state, [])["rlvr.state"] == word

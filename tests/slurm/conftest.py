@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle
 from slurm.local_cluster.settings import Settings
+from tests.slurm.place import INTERRUPTED, Place
 from tests.slurm.stand_in import FakeSlurm
 
 
@@ -36,6 +37,19 @@ def slurm() -> Iterator[Settings]:
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return FakeSlurm.installed(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(slurm: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Where the runs of five seeds are, trained on this machine when they are first asked for."""
+    place = Place(tmp_path_factory.mktemp("undisturbed"), slurm)
+
+    def trained() -> Path:
+        if not place.runs():
+            place.launch(*INTERRUPTED, "seed=0,1,2,3,4", "cluster=local")
+        return place.home / "runs"
+
+    return trained
 
 
 @pytest.fixture(scope="module")

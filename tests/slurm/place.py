@@ -21,6 +21,10 @@ from tests.support import words
 BANDIT = ["-m", *words.BANDIT, "loss=lad", "rollout.samples=64", "cluster.time_min=10"]
 
 
+# Runs that tests strike, beside the same ones that are left in peace.
+INTERRUPTED = ["steps=300", "evaluation.every=300", "checkpoint.every=50", "tracker=none", "cluster.report=false"]
+
+
 @dataclass(frozen=True)
 class Place:
     """A home for runs, and the cluster that works on them."""

@@ -24,15 +24,15 @@ from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm import ends, submissions
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import Place, causes, freeze, process_of, wait_for
+from tests.slurm.place import INTERRUPTED, Place, causes, freeze, process_of, wait_for
 from tests.tracker.places import Server, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = ["steps=250", "evaluation.every=250", "checkpoint.every=40"]
-ALONE = ["cluster.memory_gb=9", "cluster.partition=preemptible", "tracker=none", "cluster.report=false"]  # on its node
+ALONE = [*INTERRUPTED, "cluster.memory_gb=9", "cluster.partition=preemptible"]  # on its node
 SUPERVISOR, SLURMD, LIMIT, MEMORY = range(4)  # seeds, by what strikes the run
+RUN = ["steps=250", "evaluation.every=250", "checkpoint.every=40"]
 RANKS = ["rollout.prompts=2", "cluster.ranks=2", "cluster.cpus=2"]
 
 
@@ -56,20 +56,6 @@ def said(place: Place, run_dir: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Where the same runs are, made on this machine when first asked for, while SLURM takes its time."""
-    place = Place(tmp_path_factory.mktemp("undisturbed"), cluster)
-
-    def made() -> Path:
-        if not place.runs():
-            place.launch(*RUN, "seed=0,1,2,3", "cluster=local", "tracker=none")
-            place.launch(*RUN, *RANKS, "cluster=local", "tracker=none")
-        return place.home / "runs"
-
-    return made
-
-
-@pytest.fixture(scope="module")
 def interrupted(
     cluster: Settings, undisturbed: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Place, dict[int, dict[str, Any]]]:
@@ -78,8 +64,8 @@ def interrupted(
     Seed 0 loses its supervisor, 1 the slurmd of its node, 2 comes near its time limit, 3 gets too little memory.
     """
     place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
-    place.launch(*RUN, *ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
-    place.launch(*RUN, *ALONE, "seed=0,1,2")
+    place.launch(*ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
+    place.launch(*ALONE, "seed=0,1,2")
     runs = by_seed(place)
     freeze([runs[seed] for seed in (SUPERVISOR, SLURMD, LIMIT)])
     jobs = {int(name.rpartition("-s")[2]): run for name, run in place.status().items()}
@@ -100,7 +86,7 @@ def interrupted(
     assert code == 0, out
     shown = {int(run["name"].rpartition("-s")[2]): run for sweep in json.loads(out) for run in sweep["runs"]}
     local.start_node(cluster, jobs[SLURMD]["node"])
-    again = place.launch(*RUN, *ALONE, "seed=0,1,2,3")
+    again = place.launch(*ALONE, "seed=0,1,2,3")
     assert "1 runs submitted to SLURM" in again
     assert "3 finished before" in again
     wait_for(lambda: not place.queue())
@@ -132,10 +118,11 @@ def test_an_interrupted_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_sam
 
 
 def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the_end_lose_nothing(
-    cluster: Settings, undisturbed: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job runs in the checkout that submitted it: here a copy, whose conf/ is spoilt before the job starts."""
-    reference = undisturbed()  # from the whole checkout
+    reference = Place(tmp_path / "reference", cluster)  # from the whole checkout
+    reference.launch(*RUN, *RANKS, "cluster=local", "tracker=none")
     checkout, server = tmp_path / "checkout", Server(tmp_path)
     for name in ("conf", "rlvr", "sweeps", "slurm", "analysis", "hydra_plugins"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -162,7 +149,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     process_of(run_dir).resume()
     wait_for(lambda: not place.queue())
     assert causes(run_dir) == ["error", "ok"]
-    assert deterministic(run_dir) == deterministic(reference / run_dir.name)
+    assert deterministic(run_dir) == deterministic(reference.home / "runs" / run_dir.name)
     (report,) = place.home.glob("runs/sweeps/*/report.out")
     assert "`python -m sweeps sync` ships the rest" in report.read_text()
     assert (place.home / "reports/main/index.html").exists()

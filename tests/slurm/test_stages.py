@@ -13,6 +13,7 @@ import pytest
 
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.stages import record_stages, recorded_stages
+from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import QueuedTask
 from slurm.local_cluster.settings import Settings
@@ -108,36 +109,25 @@ def test_a_vllm_on_several_gpus_has_as_many_ranks_to_sample_before_training() ->
     assert ranks_of_stage({**node, "gpus": 0}, {"tensor_parallel": 2}) == 1  # a CPU's vLLM has as many as it likes
 
 
-def waiting(home: Path) -> tuple[Ledger, Path]:
-    """A run that waits for a stage, and the submission of the stage's job."""
-    ledger = Ledger(home)
+def test_a_run_waits_while_its_stage_has_a_job_or_stands_and_has_failed_when_its_stage_has(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
     record_stages(ledger.create_run("a", "{}", {"name": "a"}), ["s1"])
-    return ledger, record(ledger, "sweep", [], {"stage": "s1", "source": "pretrain"})
+    stage = record(ledger, "sweep", [], {"stage": "s1", "source": "pretrain"})
 
+    def shown(**stages: QueuedTask) -> RunState:
+        return with_queue_states(ledger, ledger.states("a"), Queue({}, stages=stages))[0]
 
-def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None:
-    ledger, stage = waiting(tmp_path)
+    assert shown().state == "planned"  # its launch was killed before sbatch
     task = QueuedTask("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
     assert by_kind(ledger, [task], "stage") == {"s1": task}
-    assert with_queue_states(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
-    (tmp_path / "runs/stages/s1").mkdir(parents=True)
-    assert with_queue_states(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
-
-
-def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:
-    ledger, stage = waiting(tmp_path)
+    assert shown(s1=task).state == "planned"
     (stage / "end.json").write_text('{"cause": "host_oom", "message": "raise cluster.memory_gb"}')
-    (state,) = with_queue_states(ledger, ledger.states("a"), Queue({}))
+    state = shown()
     assert (state.state, state.cause, state.log) == ("failed", "stage", stage / "stage.out")
     assert "the pretrain stage s1" in state.message
     assert "host_oom: raise cluster.memory_gb" in state.message
-
-
-def test_a_run_whose_stage_was_recorded_by_a_launch_that_was_killed_before_sbatch_has_not_failed(
-    tmp_path: Path,
-) -> None:
-    ledger, _ = waiting(tmp_path)
-    assert with_queue_states(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
+    (tmp_path / "runs/stages/s1").mkdir(parents=True)  # built by another job
+    assert shown().state == "planned"
 
 
 def test_a_preempted_job_of_a_stage_that_cannot_be_requeued_records_its_end(

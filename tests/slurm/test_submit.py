@@ -163,12 +163,6 @@ def task(token: str, index: int, state: str, reason: str = "None") -> QueuedTask
     return QueuedTask(f"7_{index}", f"rlvr-{token}", index, state, reason, "n1")
 
 
-def test_a_job_belongs_to_a_run_by_its_name_not_its_number(tmp_path: Path) -> None:
-    ledger, token = made(tmp_path)
-    mine, foreign = task(token, 1, "RUNNING"), task("of-another-home", 1, "RUNNING")
-    assert by_run(ledger, [mine, foreign]) == {"b": mine}
-
-
 def test_another_job_of_the_user_may_have_a_name_in_any_encoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,12 +174,19 @@ def test_another_job_of_the_user_may_have_a_name_in_any_encoding(
     assert queue("rlvr-") == [QueuedTask("2_0", "rlvr-x", 0, "PENDING", "None", "")]
 
 
-def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
+def test_the_queue_says_what_waits_and_goes_on_by_the_names_of_jobs_and_not_by_their_numbers(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
     tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
+    foreign = task("of-another-home", 1, "PENDING")
+    assert by_run(ledger, [*tasks, foreign]) == dict(zip("abc", tasks, strict=True))
     states = with_queue_states(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
     expected = [("queued", "PENDING (Priority)"), ("running", "RUNNING on n1"), ("finished", "")]
     assert [(s.state, s.phase) for s in states] == expected
+    known = with_queue_states(ledger, ledger.states("abc"), Queue({}))  # what SLURM does not tell is no end
+    assert [s.state for s in known] == ["planned", "lost", "finished"]
+    unknown = with_queue_states(ledger, ledger.states("abc"), Queue({}, answered=False))
+    assert [s.state for s in unknown] == ["queued", "queued", "finished"]
+    assert unknown[1].phase == submissions.UNKNOWN
 
 
 def test_a_run_whose_job_is_about_to_return_to_the_queue_has_not_ended(tmp_path: Path) -> None:
@@ -236,15 +237,6 @@ def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(tmp_
         assert shown.message.startswith(said)
         queue = Queue({"a": task(token, 0, "PENDING")})
         assert with_queue_states(ledger, ledger.states("a"), queue)[0].state == "queued"
-
-
-def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
-    ledger, _ = made(tmp_path)
-    known = with_queue_states(ledger, ledger.states("abc"), Queue({}))
-    assert [s.state for s in known] == ["planned", "lost", "finished"]
-    unknown = with_queue_states(ledger, ledger.states("abc"), Queue({}, answered=False))
-    assert [s.state for s in unknown] == ["queued", "queued", "finished"]
-    assert unknown[1].phase == submissions.UNKNOWN
 
 
 def test_looking_reads_each_submission_once(tmp_path: Path) -> None:

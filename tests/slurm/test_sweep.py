@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,12 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import BANDIT, Place, causes, freeze, process_of, wait_for
+from tests.slurm.place import BANDIT, INTERRUPTED, Place, causes, freeze, process_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 GRID = ["divergence=js,hd,tv", "eta=0.5,1", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
-# One job per node; the seed says what strikes it.
-INTERRUPTED = [
-    *("steps=300", "evaluation.every=300", "checkpoint.every=50", "seed=0,1,2,3,4", "tracker=none"),
-    "cluster.report=false",
-]
-ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
+ON_SLURM = ["seed=0,1,2,3,4", "cluster.memory_gb=9", "cluster.partition=preemptible"]  # one job per node
 
 
 def kill_node(cluster: Settings, name: str) -> None:
@@ -82,13 +78,6 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("undisturbed"), cluster)
-    place.launch(*INTERRUPTED, "cluster=local")
-    return place
-
-
-@pytest.fixture(scope="module")
 def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Five runs, a node each: preempted, killed, cancelled, warned of the time limit; the last loses its node."""
     place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
@@ -127,12 +116,12 @@ def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     ],
 )
 def test_an_interrupted_run_goes_on_and_ends_bit_for_bit_the_same(
-    interrupted: Place, undisturbed: Place, seed: int, ends: list[str]
+    interrupted: Place, undisturbed: Callable[[], Path], seed: int, ends: list[str]
 ) -> None:
     name, run_dir = list(interrupted.runs().items())[seed]
     assert name.endswith(f"-s{seed}")
     assert causes(run_dir) == ends
-    assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
+    assert deterministic(run_dir) == deterministic(undisturbed() / run_dir.name)
 
 
 def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_the_ledger(interrupted: Place) -> None:
@@ -142,10 +131,10 @@ def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_
 
 
 def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
-    cluster: Settings, undisturbed: Place, tmp_path: Path
+    cluster: Settings, undisturbed: Callable[[], Path], tmp_path: Path
 ) -> None:
     place = Place(tmp_path, cluster)
-    two = [o for o in INTERRUPTED if not o.startswith("seed=")] + ["seed=0,1"]
+    two = [*INTERRUPTED, "seed=0,1"]
     place.launch(*two)
     runs = place.runs()
     freeze(list(runs.values()))
@@ -156,9 +145,9 @@ def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
     local.start_controller(cluster)
     wait_for(lambda: local.is_ready(cluster))
     wait_for(lambda: not place.queue())
-    for name, run_dir in runs.items():
+    for run_dir in runs.values():
         assert causes(run_dir) == ["ok"]
-        assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
+        assert deterministic(run_dir) == deterministic(undisturbed() / run_dir.name)
     assert "0 runs submitted to SLURM, 2 finished before" in place.launch(*two)
 
 
