@@ -62,7 +62,7 @@ def is_for_slurm(backend: str) -> bool:
 @functools.cache  # once: a growing sweep calls it for each wave
 def _warn_of_unconfigured_slurm() -> None:
     if shutil.which("sbatch"):
-        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
+        _warn("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.")
 
 
 def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int | None = None) -> bool:
@@ -82,7 +82,7 @@ def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int
         check_free(planned.name, planned.sweep_id, run_ids, ledger, command.registry.options("study"))
     unread = _unread_lines(planned, command.registry, command.typed)
     for line in (*unreadable_option_lines(command.registry), *unread, *_default_lr_lines(planned)):
-        print(line, file=sys.stderr)
+        _warn(line)
     return on_slurm
 
 
@@ -109,7 +109,7 @@ def check_expected(planned: Plan, ledger: Ledger, registry: Registry, *, typed: 
         from sweeps import expected  # imports pandas
 
         for line in expected.check(planned, ledger, registry, typed):
-            print(line, file=sys.stderr)
+            _warn(line)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
@@ -214,14 +214,17 @@ def _is_typed(run: PlannedRun, key: str) -> bool:
     return key in map(key_of, run.overrides)
 
 
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a line if runs sample several steps ahead, and so are not reproducible bit for bit."""
     ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
     if ahead > 1:
-        print(
+        _warn(
             f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
-            "same bit for bit (docs/engines.md).",
-            file=sys.stderr,
+            "same bit for bit (docs/engines.md)."
         )
 
 
@@ -229,11 +232,8 @@ def warn_of_slow_numbers(configs: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a line if runs train in bfloat16 on a CPU of this machine that has no instructions for it."""
     dtypes = {config["trainer"]["dtype"] for config in configs.values() if config["trainer"]}
     if "bfloat16" in dtypes and not available_gpus() and not computes_bfloat16():
-        print(
-            "trainer.dtype=bfloat16: this CPU has no instructions for it. trainer.dtype=float32 is faster here, up to "
-            "twenty times.",
-            file=sys.stderr,
-        )
+        advice = "trainer.dtype=float32 is faster here, up to twenty times."
+        _warn(f"trainer.dtype=bfloat16: this CPU has no instructions for it. {advice}")
 
 
 def warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -242,24 +242,22 @@ def warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, An
     changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
     for paths, count in changed.items():
         if paths:
-            print(
+            _warn(
                 f"{paths}: {count} finished runs read other content than is there now, and are not run again. Give the "
-                "new one another path, which makes other runs.",
-                file=sys.stderr,
+                "new one another path, which makes other runs."
             )
     by_files: dict[str, list[str]] = {}  # changed files of own code -> runs that used them
     for run_id in finished:
         by_files.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
     for files, run_ids in by_files.items():
         if files:
-            several = len(run_ids) > 1
-            directories = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
-            print(
-                f"{files}: {len(run_ids)} finished run{'s were' if several else ' was'} made with another version, and "
-                f"{'are' if several else 'is'} not run again. To train anew: rm -r {shlex.quote(str(ledger.root))}/"
-                f"{directories}, and the same command. To have both: a module of another name for the new one, in its "
-                "`_target_`, which makes other runs.",
-                file=sys.stderr,
+            runs, be, folders = "run was", "is", run_ids[0]
+            if len(run_ids) > 1:
+                runs, be, folders = "runs were", "are", f"{{{','.join(run_ids)}}}"
+            _warn(
+                f"{files}: {len(run_ids)} finished {runs} made with another version, and {be} not run again. To train "
+                f"anew: rm -r {shlex.quote(str(ledger.root))}/{folders}, and the same command. To have both: a module "
+                "of another name for the new one, in its `_target_`, which makes other runs."
             )
 
 
@@ -267,4 +265,4 @@ def warn_of_unreachable_store(ledger: Ledger, uri: str | None) -> None:
     """Print a line if the tracking server does not answer. The launch does not need it, but its user should know."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
     if uri and (fault := store.fault(store.resolve(ledger.home, uri))):
-        print(f"MLflow: {fault}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr)
+        _warn(f"MLflow: {fault}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.")

@@ -36,8 +36,8 @@ def _planned(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
             hours_from = "cost model" if model is not None else None
             hours = None if model is None else sum(cost.seconds(run.config, model).values()) / 3600
         steps = run.config["steps"]
-        about = {"run_id": run.run_id, "name": run.name, "arm": run.arm, "group_id": run.group_id}
-        about |= {"overrides": list(run.overrides), "state": state.state.value if state.attempt else "new"}
+        about = run.about | {"overrides": list(run.overrides)}
+        about |= {"state": state.state.value if state.attempt else "new"}
         about |= {"step": state.step, "steps": steps, "hours_from": hours_from}
         runs.append({**about, "hours": None if hours is None else hours * max(0, steps - state.step) / max(1, steps)})
     return runs

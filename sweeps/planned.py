@@ -34,11 +34,15 @@ class PlannedRun:
     control: str = ""  # "seeds": the run repeats an arm to measure the noise floor, and is not one of the arm's seeds
     import_paths: tuple[str, ...] = ()  # directories from which its components are imported, beside sys.path
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What identifies it, in every file and to programs."""
+        return {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
+
     def line(self, index: int, overrides: Sequence[str]) -> dict[str, Any]:
         """Its line in the manifest of a sweep."""
-        about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
-        about |= {"control": self.control} if self.control else {}
-        return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
+        control = {"control": self.control} if self.control else {}
+        return {**self.about, **control, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
 
 
 def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -68,21 +72,10 @@ def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]
 def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, Any]) -> None:
     """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: the content of sweep.json."""
     sha, dirty = git_state()
+    of_launch = {"git_sha": sha, "git_dirty": dirty, "host": socket.gethostname()}
+    of_launch |= {key: about[key] for key in ("study", "command", "config_dirs")}
     for run in runs:
-        info = {
-            "run_id": run.run_id,
-            "group_id": run.group_id,
-            "name": run.name,
-            "arm": run.arm,
-            "study": about["study"],
-            "created": time.time(),
-            "git_sha": sha,
-            "git_dirty": dirty,
-            "host": socket.gethostname(),
-            "command": about["command"],
-            "config_dirs": about["config_dirs"],
-            "import_paths": list(run.import_paths),
-        }
+        info = {**run.about, **of_launch, "created": time.time(), "import_paths": list(run.import_paths)}
         ledger.create_run(run.run_id, to_yaml(run.config), info)
 
 

@@ -14,7 +14,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from slurm.supervise import ProcessEnd, Supervisor
-from sweeps.slurm import jobs, submissions
+from sweeps.slurm import jobs
 from sweeps.slurm.launch import give_up_stage
 from sweeps.slurm.waves import submit_more
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
@@ -75,7 +75,7 @@ class StageTask(jobs.Job):
             return Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"
         if ended.status < 0:
             return Cause.ERROR, f"its process was killed by signal {-ended.status}"
-        return Cause.of_code(ended.status), _last_line(layout.job_log(self.submission, submissions.STAGE))
+        return Cause.of_code(ended.status), _last_line(layout.job_log(self.submission, "stage"))
 
 
 def _last_line(log: Path) -> str:

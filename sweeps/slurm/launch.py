@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout
@@ -358,14 +357,13 @@ def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
 def _send(ledger: Ledger, sweep_id: str, array: Array, *, held: int) -> str:
     cluster = array.cluster
     keys = ("threads", "ranks", "nodes", "sampling_nodes", "pack", "retries", "requeues", "container", "hung_min")
+    about = {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)}
     return submissions.send(
         ledger,
         sweep_id,
-        {**{k: cluster[k] for k in keys}, "asked": _job_settings(cluster)},
+        "array",
+        about,
         jobs.of_runs(cluster),
-        module="sweeps.slurm.job_of_runs",
-        script_name="array",
-        log=layout.task_log(Path(), "%a").name,
         held=held,
         run_ids=array.run_ids,
         count=array.num_jobs,

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client
 from slurm.submit import QueueFull
@@ -53,17 +52,15 @@ def report_at_end(
 def _send(
     ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], after: Sequence[str], *, ship: bool, held: int
 ) -> str:
-    folder = ledger.sweep_dir(sweep_id)
+    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
     return submissions.send(
         ledger,
         sweep_id,
+        "report",
         {"report": sweep_id},
-        jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1),
-        module="sweeps.slurm.job_of_report",
-        script_name="report",
-        log=layout.job_log(folder, "report").name,
+        resources,
         held=held,
-        folder=folder,
+        folder=ledger.sweep_dir(sweep_id),
         arguments=["--ship"] if ship else [],
         count=None,
         after_any=after,

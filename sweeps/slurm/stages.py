@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
@@ -74,18 +73,8 @@ class StageJobs:
         keys = ("ranks", "threads", "retries", "requeues", "time_min", "container")
         about = {key: stage_cluster[key] for key in keys}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
-        return submissions.send(
-            self.ledger,
-            self.sweep_id,
-            about,
-            resources,
-            module="sweeps.slurm.job_of_stage",
-            script_name=submissions.STAGE,
-            log=layout.job_log(Path(), submissions.STAGE).name,
-            held=self.held,
-            count=None,
-            after_ok=after,
-        )
+        where = self.ledger, self.sweep_id
+        return submissions.send(*where, "stage", about, resources, held=self.held, count=None, after_ok=after)
 
 
 def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:

@@ -45,7 +45,6 @@ WAITING = (
 )
 UNKNOWN = "SLURM does not answer"
 LATER = "until the queue has room"
-STAGE = "stage"  # file name, without its ending, of the script and the log of a stage's job
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,10 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
 def send(
     ledger: Ledger,
     sweep_id: str,
+    kind: Literal["array", "stage", "report"],
     about: Mapping[str, Any],
     resources: Resources,
     *,
-    module: str,
-    script_name: str,
-    log: str,
     held: int,
     run_ids: Sequence[str] = (),
     folder: Path | None = None,
@@ -88,17 +85,20 @@ def send(
     """Submit a job: write its record, write its script, call sbatch, record the job's number. In this order, so that a
     submitter which is killed in between neither loses a job nor submits one twice. Returns the number.
 
-    about: content of the record beside the runs. module: of its command, which gets `folder` and `arguments`. folder:
-    of script and log; None: that of the record. held: the submitter's lock. placement: `count`, ... of `script`.
+    kind: of the job, and the name of its script. about: content of the record beside the runs. folder: of script and
+    log, which the job's command gets, and `arguments`; None: that of the record. held: the submitter's lock.
+    placement: `count`, ... of `script`.
 
     If the queue has no room (QueueFull), no job belongs to the record, and it is removed.
     """
     target = record(ledger, sweep_id, run_ids, about)
     folder = folder or target
-    path = f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}"  # the submitter's
-    command = ["env", path, *imports.python_command("-m", module, str(folder)), *arguments]
+    python_path = f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}"  # the submitter's
+    module = f"sweeps.slurm.job_of_{'runs' if kind == 'array' else kind}"
+    command = ["env", python_path, *imports.python_command("-m", module, str(folder)), *arguments]
+    log = (layout.task_log(folder, "%a") if kind == "array" else layout.job_log(folder, kind)).name
     text = script(command, resources, name=job_name(target), folder=folder, log=log, **placement)
-    path = layout.script(folder, script_name)
+    path = layout.script(folder, kind)
     write_text(path, text, private=True)
     try:
         job = submit_script(path, resources, keep_open=[held])
@@ -308,5 +308,5 @@ def _without_stage(state: RunState, stage: Submission | None) -> RunState:
     end = unknown | (read_json(layout.stage_end(path)) or {})
     text = f"the {about.get('source', '')} stage {about['stage']} that it starts from was not built: {end['cause']}: "
     text += f"{end['message']} (the same command, or `python -m sweeps retry`, tries again)"
-    log = layout.job_log(path, STAGE)
+    log = layout.job_log(path, "stage")
     return replace(state, state=State.FAILED, cause="stage", message=text, log=log)

@@ -16,6 +16,6 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[3])
     command = [sys.executable, *WORKER, *(["--serve"] if options.get("ranks", 1) == 1 else [])]
     with terminal.unfailing_output():  # as every command does
-        outcome = run_local(Ledger(sys.argv[1]), sys.argv[2], command=command, **options)
+        outcome = run_local(Ledger(sys.argv[1]), sys.argv[2], **{"command": command, **options})
         print(json.dumps(asdict(outcome)))
     sys.exit(outcome.exit_code)

@@ -23,7 +23,7 @@ from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
 from sweeps.progress import Display, duration, hours, table
-from tests.sweeps.test_local import ROOT, WORKER, launching, plan, running, wait_for
+from tests.sweeps.test_local import ROOT, launch_command, launching, plan, running, wait_for
 
 
 def make_home(home: Path) -> Ledger:
@@ -344,15 +344,13 @@ def on_a_terminal(words: list[str], **pipes: Any) -> tuple[int, subprocess.Popen
 
 @pytest.mark.real
 def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
-    plan(tmp_path, a={"steps": 30, "pause": 0.05}, bad="diverged")
-    code = "import sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
-    code += f"run_local(Ledger(sys.argv[1]), 's', workers=2, command=[sys.executable, *{WORKER!r}, '--serve'])"
-    master, process = on_a_terminal(["-c", code, str(tmp_path)])
+    ledger = plan(tmp_path, a={"steps": 30, "pause": 0.05}, bad="diverged")
+    master, process = on_a_terminal(launch_command(ledger, workers=2)[1:])
     seen = b""
     with contextlib.suppress(OSError):  # how Linux says that the terminal is closed
         while part := os.read(master, 65536):
             seen += part
-    assert process.wait(30) == 0
+    assert process.wait(30) == 1  # a run has failed
     wanted = ("name-a", "accuracy", "DIVERGED name-bad (bad): diverged: as told", "1 of 2 runs finished, 1 diverged")
     assert not [text for text in wanted if text not in seen.decode()]
 

@@ -290,27 +290,6 @@ def test_further_errors_while_runs_save_are_endured_for_a_while(
         assert turns == [1] * num_turns
 
 
-@pytest.mark.real
-@pytest.mark.usefixtures("no_slurm")
-def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = plan(tmp_path, a=SLOW, b=SLOW)
-    cancel = ["cancel", "--home", str(tmp_path)]
-    with launching(ledger, workers=2) as parent:
-        wait_for(lambda: running(ledger, "a", "b"))
-        assert commands.main([*cancel, "a"]) == 2  # it is one of two
-        error = capsys.readouterr().err
-        assert "no launch on this machine works on run a alone" in error
-        assert "`python -m sweeps cancel s` ends all runs of its launch." in error
-        assert commands.main([*cancel, "s"]) == 0
-        assert capsys.readouterr().out == SIGNALLED.format(parent.pid)
-        parent.communicate(timeout=20)
-    assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
-    assert commands.main([*cancel, "s"]) == 0  # the lock that it signed is free
-    assert capsys.readouterr().out.endswith("Nothing of sweep s is running (2 preempted): nothing to cancel.\n")
-
-
 SIGNALLED = "Process {} of this machine was signalled to stop: runs finish their step and save.\n"
 
 
@@ -327,8 +306,12 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
             first.send_signal(signal.SIGINT)
             first.communicate(timeout=20)
             assert waiting_here(ledger) == {"b", "d"}
-            with launching(ledger, workers=1, run_ids=["c"]) as third:
+            with launching(ledger, workers=1, run_ids=["c", "d"]) as third:
                 wait_for(lambda: running(ledger, "c"))
+                assert commands.main(["cancel", "--home", str(tmp_path), "b"]) == 2  # it is one of two of its launch
+                error = capsys.readouterr().err
+                assert "no launch on this machine works on run b alone" in error
+                assert "`python -m sweeps cancel s` ends all runs of its launch." in error
                 assert commands.main(["cancel", "--home", str(tmp_path), "s"]) == 0
                 third.communicate(timeout=20)
             second.communicate(timeout=20)
@@ -336,6 +319,9 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
     assert sorted(lines) == sorted(SIGNALLED.format(launch.pid) for launch in (second, third))
     assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
     assert waiting_here(ledger) == set()
+    assert commands.main(["cancel", "--home", str(tmp_path), "s"]) == 0  # the locks that they signed are free
+    ended = "Nothing of sweep s is running (1 planned, 3 preempted): nothing to cancel.\n"
+    assert capsys.readouterr().out == ended
 
 
 @pytest.mark.real
@@ -545,12 +531,8 @@ def test_the_end_of_one_worker_is_not_that_of_the_tenth_after_it(tmp_path: Path)
 @pytest.mark.parametrize("stop", [False, True])
 def test_several_ranks_are_started_and_stopped_together(tmp_path: Path, stop: bool) -> None:
     ledger = plan(tmp_path, a={"steps": 3000 if stop else 3, "pause": 0.05}, b="error" if not stop else "")
-    code = "import json, sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
-    code += "o = run_local(Ledger(sys.argv[1]), 's', workers=1, ranks=2, command=json.loads(sys.argv[2]));"
-    code += "sys.exit(o.exit_code)"
     ranks = [*workers.ranks_command(2)[:-2], *WORKER]
-    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(ranks)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+    with launching(ledger, workers=1, ranks=2, command=ranks) as parent:
         wait_for(lambda: ledger.state("a").step > 0, 60)
         if stop:
             parent.send_signal(signal.SIGINT)

@@ -14,18 +14,13 @@ from sweeps import session
 from sweeps.session import Session
 
 
-def test_hydra_of_another_application_is_told_whose_launcher_this_is() -> None:
-    with pytest.raises(RuntimeError, match="belong to `python -m rlvr.run`"):
-        session.current()
-
-
-def test_a_session_is_current_in_its_block_alone(tmp_path: Path) -> None:
+def test_a_session_is_current_in_its_block_alone_and_hydra_of_another_application_is_told_so(tmp_path: Path) -> None:
     outer, inner = Session(["a"]), Session(["b"])
     with outer.entered():
         with inner.entered():
             assert session.current() is inner
         assert session.current() is outer
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="belong to `python -m rlvr.run`"):
         session.current()
 
 

@@ -35,19 +35,15 @@ def beating(run_dir: Path, **beat: object) -> Attempt:
     return attempt
 
 
-def test_a_damaged_heartbeat_is_no_progress_and_does_not_stop_the_watch(tmp_path: Path) -> None:
-    attempt = beating(tmp_path, alive="10:31", longest="long")
-    assert silent_for(Watchdog(tmp_path, 0, MINUTES, new_tag()), 30)
-    assert read_end(attempt.path) is not None
-
-
 def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a_name(tmp_path: Path) -> None:
-    attempt = beating(tmp_path, origin={"step": 1, "time": 0.0})
-    assert silent_for(Watchdog(tmp_path, 0, MINUTES, new_tag()), 30)
-    end = read_end(attempt.path)
-    assert end is not None
-    assert (end.cause, end.cause.goes_on, end.cause.state) == (Cause.HUNG, True, State.PREEMPTED)
-    assert "phase 'train': ended. The stacks of its threads are at the end of" in end.message
+    """A damaged heartbeat is no progress, as none is, and does not stop the watch."""
+    for phase, beat in {"start": {"alive": "10:31", "longest": "long"}, "train": {}}.items():
+        attempt = beating(tmp_path / phase, origin={"step": 1, "time": 0.0}, **beat)
+        assert silent_for(Watchdog(tmp_path / phase, 0, MINUTES, new_tag()), 30)
+        end = read_end(attempt.path)
+        assert end is not None
+        assert (end.cause, end.cause.goes_on, end.cause.state) == (Cause.HUNG, True, State.PREEMPTED)
+        assert f"phase {phase!r}: ended. The stacks of its threads are at the end of" in end.message
 
 
 def test_a_run_whose_engine_answers_is_not_ended_however_long_its_evaluation_takes(tmp_path: Path) -> None:

@@ -25,14 +25,11 @@ def test_what_is_to_be_decided() -> None:
         stopping.read_until("forever", has_claims=False)
 
 
-def test_a_budget_below_three_seeds_of_each_arm_is_refused() -> None:
+def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share_the_five_per_cent() -> None:
     with pytest.raises(ValueError, match="5 runs .* 3 seeds of each of 2 arms. Pass budget=6"):
         stopping.rule("", arms=2, first=1, runs=5)
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
-
-
-def test_differences_share_the_five_per_cent_and_claims_have_it_each() -> None:
-    """One look, at 3 seeds of each of 3 arms: two differences to one reference."""
+    # One look, at 3 seeds of each of 3 arms: two differences to one reference. Claims have all of it each.
     for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.05}.items():
         assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level]), about
 
