@@ -153,7 +153,8 @@ def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
 
 def test_a_failed_training_is_failed_in_slurm_too(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
-    failing = ["lr=1e38", "steps=5", "divergence=js", "trainer.clip_norm=0", "tracker=none", "evaluation.every=5"]
+    failing = ["lr=1e38", "steps=5", "divergence=js", "trainer.clip_norm=0", "evaluation.every=5"]
+    failing += ["tracker=none", "cluster.report=false"]  # whose job would be a second one
     code, out = place.python("-m", "rlvr.run", *BANDIT, *failing, "cluster.account=nobody")
     assert code == 2
     assert "SLURM refused the jobs: " in out  # that submission is on the ledger, and stands for no job
