@@ -1,8 +1,9 @@
 """Judges mathematical answers: math-verify on \\boxed{...}. Imported by a verifying child process only.
 
 math-verify decides whether two expressions are equal. This module also checks, on the text of both
-(`rlvr.task.verify.math_text`, `math_list`) and on their values, what math-verify ignores, so that no answer is right
-that only restates the problem, omits an essential part, or is parsed as something other than what is written.
+(`rlvr.task.verify.math_text`, `math_unit`, `math_list`) and on their values, what math-verify ignores, so that no
+answer is right that only restates the problem, omits an essential part, or is parsed as something other than what is
+written.
 
 math-verify's own timeouts use signal.alarm, which works in the main thread only and cannot interrupt one long integer
 operation: they are off here, and `rlvr.task.verify.pool` kills the process instead.
@@ -24,7 +25,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 from math_verify import LatexExtractionConfig, parse, verify
 
-from rlvr.task.verify import math_list, math_text
+from rlvr.task.verify import math_list, math_notation, math_text, math_unit
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -37,6 +38,7 @@ logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
 math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 
 EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; at least one a decimal number
+LISTS = (sympy.FiniteSet, sympy.Tuple, sympy.Interval)
 DIGITS = 30  # to which numbers are evaluated before they are compared
 
 
@@ -45,6 +47,7 @@ class Answer:
     """One answer as math-verify parses it, and properties of its text.
 
     measured: what it is if its last letter is a unit: 5 of 5 m, which is `parsed` as a product; empty if it cannot be.
+    label: the letter of the choice that it is marked with: B of (B) 12.
     """
 
     text: str
@@ -52,6 +55,7 @@ class Answer:
     measured: Sequence[Any] = ()
     percent: bool = False
     boxed: bool = True
+    label: str = ""
 
 
 def judge(request: dict[str, Any]) -> dict[str, Any]:
@@ -60,8 +64,9 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
 
     `error`: the right answer itself cannot be parsed. `unparsable`: nothing to compare in the answer, or several
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
-    factorials and the like) that the right answer does not have. If the right answer is not mathematics, so that only
-    the same text is right, the reply also has "unreadable": true.
+    factorials and the like) that the right answer does not have, or arithmetic (7 + 5) where that is a
+    number. If the right answer is not mathematics, so that only the same text is right, the reply also has
+    "unreadable": true.
     """
     gold = _gold(request["gold"])
     reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0))}
@@ -72,18 +77,39 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     if not gold.parsed:
         return "error"
     answer = _read(text)
-    if answer.boxed and math_text.spelled(answer.text) == math_text.spelled(gold.text):
+    if answer.boxed and _same_text(gold, answer):
         return "correct"
-    listed = math_list.names(gold.text)
-    if answer.boxed and listed and math_list.names(answer.text) == listed:
-        return "correct"
+    if gold.label and answer.label and gold.label != answer.label:
+        return "wrong"
     pairs = _pairs(gold, answer)
     if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
-        last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
-        unevaluated = math_text.operators(last_side) - math_text.operators(gold.text)
-        return "unevaluated" if unevaluated else "correct"
+        return "unevaluated" if _unevaluated(gold, answer) else "correct"
     # math-verify returns what it cannot parse as plain text, which is equal to the same text only.
     return "unparsable" if _text_only(answer) else "wrong"
+
+
+def _same_text(gold: Answer, answer: Answer) -> bool:
+    """Whether both are the same text, list the same words or letters, or are the same choice: B and (B) 12."""
+    same_marks = (gold.label, gold.percent) == (answer.label, answer.percent)
+    if same_marks and math_text.spelled(answer.text) == math_text.spelled(gold.text):
+        return True
+    golds, answers = math_list.names(gold.text), math_list.names(answer.text)
+    if golds and golds in (answers, [answer.label.lower()]):
+        return True
+    return bool(gold.label) and answers == [gold.label.lower()]
+
+
+def _unevaluated(gold: Answer, answer: Answer) -> bool:
+    last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
+    operators = math_text.operators(gold.text)
+    if math_text.operators(last_side) - operators:
+        return True
+    is_number = any(_holds(_is_rational, part) for part in gold.parsed)
+    return is_number and not operators and math_text.calculation(last_side) > math_text.calculation(gold.text)
+
+
+def _is_rational(part: Any) -> bool:
+    return _number(part) is not None and part.is_rational is not False  # of a float sympy does not know it
 
 
 def _text_only(answer: Answer) -> bool:
@@ -107,12 +133,13 @@ def _read(text: str) -> Answer:
         texts = [part for part in parsed if isinstance(part, str)]
         return Answer(texts[-1] if texts else "", parsed, boxed=False)
     content, percent = math_text.without_percent(math_text.inside(text))
-    content = math_text.plain(content)
+    label, content = math_text.labelled(content)
+    content = math_unit.with_upright_words(math_notation.plain(content))
     if math_text.adjacent_numbers(content):
         return Answer(content, [content], percent=percent)
     number = math_text.measured(math_text.bare(content))
     parsed = _boxed(math_text.bare(content)) if content.strip() else []
-    return Answer(content, parsed, _boxed(number) if number else (), percent)
+    return Answer(content, parsed, _boxed(number) if number else (), percent, label=label)
 
 
 CURRENT = sympy.Symbol("I", real=True)
@@ -122,17 +149,28 @@ WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
 
 def _boxed(content: str) -> list[Any]:
     parsed = _whole(content) or [content]
-    values = math_list.both_signs(content)
-    if values != content and all(isinstance(part, str) for part in parsed):
-        parsed += _whole(values)  # math-verify reads 1 \pm \sqrt5, but no \pm in a fraction
-    if "I" not in content:
-        return parsed
-    # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
-    return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]
+    if all(isinstance(part, str) for part in parsed):
+        values, sides = math_list.both_signs(content), math_text.sides(content)
+        if values != content:
+            parsed += _whole(values)  # math-verify reads 1 \pm \sqrt5, but no \pm in a fraction
+        elif len(sides) == 2 and not re.search("[,;]", content):
+            parsed += _whole(sides[1])  # 17 \bmod 5 = 2
+    if "I" in content:
+        # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
+        return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]
+    return parsed + [part.xreplace(dict.fromkeys(part.free_symbols, sympy.I)) for part in parsed if _is_complex(part)]
+
+
+def _is_complex(parsed: Any) -> bool:
+    """Whether its only letter is i, which the parser takes for a variable. Alone it would be equal to the letter I."""
+    if not isinstance(parsed, (sympy.Expr, *LISTS)) or parsed.is_Atom:
+        return False
+    return {str(symbol) for symbol in parsed.free_symbols} == {"i"}
 
 
 def _whole(content: str) -> list[Any]:
-    return _parse(f"\\boxed{{{math_text.variables(content)}}}", extraction_config=WHOLE)
+    text = math_text.variables(math_list.without_inner_units(content))
+    return _parse(f"\\boxed{{{text}}}", extraction_config=WHOLE)
 
 
 def _parse(text: str, **options: Any) -> list[Any]:
@@ -150,18 +188,26 @@ def _parse(text: str, **options: Any) -> list[Any]:
 def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
     r"""Pairs of expressions, of which one equal pair suffices.
 
-    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it. The
-    m of 5 m is a unit if the right answer has no such letter, or if both have the same unit: 5\,\mathrm{m}.
+    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it, but
+    not the right answer if it is at most 1: 0.5\% is not 1/2. The m of 5 m is a unit if the right answer has no such
+    letter, or if both have the same unit: 5\,\mathrm{m}.
     """
     pairs = list(product(gold.parsed, answer.parsed))
     if answer.measured and not gold.measured:
         pairs += product(gold.parsed, answer.measured)
-    if gold.measured and math_text.unit(gold.text) == math_text.unit(answer.text):
+    if gold.measured and math_unit.unit(gold.text) == math_unit.unit(answer.text):
         pairs += product(gold.measured, answer.measured or answer.parsed)
     if gold.percent == answer.percent:
         return pairs
     numbers = [(g, a) for g, a in pairs if isinstance(g, sympy.Expr) and isinstance(a, sympy.Expr)]
+    if answer.percent and any(_holds(_is_share, g) for g, _ in numbers):
+        pairs = []
     return pairs + [(g / 100, a) if gold.percent else (g, a / 100) for g, a in numbers]
+
+
+def _is_share(expression: Any) -> bool:
+    number = _number(expression)
+    return number is not None and 0 < abs(number) <= 1
 
 
 def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
@@ -178,11 +224,45 @@ def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
     if isinstance(gold, sympy.Set) and isinstance(answer, (sympy.And, *ORDERS)):
         answer = _interval(answer)
-    return (
-        not _other_symbol(gold, answer)
-        and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
-        and _near(gold, answer)
+    if _other_symbol(gold, answer):
+        return False
+    if _exactly_equal(gold, answer) or (isinstance(gold, sympy.Eq) and _multiple(gold, answer)):
+        return True
+    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
+
+
+def _exactly_equal(gold: Any, answer: Any) -> bool:
+    """Whether both are equal numbers if decimals are exact: 435 and 4.35 \\cdot 10^2, whose floats differ."""
+    if any(_number(side) is None for side in (gold, answer)) or not (gold - answer).has(sympy.Float):
+        return False
+    golds, answers = (
+        side.xreplace({f: sympy.Rational(str(f)) for f in side.atoms(sympy.Float)}) for side in (gold, answer)
     )
+    return bool((golds - answers).doit() == 0)
+
+
+def _multiple(gold: Any, answer: Any) -> bool:
+    """Whether the answer is the right equation moved, or multiplied by a number: 2x + 2y - 4 = 0 for x + y = 2.
+
+    An unknown's value must be there to read: x - 5 = 0 may stand for x = 5, but x - 7 = -2 has yet to be solved.
+    """
+    if not isinstance(answer, sympy.Eq) or (_solved(gold) and not _solved(answer)):
+        return False
+    # Symbols of one name differ where the parser takes only one of the texts for real numbers.
+    first, second = (
+        (side.lhs - side.rhs).xreplace({x: sympy.Symbol(str(x)) for x in side.free_symbols}) for side in (gold, answer)
+    )
+    if first.free_symbols != second.free_symbols:
+        return False
+    ratio = sympy.simplify(first / second)
+    return _number(ratio) is not None and ratio != 0
+
+
+def _solved(equation: Any) -> bool:
+    """Whether an equation is an unknown and its value, on two sides or as a difference that is zero."""
+    lhs, rhs = equation.args
+    sides = lhs.args if isinstance(lhs, sympy.Add) and rhs == 0 else (lhs, rhs)
+    return len(sides) == 2 and {side.is_Symbol for side in sides} == {True, False} and any(s.is_number for s in sides)
 
 
 def _interval(answer: Any) -> Any:
@@ -255,9 +335,6 @@ def _near(gold: Any, answer: Any) -> bool:
     return distance <= (ROUNDED if rounded else EXACT) * size
 
 
-LISTS = (sympy.FiniteSet, sympy.Tuple, sympy.Interval)
-
-
 def _entries(expression: Any) -> list[Any]:
     """The entries of a list, or the two ends of an interval (which is what (1, 2) is parsed as)."""
     if isinstance(expression, sympy.Interval):
@@ -290,7 +367,7 @@ def _number(expression: Any) -> Any:
 
 def _consistent(gold: Answer, answer: Answer) -> bool:
     """Whether the texts do not contradict each other: in units, brackets, moduli and bases, or by a false equation."""
-    if math_text.other_unit(gold.text, answer.text):
+    if math_unit.other_unit(gold.text, answer.text):
         return False
     if (math_text.brackets(gold.text), math_text.brackets(answer.text)) == ("(", "{"):
         return False

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from rlvr.task.verify.math_text import GAP, WORDS, spelled, split, squeezed
+from rlvr.task.verify.math_notation import GAP, WORDS
+from rlvr.task.verify.math_text import spelled, split, squeezed
 
 WORD = re.compile(r"[a-zA-Z]{3,}|[A-Z]{2}|[nN][oO]|[oO][nN]")
 PRODUCT = re.compile(r"(?:a(?=b))?[b-df-hj-np-tv-z]+")
@@ -113,7 +114,9 @@ DOTS = re.compile(rf"[,;]{GAP}*(?:\\[lcd]?dots[cb]?(?![a-zA-Z])|…|\.\.\.)")
 # The texts at the end: \text{ or more} of 5\text{ or more}
 ENDING = re.compile(rf"(?:\\(?:text|textrm|mathrm|mbox|textbf)\s*\{{[^{{}}]*\}}{GAP}*)+[.)]*$")
 REMARKS = re.compile(
-    r"\b(?:or (?:more|less|fewer)|or|and|nor|not|wrong|incorrect|false|at (?:least|most)|(?:more|less|fewer) than)\b"
+    r"\b(?:or (?:more|less|fewer)|or|and|nor|not|wrong|incorrect|false|at (?:least|most)|(?:more|less|fewer) than"
+    r"|plus|minus|divided|half|halves|thirds|hundred|dozen|factorial|maybe|perhaps|between|percent"
+    r"|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty)\b|^(?:squared|cubed)$"
 )
 
 
@@ -123,10 +126,18 @@ def goes_on(text: str) -> bool:
 
 
 def remarks(text: str) -> set[str]:
-    r"""What is said of a value in the text behind it, which math-verify takes for a unit: {or more}."""
+    r"""What is said of a value in the text behind it, which math-verify takes for a unit: {or more}, {half}."""
     ending = ENDING.search(text)
     words = " ".join(WORDS.sub(r" \1 ", ending[0]).replace("~", " ").lower().split()) if ending else ""
     return set(REMARKS.findall(words))
+
+
+INNER_UNIT = re.compile(rf"(?<=[\d}}])({GAP}*\\text\s*\{{[^{{}}]*\}})(?=\s*[,;])")
+
+
+def without_inner_units(text: str) -> str:
+    r"""The text without the words behind all elements but the last: math-verify would drop all that follows them."""
+    return INNER_UNIT.sub(lambda unit: unit[0] if REMARKS.search(unit[1]) else "", text)
 
 
 # --- two values in one: \pm

@@ -6,52 +6,28 @@ A text in this module is the content of \boxed{...}, of a right answer or a mode
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
-WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
+from rlvr.task.verify.math_notation import FRACTION, GAP, WORDS, typeset
+from rlvr.task.verify.math_unit import MONEY
+
+WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"), ("*", "*"))
 # Not the white space behind a backslash: "\\ " at an end is a control space, which strip() would cut in two.
 END = re.compile(r"(?:(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad)|(?<=\\\\)\s|(?<!\\)[.,;:])$")
 END_LENGTH = 8  # characters in which a match of END begins
+QUOTED = re.compile(r"""\[\s*(["'])(.*)\1\s*\]""", re.DOTALL)  # ["3", "5"]
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
-THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
-SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
-SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-NUMERAL = r"(?<![\d.])\d[\d,]*+(?:\.\d++)?+"
-SCALE = re.compile(  # 5\text{ million}, \$1.5 million, \frac12\text{ million people}
-    rf"(?P<number>{NUMERAL}|(?<=[}})])){GAP}*"
-    rf"(?:\\(?:text|mathrm|mbox)\s*\{{{GAP}*(?P<upright>{'|'.join(SCALES)})(?P<rest>\b[^{{}}]*)\}}"
-    rf"|(?P<bare>{'|'.join(SCALES)})(?![a-zA-Z]))"
-    rf"|{NUMERAL}"  # one without a scale is passed over: of 1,1,1,1 each digit would begin a search to the end
+LABEL = re.compile(  # \textbf{(B)}\ 12, (B) 12; not (A) \cup (B), (A) - 3
+    rf"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{{{GAP}*\(?([A-J])[).]+{GAP}*\}}{GAP}*|\(?([A-J])\){GAP}+)"
+    r"(?=-?[\d\\$.])(?!\\(?:cup|cap|cdot|times|div|pm|text|to|leq?|geq?|neq?)(?![a-z]))"
 )
-SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
-MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
-COMMAND_FRACTION = re.compile(r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])")  # \frac\pi2, \frac1\pi
-# Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
-FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)")
-ROOT = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\)|(?={))")  # √2, √(x+1), √{2}
-UPRIGHT = re.compile(r"\\(?:mathrm|text)\{([ei])\}")  # taken for a unit, 3 + 4\mathrm{i} is 7
-# \text{ or 6} behind a number or a bracket
-LISTED = re.compile(rf"(?<=[^\W_]|[}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}")
-DEGREE = re.compile(r"(?:\^\s*(?:\{\s*\\degree\s*\}|\\degree)|\\degree)(?![a-zA-Z])")
-# \max of m_{\max}: part of a name
-SUBSCRIPT = re.compile(rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}")
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
-FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
-LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
-ANGLE = re.compile(r"(\\angle)\s*(?:\{\s*)?([A-Z])\s*([A-Z])\s*([A-Z])(?:\s*\})?(?![a-zA-Z]|\s*[_'])")
-REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)")  # 0.1\overline{6}
-DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
-LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
 MODULUS = re.compile(
-    rf"{GAP}*(?:\\pmod(?:{GAP}*\{{([^{{}}]*)\}}|{GAP}*(\w))|\({GAP}*\\b?mod(?![a-zA-Z]){GAP}*([^()]*)\)){GAP}*$"
+    rf"{GAP}*(?:\\pmod(?:{GAP}*\{{([^{{}}]*)\}}|{GAP}*(\w))|\({GAP}*\\?b?mod(?![a-zA-Z]){GAP}*([^()]*)\)){GAP}*$"
 )
 # The base of 1011_2, -2516_{8} or \text{A5}_{11}
 BASE = re.compile(r"(?<![\w.\\])(?:[A-Z\d.]+|\\(?:text|mathrm)\s*\{[A-Z\d]+\})\s*_\s*(?:\{\s*(\d+)\s*\}|(\d))\s*$")
-MONEY = r"\\?\$|[€£]|USD|EUR|GBP|\\(?:text|mathrm)\{\s*(?:USD|EUR|GBP)\s*\}"
 AMOUNT = re.compile(
-    rf"(?:\*\*)?{GAP}*(?:\\approx(?![a-zA-Z])|≈)?{GAP}*([-+]?)(?:{MONEY})?{GAP}*([-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))"
+    rf"(?:\*\*)?{GAP}*([-+]?)(?:{MONEY})?{GAP}*([-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))"
     rf"{GAP}*(?:{MONEY}|[°¢])?{GAP}*(?:\*\*)?"
 )
 ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
@@ -59,7 +35,8 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 def inside(text: str) -> str:
     r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
-    text = re.sub(r"(?<=[,;])(\s*)\.\.\.", r"\1\\ldots ", text)  # its last dots would be taken for final punctuation
+    # The last dots of a list would be taken for final punctuation.
+    text = re.sub(r"(?<=[,;])(\s*)\.\.\.", r"\1\\ldots ", typeset(text))
     text = _without_end(text).lstrip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]
@@ -67,6 +44,9 @@ def inside(text: str) -> str:
     while text != previous:
         previous = text
         text = _without_end(text).lstrip()
+        if quoted := QUOTED.fullmatch(text):
+            quote, entries = quoted.groups()
+            text = re.sub(rf"{quote}\s*,\s*{quote}", ", ", entries).replace(r"\\", "\\")
         for opening, closing in WRAPPERS:
             content = text[len(opening) : len(text) - len(closing)]
             wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
@@ -106,84 +86,14 @@ def without_percent(text: str) -> tuple[str, bool]:
     return text[: sign.start()], True
 
 
-def plain(text: str) -> str:
-    r"""The text in a form that math-verify parses as meant: 10\,000 becomes 10000, 4.5e33 a power of ten, 1 1/2 a mixed
-    number, the index of m_{\max} part of a name."""
-    text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
-    text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
-    text = text.replace("~", " ").replace(r"\varnothing", r"\emptyset").replace("∞", r"\infty ")
-    text = _without_fonts(re.sub(r"^\s*=", "", ROOT.sub(_root, text)))
-    text = DEGREE.sub(r"^\\circ ", text)
-    text = COMMAND_FRACTION.sub(r"\1{\2}", UPRIGHT.sub(r" \1", LISTED.sub(_without_listed_number, text)))
-    text = ANGLE.sub(_angle_at_vertex, LETTER.sub(r"\1{\2}", text))
-    text = REPEATING.sub(_repeating_as_fraction, text)
-    text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
-    text = THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
-    text = SCALE.sub(_scaled, text)
-    text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
-    return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
-
-
-def _scaled(match: re.Match[str]) -> str:
-    """5 million as 5000000, and behind brackets as a factor. A number without a scale unchanged."""
-    scale = match["upright"] or match["bare"]
-    if not scale:
-        return match[0]
-    zeros = SCALES[scale]
-    rest = (match["rest"] or "").strip()
-    unit_text = rf"\text{{ {rest}}}" if rest else ""
-    if not match["number"]:
-        return rf" \cdot 10^{{{zeros}}}{unit_text}"
-    whole, _, decimals = match["number"].replace(",", "").partition(".")
-    shifted = whole + decimals[:zeros].ljust(zeros, "0")
-    remaining = f".{decimals[zeros:]}" if decimals[zeros:] else ""
-    return (shifted.lstrip("0") or "0") + remaining + unit_text
-
-
-def _without_listed_number(match: re.Match[str]) -> str:
-    r"""A text such as \text{ or 6} with the number outside. math-verify drops a text behind a number as its unit."""
-    before, words = match.groups()
-    number = re.search(r"-?\.?\d", words)
-    listed = number is not None and re.fullmatch(r"\s*|.*(?:\b(?:or|and)\b|[,;]).*", words[: number.start()], re.DOTALL)
-    return f"{before}{words[: number.start()]}}}{words[number.start() :]}" if number and listed else match[0]
-
-
-def _without_fonts(text: str) -> str:
-    r"""The text without \mathbf and the like, and without the braces around all of it, which would make it a set."""
-    if not FONT.search(text):
-        return text
-    text, depth = FONT.sub("", text).strip(), 0
-    for brace in re.finditer(r"\\.|[{}]", text, re.DOTALL):
-        depth += (brace[0] == "{") - (brace[0] == "}")
-        if depth <= 0:
-            whole = brace[0] == "}" and text.startswith("{") and brace.end() == len(text)
-            return text[1:-1] if whole else text
-    return text
-
-
-def _root(sign: re.Match[str]) -> str:
-    content = sign[1] or sign[2]
-    return rf"\sqrt{{{content}}}" if content else r"\sqrt"
-
-
-def _angle_at_vertex(angle: re.Match[str]) -> str:
-    r"""\angle ABC, which is \angle CBA, as \angle B_{AC}. Products of letters would have no vertex."""
-    command, first, vertex, last = angle.groups()
-    return rf"{command} {vertex}_{{{min(first, last)}{max(first, last)}}}"
-
-
-def _repeating_as_fraction(decimal: re.Match[str]) -> str:
-    """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90. One of more than DECIMAL_DIGITS digits unchanged."""
-    before, after, repeated = decimal.groups()
-    if len(before + after + repeated) > DECIMAL_DIGITS:
-        return decimal[0]
-    numerator = int(before + after + repeated) - int(before + after or "0")
-    return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
+def labelled(text: str) -> tuple[str, str]:
+    r"""(the letter of a choice, the text behind it): ("B", "12") of \textbf{(B)}\ 12 and of (B) 12. Else ("", text)."""
+    label = LABEL.match(text)
+    return (label[1] or label[2], text[label.end() :]) if label else ("", text)
 
 
 def bare(text: str) -> str:
-    r"""The part of the text that is compared: 5 of 5 \pmod{7}, and 12 of \approx 12, €12, USD 12 or **12**."""
+    r"""The part of the text that is compared: 5 of 5 \pmod{7}, and 12 of €12, USD 12 or **12**."""
     text = MODULUS.sub("", text)
     amount = AMOUNT.fullmatch(text)
     return amount[1] + amount[2] if amount else text
@@ -225,7 +135,7 @@ def adjacent_numbers(text: str) -> bool:
     The numbers in rows of matrices and cases have & and \\ between them, and are not adjacent.
     """
     text = re.sub(r"\\\\", "&", text)
-    text = re.sub(r"\\[dtc]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}", "F", text)
+    text = FRACTION.sub("F", text)
     text = re.sub(r"(?:[\^_]|\\(?!q?quad)[a-zA-Z]+)\s*(?:\{[^{}]*\}|\[[^\[\]]*\]|\d)", "C", text)
     return bool(ADJACENT.search(text))
 
@@ -275,144 +185,19 @@ def operators(text: str) -> frozenset[str]:
     return frozenset(name for name, pattern in OPERATORS.items() if re.search(pattern, text))
 
 
-# --- units
-
-_UNITS = {
-    "mm": "mm millimeter millimetre",
-    "cm": "cm centimeter centimetre",
-    "m": "m meter metre",
-    "km": "km kilometer kilometre",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard",
-    "mi": "mi mile",
-    "s": "s sec secs second",
-    "min": "min mins minute",
-    "h": "h hr hrs hour",
-    "day": "day",
-    "week": "week",
-    "month": "month",
-    "year": "year yr yrs",
-    "mg": "mg milligram",
-    "g": "g gram",
-    "kg": "kg kilogram",
-    "lb": "lb lbs pound",
-    "oz": "oz ounce",
-    "ton": "ton tonne",
-    "ml": "ml milliliter millilitre",
-    "l": "l liter litre",
-    "gal": "gal gallon",
-    "cup": "cup",
-    "$": "dollar usd",
-    "cent": "cent ¢",
-    "€": "euro eur €",
-    "£": "gbp £",
-    "deg": "degree deg",
-    "rad": "radian rad",
-    "N": "newton",
-    "J": "joule",
-    "W": "watt",
-    "Hz": "hertz hz",
-    "K": "kelvin",
-}
-_PREFIXES = {
-    "p": "pico",
-    "n": "nano",
-    "u": "micro",
-    "m": "milli",
-    "c": "centi",
-    "d": "deci",
-    "k": "kilo",
-    "M": "mega",
-    "G": "giga",
-    "T": "tera",
-}
-_SI = {
-    "m": "meter metre",
-    "g": "gram",
-    "s": "second",
-    "l": "liter litre",
-    "A": "ampere amp",
-    "mol": "mole",
-    "N": "newton",
-    "J": "joule",
-    "W": "watt",
-    "Hz": "hertz",
-    "Pa": "pascal",
-    "V": "volt",
-    "C": "coulomb",
-    "F": "farad",
-    "T": "tesla",
-    "H": "henry",
-    "eV": "electronvolt",
-    "K": "kelvin",
-    "Wh": "",
-    "cal": "calorie",
-}
-# Symbols are case-sensitive, as mN is not MN. C and F alone may be degrees. Only upright ones count: mN is a product.
-SYMBOLS = {unit: unit for unit in _SI if unit not in "CF"} | {"L": "l"}
-SYMBOLS |= {prefix + unit: prefix + unit for prefix in _PREFIXES for unit in _SI}
-SYMBOLS |= {prefix + "L": prefix + "l" for prefix in _PREFIXES}
-_NAMES = {name: unit for unit, names in _SI.items() for name in names.split()}
-_PREFIXED = {word + name: prefix + unit for prefix, word in _PREFIXES.items() for name, unit in _NAMES.items()}
-UNITS = {alias: unit for unit, aliases in _UNITS.items() for alias in aliases.split()}
-UNITS = _NAMES | _PREFIXED | UNITS | {"celsius": "°C", "fahrenheit": "°F"}
-UNITS |= {f"{alias}s": unit for alias, unit in UNITS.items() if len(alias) > 2 and not alias.endswith("s")}
-POWERS = {"square": 2, "sq": 2, "cubic": 3, "squared": 2, "cubed": 3}
-WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
-UPRIGHT_END = re.compile(WORDS.pattern + r"\s*(?:\^\s*\{?[23]\}?)?$")
-TEMPERATURE = re.compile(rf"(?:\^\s*\{{?\s*\\circ\s*\}}?|°){GAP}*(?:\\(?:text|mathrm|rm)\s*\{{)?{GAP}*([CF])\s*\}}?$")
-TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€£][a-zA-Z¢€£. /]*(?:\^\{?[23]\}?)?)$")
+# What is a number although it has an operator: 3/4, \frac{3}{4}, 4.5 \times 10^{33}, 2^{-3}
+NUMBER = r"-?(?:\d[\d,]*(?:\.\d*)?|\.\d+)"
+EVALUATED = re.compile(
+    rf"\\[dtc]?frac\s*\{{\s*{NUMBER}\s*\}}\s*\{{\s*{NUMBER}\s*\}}|(?<=\^\{{)-|(?<=\^)-"
+    rf"|(?:\\times|\\cdot|\*){GAP}*10\s*\^\{{?[-+]?\d+\}}?"
+)
+LEFT_TO_DO = re.compile(rf"[\d)}}!N]{GAP}*(?:[-+*/]|\\(?:cdot|times|div)(?![a-z])){GAP}*[-+]?{GAP}*[\w(.|\\]")
 
 
-def unit(text: str) -> tuple[tuple[str, int], ...] | None:
-    r"""The unit at the end of a text as ((unit, power), ...), with negative powers after "per".
-
-    None if there is no unit, or an unknown one.
-    """
-    text = re.sub(r"\\(?=\$)", "", text).strip()
-    if money := re.match(rf"-?({MONEY}){GAP}*[\d.]", text):
-        return _factors(re.sub(r"\\(?:text|mathrm)|[{}\s]", "", money[1]).replace("$", "usd"))
-    if re.search(r"\^\s*\{?\s*\\circ\s*\}?$", text):
-        return (("deg", 1),)
-    if temperature := TEMPERATURE.search(text):
-        return ((f"°{temperature[1]}", 1),)
-    text = re.sub(r"(?:~|\\[,;: ])", " ", text)
-    upright = UPRIGHT_END.search(text) is not None
-    text = WORDS.sub(lambda command: f" {command[1]} ", text).strip()
-    trailing = TRAILING.search(re.sub(r"\s*\^", "^", text))
-    return _factors(trailing[1], SYMBOLS if upright else {}) if trailing else None
-
-
-def other_unit(text: str, other: str) -> bool:
-    """Whether both texts end in units, but not in the same one. 25° may be 25 °C."""
-    units = [unit(text), unit(other)]
-    degrees = (("deg", 1),) in units and all(u in ((("°C", 1),), (("°F", 1),), (("deg", 1),)) for u in units)
-    return None not in units and units[0] != units[1] and not degrees
-
-
-def _factors(words: str, symbols: Mapping[str, str] = MappingProxyType({})) -> tuple[tuple[str, int], ...] | None:
-    """((unit, power), ...), sorted, from words such as "meters per second squared"; None if a word is unknown."""
-    factors: list[tuple[str, int]] = []
-    sign, power = 1, 1
-    words = re.sub(r"(?i)degrees?\s+(celsius|fahrenheit)", r"\1", words).replace(".", " ")
-    for written in re.findall(r"[a-zA-Z¢€£]+|\^\{?[23]\}?|/", words):
-        word = written.lower()
-        if word in ("per", "/"):
-            sign, power = -1, 1
-        elif word in ("square", "sq", "cubic"):
-            power = POWERS[word]
-        elif (word in POWERS or word[0] == "^") and factors:
-            exponent = POWERS.get(word) or int(re.sub(r"\D", "", word))
-            factors[-1] = (factors[-1][0], sign * exponent)
-        elif word == "mph":
-            factors += [("mi", 1), ("h", -1)]
-        elif known := UNITS.get(written) or symbols.get(written) or UNITS.get(word):
-            factors.append((known, sign * power))
-            power = 1
-        else:
-            return None
-    return tuple(sorted(factors)) or None
+def calculation(text: str) -> bool:
+    r"""Whether the text leaves arithmetic to be done: 7 + 5, 3 \cdot 4, 48+48/2. Not: a fraction, 4.5 \times 10^3."""
+    text = re.sub(r"\\?\$", "", WORDS.sub("", text)).strip()
+    return not re.fullmatch(rf"{NUMBER}\s*/\s*{NUMBER}", text) and bool(LEFT_TO_DO.search(EVALUATED.sub("N", text)))
 
 
 # --- letters that are taken for units
@@ -425,7 +210,7 @@ DROPPED_WITHIN = re.compile(rf"{_PRODUCT}(?=\s*(?:[$}}]|\\[)\]]|$))")  # at the 
 AFTER_COMMA = re.compile(r"([,;])\s+([a-zA-Z])$")  # {c} would be a set in a list
 QUANTITY = re.compile(
     rf"((?:.*(?:=|\\approx|≈))?\s?[-+]?)((?:{GAP}|[\d.,/^{{}}]|\\(?:[dtc]?frac|sqrt|pi|times|cdot)(?![a-zA-Z]))+)"
-    r"(?<=[\d}\s])(?:([mshgl])|ms|cc|[ap]m|rs|st|rd|th)",
+    r"(?<=[\d}\s])(?:([mshgl])(?:\^\{?[23]\}?)?|ms|cc|[ap]m|rs|st|rd|th)",
     re.DOTALL,
 )
 

@@ -69,7 +69,8 @@ def test_an_answer_that_cannot_be_evaluated_is_no_error(answer: str, tolerance: 
 
 def test_free_text_is_searched_as_before() -> None:
     assert judge({"gold": "144", "answer": "The answer is 144."})["outcome"] == "correct"
-    assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"
+    assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "unevaluated"
+    assert judge({"gold": "12", "answer": "7 + 5"})["outcome"] == "unevaluated"
     assert judge({"gold": "120", "answer": "The answer is $5!$."})["outcome"] == "unevaluated"
     assert judge({"gold": "144", "answer": "I do not know."})["outcome"] == "unparsable"
     assert judge({"gold": "4t", "answer": "The answer is $4t$."})["outcome"] == "correct"

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.task.verify.math_notation import plain, typeset
 from rlvr.task.verify.math_text import (
     adjacent_numbers,
     brackets,
+    calculation,
     inside,
     operators,
-    plain,
     squeezed,
-    unit,
     without_percent,
 )
+from rlvr.task.verify.math_unit import unit, with_upright_words
 
 FINDS: dict[str, Callable[[str], object]] = {
     "inside": inside,
@@ -31,6 +32,9 @@ FINDS: dict[str, Callable[[str], object]] = {
     "brackets": brackets,
     "operators": lambda text: json.dumps(sorted(operators(text))),
     "unit": lambda text: json.dumps(unit(text)),
+    "typeset": typeset,
+    "calculation": lambda text: json.dumps(calculation(text)),
+    "with_upright_words": with_upright_words,
 }
 
 

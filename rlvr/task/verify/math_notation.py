@@ -1,0 +1,226 @@
+r"""Brings the notations of people, programs and Unicode to the LaTeX that math-verify parses as it is meant.
+
+A text is the content of \boxed{...}, of a right answer or a model's. Does not import sympy.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from itertools import groupby
+
+GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
+WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
+FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
+
+# --- characters beyond ASCII
+
+GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|mu|nu|xi|pi|rho|sigma|tau|phi|chi|psi|omega"
+SIGNS = {
+    **dict.fromkeys("−–—‐‑‒―", "-"),
+    **dict.fromkeys("×✕✖", r"\times "),
+    **dict.fromkeys("·⋅•∙", r"\cdot "),
+    **dict.fromkeys("≤⩽≦", r"\le "),
+    **dict.fromkeys("≥⩾≧", r"\ge "),
+    **dict.fromkeys("⁄∕", "/"),
+    **dict.fromkeys("’‘′", "'"),
+    **dict.fromkeys("“”", '"'),
+    **{"≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "±": r"\pm ", "∓": r"\mp ", "÷": r"\div ", "∗": "*"},
+    **{"∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∠": r"\angle ", "。": ".", "、": ","},
+    **{unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\{name} " for name in GREEK.split("|")},
+    **{"λ": r"\lambda ", "°": r"^\circ "},
+}
+SCRIPTS = {"<super>": "^", "<sub>": "_"}
+
+
+def typeset(text: str) -> str:
+    r"""The text with ASCII or LaTeX for other characters: x^{2} for x², \frac{1}{2} for ½, - for every dash.
+
+    Unicode's own tables (compatibility decompositions) say what a superscript, a fraction or a full-width digit is.
+    """
+    if text.isascii():
+        return text
+    shown = (c for c in re.sub("[º˚]", "°", text) if unicodedata.category(c) != "Cf")
+    parts = list[str]()
+    for tag, run in groupby(shown, key=lambda c: unicodedata.decomposition(c).partition(" ")[0]):
+        characters = [unicodedata.normalize("NFKC", c) for c in run]
+        if tag == "<fraction>":
+            parts += [re.sub(r"^(\d+)⁄(\d+)$", r"\\frac{\1}{\2}", fraction) for fraction in characters]
+        else:
+            run_text = "".join(characters)
+            parts.append(f"{SCRIPTS[tag]}{{{run_text}}}" if tag in SCRIPTS else run_text)
+    return "".join(parts).translate(str.maketrans(SIGNS))
+
+
+# --- one notation
+
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+NUMERAL = r"(?<![\d.])\d[\d,]*+(?:\.\d++)?+"
+FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|ln|log|exp"
+NAMES = "pi|alpha|beta|gamma|delta|epsilon|theta|lambda|sigma|omega|rho|tau|phi|psi"  # mu, nu, xi may be products
+INVERSE = r"a(?:sin|cos|tan)(?=\()"  # asin(x)
+
+
+def _named(name: re.Match[str]) -> str:
+    """A function or a Greek letter as a command. A text in upright letters, which is matched first, unchanged."""
+    if name[0].startswith("\\"):
+        return name[0]
+    return "\\" + (f"arc{name[0][1:]}" if re.fullmatch(INVERSE.partition("(?=")[0], name[0]) else name[0])
+
+
+def _scaled(match: re.Match[str]) -> str:
+    """5 million as 5000000, and behind brackets as a factor. A number without a scale unchanged."""
+    scale = match["upright"] or match["bare"]
+    if not scale:
+        return match[0]
+    zeros = SCALES[scale]
+    rest = (match["rest"] or "").strip()
+    unit_text = rf"\text{{ {rest}}}" if rest else ""
+    if not match["number"]:
+        return rf" \cdot 10^{{{zeros}}}{unit_text}"
+    whole, _, decimals = match["number"].replace(",", "").partition(".")
+    shifted = whole + decimals[:zeros].ljust(zeros, "0")
+    remaining = f".{decimals[zeros:]}" if decimals[zeros:] else ""
+    return (shifted.lstrip("0") or "0") + remaining + unit_text
+
+
+def _without_listed_number(match: re.Match[str]) -> str:
+    r"""A text such as \text{ or 6} with the number outside. math-verify drops a text behind a number as its unit."""
+    before, words = match.groups()
+    number = re.search(r"-?\.?\d", words)
+    listed = number is not None and re.fullmatch(r"\s*|.*(?:\b(?:or|and)\b|[,;]).*", words[: number.start()], re.DOTALL)
+    return f"{before}{words[: number.start()]}}}{words[number.start() :]}" if number and listed else match[0]
+
+
+def _angle_at_vertex(angle: re.Match[str]) -> str:
+    r"""\angle ABC, which is \angle CBA, as \angle B_{AC}. Products of letters would have no vertex."""
+    command, first, vertex, last = angle.groups()
+    return rf"{command} {vertex}_{{{min(first, last)}{max(first, last)}}}"
+
+
+def _repeating_as_fraction(decimal: re.Match[str]) -> str:
+    """A repeating decimal as a fraction: 0.1666... is (16 - 1)/90. One of more than DECIMAL_DIGITS digits unchanged."""
+    before, after, repeated = decimal.groups()
+    if len(before + after + repeated) > DECIMAL_DIGITS:
+        return decimal[0]
+    numerator = int(before + after + repeated) - int(before + after or "0")
+    return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
+
+
+def _remainder(match: re.Match[str]) -> str:
+    """2 mod 5 as a residue. 17 mod 5, which is still to be evaluated, unchanged."""
+    number, modulus = match.groups()
+    return rf"{number} \pmod{{{modulus}}}" if (len(number), number) < (len(modulus), modulus) else match[0]
+
+
+Replacement = str | Callable[[re.Match[str]], str]
+# (pattern, replacement, why or what), in this order.
+REWRITINGS: list[tuple[str, Replacement, str]] = [
+    (r"\\(?:text)?color\s*\{\w+\}|\\(?:underline|emph)(?=\s*\{)", "", "decoration"),
+    (r"^.+$", lambda text: _without_fonts(text[0]), r"\mathbf{42}"),
+    (rf"^\s*(?:=|\\(?:approx|sim|simeq)(?![a-zA-Z])|(?:approximately|about)(?![a-zA-Z])){GAP}*", "", "≈ 12, = 12"),
+    # As programs write.
+    (r"(?<![a-zA-Z\\])(?:np|numpy|math|sympy)\.(?=[a-z])", "", "math.pi"),
+    (r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(\d+)\s*\)", r"\\frac{\1}{\2}", "Fraction(2, 3)"),
+    (r"(?<=[\w)}\]])\s*\*\*\s*(?=[\w(-])", "^", "x**2; two asterisks around a number are bold"),
+    (r"\^\s*(-\s*(?:\d+|[a-zA-Z](?![a-zA-Z])))", r"^{\1}", "10^-5"),
+    (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\times ", "3x10^8"),
+    (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(?=\{)", r"\\sqrt", "√{2}"),
+    (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}", "√2, 2sqrt3"),
+    (r"(?:∛|(?<![a-zA-Z\\])cbrt)\s*(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt[3]{\1}", "∛2"),
+    (rf"{WORDS.pattern}|(?<![a-zA-Z\\])(?:{INVERSE}|(?:{FUNCTIONS}|{NAMES})(?![a-zA-Z]))", _named, "sin(x), 2pi"),
+    (r"(?<![a-zA-Z\\])oo(?![a-zA-Z])", r"\\infty ", "(-oo, 2)"),
+    # As people write LaTeX.
+    (r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)", r"\\\1{\2}{\3}", r"\frac 1 2 and \frac12"),
+    (rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}", r"_{\1}", r"m_{\max} is a name, no maximum"),
+    (r"~", " ", "a space"),
+    (r"\\varnothing", r"\\emptyset", "the empty set"),
+    (r"(?:\^\s*(?:\{\s*\\degree\s*\}|\\degree)|\\degree)(?![a-zA-Z])", r"^\\circ ", "degrees"),
+    (rf"(?<=[^\W_]|[}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}", _without_listed_number, r"5\text{ or 6}"),
+    (r"\\(?:mathrm|text)\{([ei])\}", r" \1", r"would be a unit: 3 + 4\mathrm{i} would be 7"),
+    (r"(\\[dtc]?frac\s*(?:\{[^{}]*\}\s*|\d\s*)?)(\\pi)(?![a-zA-Z])", r"\1{\2}", r"\frac\pi2, \frac1\pi"),
+    (
+        rf"([-+=<>(]|\\(?:{FUNCTIONS}|sec|csc)(?:\^(?:\{{\w+\}}|\w))?){GAP}+([a-zA-Z])(?![\w{{^(])",
+        r"\1{\2}",
+        r"c of x^2 + c, t of \sin t: no units",
+    ),
+    (
+        r"(\\angle)\s*(?:\{\s*)?([A-Z])\s*([A-Z])\s*([A-Z])(?:\s*\})?(?![a-zA-Z]|\s*[_'])",
+        _angle_at_vertex,
+        "an angle has a vertex",
+    ),
+    (r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)", _repeating_as_fraction, r"0.1\overline{6}"),
+    # Numbers.
+    (
+        rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)",
+        lambda number: re.sub(r"\D", "", number[0]),
+        r"10\,000",
+    ),
+    (
+        rf"(?P<number>{NUMERAL}|(?<=[}})])){GAP}*"
+        rf"(?:\\(?:text|mathrm|mbox)\s*\{{{GAP}*(?P<upright>{'|'.join(SCALES)})(?P<rest>\b[^{{}}]*)\}}"
+        rf"|(?P<bare>{'|'.join(SCALES)})(?![a-zA-Z]))"
+        rf"|{NUMERAL}",  # one without a scale is passed over: of 1,1,1,1 each digit would begin a search to the end
+        _scaled,
+        r"5\text{ million}, \$1.5 million, \frac12\text{ million people}",
+    ),
+    (rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])", r"\1\\frac{\2}{\3}", "1 1/2"),
+    (r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])", r"\1 \\times 10^{\2}", "4.5e33"),
+    (rf"(?<![\w.])(\d+){GAP}*(?:\\b?mod|(?<![a-zA-Z\\])mod)\s*\{{?(\d+)\}}?$", _remainder, "2 mod 5"),
+    (r"(\d)\.(?=\s*[/)}]|$)", r"\1", "1./3"),
+]
+_COMPILED = [(re.compile(pattern, re.DOTALL), replacement) for pattern, replacement, _ in REWRITINGS]
+# Openings of brackets that are an argument, and what stands around it in LaTeX.
+CALLS = [
+    (re.compile(pattern), before, after)
+    for pattern, before, after in (
+        (r"\^\s*\(", "^{", "}"),
+        (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*\(", r"\sqrt{", "}"),
+        (r"(?:∛|(?<![a-zA-Z\\])cbrt)\s*\(", r"\sqrt[3]{", "}"),
+        (r"(?<![a-zA-Z\\])abs\s*\(", "|", "|"),
+    )
+]
+# Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
+FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)")
+LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
+
+
+def plain(text: str) -> str:
+    r"""The text in a form that math-verify parses as meant: 10\,000 becomes 10000, 4.5e33 a power of ten, 1 1/2 a mixed
+    number, 2*pi*r**2 a product, the index of m_{\max} part of a name."""
+    for pattern, replacement in _COMPILED:
+        text = pattern.sub(replacement, text)
+    for opening, before, after in CALLS:
+        text = _arguments_in_braces(text, opening, before, after)
+    return re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
+
+
+def _arguments_in_braces(text: str, opening: re.Pattern[str], before: str, after: str) -> str:
+    """sqrt(2) as \\sqrt{2}: what is in the brackets that `opening` ends with, between `before` and `after`."""
+    parts, end = list[str](), 0
+    while call := opening.search(text, end):
+        depth, closing = 1, call.end()
+        while depth and closing < len(text):
+            depth += {"(": 1, ")": -1}.get(text[closing], 0)
+            closing += 1
+        if depth:
+            break
+        argument = _arguments_in_braces(text[call.end() : closing - 1], opening, before, after)
+        parts += [text[end : call.start()], before, argument, after]
+        end = closing
+    return "".join(parts) + text[end:]
+
+
+def _without_fonts(text: str) -> str:
+    r"""The text without \mathbf and the like, and without the braces around all of it, which would make it a set."""
+    if not FONT.search(text):
+        return text
+    text, depth = FONT.sub("", text).strip(), 0
+    for brace in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth <= 0:
+            whole = brace[0] == "}" and text.startswith("{") and brace.end() == len(text)
+            return text[1:-1] if whole else text
+    return text
