@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,7 @@ class Code(Verified):
 
     def __post_init__(self) -> None:
         check_template(self.template)
+        sys.set_int_max_str_digits(0)  # tests may have longer numbers than Python converts by default
         Sandbox(self.cpu_s).check()
         columns = [
             Column("prompt_field", self.prompt_field, PROMPT_FIELDS),

@@ -165,8 +165,8 @@ def test_what_was_not_run_in_time_is_judged_an_error_in_training_and_compared_in
     answer = "```sql\nSELECT name FROM pets WHERE age > 98\n```"
     trained, tested = task.problem("train", 1), task.problem("test", 1)
     assert [r.outcome for r in task.reward([(trained, answer), (tested, answer)])] == ["error", "correct"]
-    other = "```sql\nSELECT name, age FROM pets WHERE age > 98\n```"  # empty too, with another number of columns
-    assert task.reward([(tested, other)])[0].outcome == "wrong"
+    other = "```sql\nSELECT name, age FROM pets WHERE age > 98\n```"  # empty too: BIRD and Spider count no columns then
+    assert task.reward([(tested, other)])[0].outcome == "correct"
     task.close()
 
 
@@ -204,7 +204,7 @@ def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo:
 
 
 def test_a_value_has_at_most_ten_million_bytes(zoo: Path) -> None:
-    assert execute(str(zoo), "SELECT length(zeroblob(10000000))", 10.0, 10).rows == [(10_000_000,)]
+    assert execute(str(zoo), "SELECT length(zeroblob(10000000))", 10.0, 10) == [(10_000_000,)]
     with pytest.raises(sqlite3.Error, match="too big"):
         execute(str(zoo), "SELECT length(zeroblob(10000001))", 10.0, 10)
 

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import select
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from rlvr.records import Outcome
 
+sys.set_int_max_str_digits(0)  # arguments and results of tests may be longer than Python converts by default
 INSIDE = Path(inside.__file__).read_bytes()
 END_S = 1.0  # within which a process ends after its end of a pipe was closed, if the pipe was closed by its end
 
@@ -121,7 +123,7 @@ def _wait(sandbox: Sandbox, running: _Running, *beside: _Running) -> Outcome | N
 
 def same_output(printed: str, expected: str) -> bool:
     """Whether all lines are equal, white space at both ends aside; lines of numbers are compared by value
-    (LiveCodeBench, arXiv:2403.07974)."""
+    (LiveCodeBench, arXiv:2403.07974), with decimals within a tolerance (APPS, arXiv:2105.09938)."""
     printed_lines, expected_lines = (text.strip().split("\n") for text in (printed, expected))
     if len(printed_lines) != len(expected_lines):
         return False
@@ -129,16 +131,22 @@ def same_output(printed: str, expected: str) -> bool:
     return all(a == b or _same_numbers(a, b) for a, b in pairs)
 
 
-# Decimal alone would also accept 1_0, digits of other scripts, Infinity and NaN. The quantifiers are possessive, so
-# that matching does not backtrack on any text that a model prints.
-NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
+# Decimal alone would also accept 1_0, digits of other scripts, Infinity and NaN, and take the text 0010 for 10. The
+# quantifiers are possessive, so that matching does not backtrack on any text that a model prints.
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
+RELATIVE, ABSOLUTE = Decimal("1e-5"), Decimal("1e-8")  # permitted distance from a decimal; integers must be equal
 
 
 def _same_numbers(a: str, b: str) -> bool:
-    first, second = a.split(), b.split()
-    if not all(NUMBER.fullmatch(word) for word in first + second):
+    printed, expected = a.split(), b.split()
+    if len(printed) != len(expected) or not all(NUMBER.fullmatch(word) for word in printed + expected):
         return False
-    return [Decimal(word) for word in first] == [Decimal(word) for word in second]
+    return all(_same_number(Decimal(p), Decimal(e), e) for p, e in zip(printed, expected, strict=True))
+
+
+def _same_number(printed: Decimal, expected: Decimal, text: str) -> bool:
+    is_decimal = re.search("[.eE]", text) is not None
+    return printed == expected or (is_decimal and abs(printed - expected) <= ABSOLUTE + RELATIVE * abs(expected))
 
 
 def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outcome:

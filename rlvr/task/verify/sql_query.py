@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -24,18 +24,6 @@ VALUE_BYTES = 10_000_000  # largest text or blob
 STEPS_BETWEEN_CHECKS = 10_000  # instructions of SQLite's virtual machine between checks of the time: far below 1 ms
 
 Rows = list[tuple[Any, ...]]
-
-
-class QueryResult(NamedTuple):
-    """The result of a query."""
-
-    rows: Rows
-    num_columns: int
-
-    @property
-    def nothing(self) -> bool:
-        """Whether there is no row, or only nulls: many wrong queries return the same."""
-        return all(value is None for row in self.rows for value in row)
 
 
 class TooSlow(Exception):
@@ -53,35 +41,34 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
         gold = _gold(request["database"], request["gold"], *limits)
     except (sqlite3.Error, sqlite3.Warning, TooSlow, ValueError, OverflowError):
         return {"outcome": "error"}
+    nothing = all(value is None for row in gold for value in row)  # many wrong queries return the same
     if "query" not in request:
-        return {"outcome": "nothing" if gold.nothing else "something"}
-    if gold.nothing and not request.get("rewards_nothing", True):
+        return {"outcome": "nothing" if nothing else "something"}
+    if nothing and not request.get("rewards_nothing", True):
         return {"outcome": "error"}
     return {"outcome": _outcome(request, gold, *limits)}
 
 
-def _outcome(request: dict[str, Any], gold: QueryResult, query_s: float, max_rows: int) -> Outcome:
+def _outcome(request: dict[str, Any], gold: Rows, query_s: float, max_rows: int) -> Outcome:
     try:
         answer = execute(request["database"], request["query"], query_s, max_rows)
     except TooSlow:
         return "timeout"
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError):
         return "wrong"  # ValueError: a null character. A result that is too large is the query's fault
-    if answer.num_columns != gold.num_columns:
-        return "wrong"
     if request["match"] == "set":
-        return "correct" if set(answer.rows) == set(gold.rows) else "wrong"
+        return "correct" if set(answer) == set(gold) else "wrong"
     ordered = re.search(r"\border\s+by\b", request["gold"], re.IGNORECASE) is not None
-    return "correct" if same_table(gold.rows, answer.rows, ordered=ordered) else "wrong"
+    return "correct" if same_table(gold, answer, ordered=ordered) else "wrong"
 
 
 @lru_cache(maxsize=4)  # the answers to one question are judged one after another
-def _gold(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
+def _gold(database: str, query: str, query_s: float, max_rows: int) -> Rows:
     return execute(database, query, query_s, max_rows)
 
 
-def execute(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
-    """The result of one SELECT. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
+def execute(database: str, query: str, query_s: float, max_rows: int) -> Rows:
+    """The rows of one SELECT. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
     uri = f"{Path(database).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
     try:
@@ -93,15 +80,14 @@ def execute(database: str, query: str, query_s: float, max_rows: int) -> QueryRe
         end = time.monotonic() + query_s
         connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_CHECKS)
         try:
-            cursor = connection.execute(query)
-            rows = cursor.fetchmany(max_rows + 1)
+            rows = connection.execute(query).fetchmany(max_rows + 1)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
                 raise TooSlow from None
             raise
         if len(rows) > max_rows:
             raise OverflowError(f"more than {max_rows} rows")
-        return QueryResult(rows, len(cursor.description or ()))
+        return rows
     finally:
         connection.close()
 

@@ -133,6 +133,37 @@ def test_results_that_a_test_converts_equal_what_they_equal_in_python(
     assert verdicts == [["correct"], ["wrong"]]
 
 
+def test_returned_decimals_have_a_tolerance_and_texts_and_integers_have_none(pool: Pool) -> None:
+    rows: list[tuple[Any, str, str]] = [  # the right result, what is returned, the outcome
+        ([0.5, [0.25]], "[0.5000001, [0.25]]", "correct"),
+        ([0.5, [0.25]], "[0.5001, [0.25]]", "wrong"),
+        ({"a": 1.5}, "{'a': 1.5000001}", "correct"),
+        ([0.5], "[0.5, 0.5]", "wrong"),
+        (1000000, "1000000.1", "wrong"),
+        ("10", "'0010'", "wrong"),
+        ("10", "10", "wrong"),
+        (10**5000, "10**5000", "correct"),
+        (10**5000, "10**5000 + 1", "wrong"),
+    ]
+    for expected, returned, outcome in rows:
+        tests = {"names": ["f"], "setup": "", "cases": [[[1], [expected]]]}
+        with long_numbers():
+            assert outcomes(pool, f"def f(x): return {returned}", tests=tests) == [outcome], returned
+    printing = {"stdio": [["", "1" + "0" * 5000]]}
+    assert outcomes(pool, "print(10**5000)", "print(10**5000 + 1)", tests=printing) == ["correct", "wrong"]
+
+
+@contextlib.contextmanager
+def long_numbers() -> Iterator[None]:
+    """As in a process with task=code: numbers of any length are written as JSON."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
 def test_an_endless_generator_is_ended(pool: Pool) -> None:
     program = "def double(x):\n    while True: yield x"
     assert outcomes(pool, program, tests=DOUBLE)[0] in ("timeout", "wrong")
@@ -567,7 +598,13 @@ def test_huge_output_and_files_are_cut_off(pool: Pool) -> None:
         ("1\n2", "1 2", False),
         ("1  2", "1 2", True),
         ("a  b", "a b", False),
-        ("0.1", "0.10000001", False),
+        ("0.10000001", "0.1", True),  # 1e-7 of its size
+        ("0.33333", "0.333333333", False),
+        ("1e-9", "0.0", True),
+        ("1000001", "1000000", False),  # integers have no tolerance
+        ("2.9999999", "3", False),
+        ("0010", "10", False),  # a text of digits
+        ("7" * 5000, "7" * 4999 + "8", False),
         ("yes", "YES", False),
         ("", "", True),
         ("nan", "nan", True),
