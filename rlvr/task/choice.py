@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.fence import last_tagged
-from rlvr.task.math import last_boxed
+from rlvr.task.fence import Marking, asking, marked
 from rlvr.task.procedural import Dice
 from rlvr.task.sources import Cell, Column, check_template
 from rlvr.task.verified import Prompted
@@ -32,6 +31,7 @@ class Choice(Prompted):
     template: the prompt, with {problem} and {choices}, which becomes lines such as `A) Paris`.
     question_field, choices_field, answer_field: columns, "a.b" for a nested one; None: the first of the usual names
         that exists.
+    marked: how a response marks its answer, and how the prompt asks for it (`rlvr.task.math`). None: in any way.
     shuffle: order the choices by a hash of the question. Choices that have no order in the data (GPQA) always are.
     """
 
@@ -39,6 +39,7 @@ class Choice(Prompted):
     choices_field: str | None
     answer_field: str | None
     shuffle: bool
+    marked: Marking | None = None
 
     name = "choice"
 
@@ -64,16 +65,22 @@ class Choice(Prompted):
             order = Dice(f"choices of {text}").sample(range(len(choices)), len(choices))
             choices, right = [choices[i] for i in order], order.index(right)
         lines = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
-        prompt = self.template.replace("{choices}", lines).replace("{problem}", text)
+        prompt = asking(self.template, self.marked).replace("{choices}", lines).replace("{problem}", text)
         return prompt, {"letter": LETTERS[right], "choices": choices}
 
     def answer(self, problem: Problem, response: str) -> str | None:
         """The letter of the choice that the response names; None if it names none."""
-        return named_choice(response, problem.answer["choices"])
+        return named_choice(response, problem.answer["choices"], self.marked)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response names the right choice, else 0. Unparsable: it names none, or several."""
-        return [binary(_judged(problem, text)) for problem, text in answers]
+        return [binary(self._judged(problem, text)) for problem, text in answers]
+
+    def _judged(self, problem: Problem, response: str) -> Outcome:
+        letter = self.answer(problem, response)
+        if letter is None:
+            return "unparsable"
+        return "correct" if letter == problem.answer["letter"] else "wrong"
 
 
 def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) -> tuple[list[str], int, bool]:
@@ -134,26 +141,22 @@ MARKS = "*$` "
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
-def _judged(problem: Problem, response: str) -> Outcome:
-    letter = named_choice(response, problem.answer["choices"])
-    if letter is None:
-        return "unparsable"
-    return "correct" if letter == problem.answer["letter"] else "wrong"
-
-
-def named_choice(response: str, choices: Sequence[str]) -> str | None:
+def named_choice(response: str, choices: Sequence[str], marking: Marking | None = None) -> str | None:
     """The letter of the choice that a response names; None if it names none.
 
-    Read from the last \\boxed{...}; without one from the last <answer> tag; else from the last line with an answer.
+    Without a marking it is read from the last \\boxed{...}; without one from the last <answer> tag, else from the last
+    line with an answer; else the response is nothing but a choice.
     """
-    if (boxed := last_boxed(response)) is not None:
-        return _letter(boxed[len("\\boxed{") : -1], choices)
-    if (tagged := last_tagged(response)) is not None:
-        return _letter(tagged, choices)
+    markings: tuple[Marking, ...] = (marking,) if marking else ("box", "tag")
+    for way in markings:
+        if (answer := marked(response, way)) is not None:
+            return _letter(answer, choices)
+    if marking:
+        return None
     for line_end in reversed(ANSWER_LINE.findall(response)):
         if letter := _letter(line_end, choices):
             return letter
-    return None
+    return _letter(response, choices)
 
 
 def _letter(text: str, choices: Sequence[str]) -> str | None:

@@ -1,12 +1,72 @@
-"""Marked parts of a response: the fenced code blocks of Markdown, and the <answer> tag."""
+"""Marked parts of a response: the fenced code blocks of Markdown, \\boxed{...}, and the <answer> tag."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
+Marking = Literal["box", "tag", "last_number", "whole"]
+# How a prompt asks for each, and how an answer is given.
+ASKED: dict[Marking, tuple[str, str]] = {
+    "box": ("within \\boxed{}", "\\boxed{%s}"),
+    "tag": ("between <answer> and </answer>", "<answer>%s</answer>"),
+    "last_number": ("as the last number of your response", "%s"),
+    "whole": ("as your whole response", "%s"),
+}
+# A minus sign belongs to a number unless something stands before it: 12-5 and 12 -5 end in 5. No numbers: 5%, 5th.
+NUMBER = re.compile(
+    r"(?:(?<![\w)])(?<![\w)] )[-−])?(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w%]|\.\d)", re.ASCII
+)
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
+
+
+def marked(response: str, marking: Marking) -> str | None:
+    """The answer of a response that is marked in this way; None if there is none."""
+    if marking == "whole":
+        return response.strip() or None
+    if marking == "last_number":
+        numbers = NUMBER.findall(response)
+        return numbers[-1] if numbers else None
+    if marking == "tag":
+        return last_tagged(response)
+    boxed = last_boxed(response)
+    return None if boxed is None else boxed[len("\\boxed{") : -1]
+
+
+def asking(template: str, marking: Marking | None) -> str:
+    """The template with the words for this marking in place of those for another. None: unchanged."""
+    if marking is None:
+        return template
+    for asked, _ in ASKED.values():
+        template = template.replace(asked, ASKED[marking][0])
+    return template
+
+
+# One pass over the text, however many braces a degenerate response opens. \{ and \} are text, \\ is a line break.
+BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!(?:boxed|fbox)\s*\{)|\\[{}]|[{}]")
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Of the complete boxes (balanced braces) of a response that hold a text the one that starts last, else an empty
+    one; None if there is none.
+
+    \fbox{...} and \boxed {...} are returned as \boxed{...}.
+    """
+    open_at: list[int | None] = []  # a stack: where the content of a box starts, None for another brace
+    last: tuple[bool, int, int] | None = None  # whether a box has content, and its start and end
+    for brace in BRACES.finditer(text):
+        if brace[0].endswith("{") and "box" in brace[0]:
+            open_at.append(brace.end())
+        elif brace[0] == "{":
+            open_at.append(None)
+        elif brace[0] == "}" and open_at:
+            start = open_at.pop()
+            filled = start is not None and bool(text[start : brace.start()].strip())
+            if start is not None and (last is None or (filled, start) > last[:2]):
+                last = (filled, start, brace.start())
+    return f"\\boxed{{{text[last[1] : last[2]]}}}" if last else None
 
 
 def last_tagged(text: str) -> str | None:

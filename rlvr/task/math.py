@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvr.records import Outcome, Problem, Reward, binary
-from rlvr.task.fence import last_tagged
+from rlvr.task.fence import Marking, asking, last_boxed, marked
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template
 from rlvr.task.verified import Verified
+from rlvr.task.verify.math_notation import plain
 from rlvr.task.verify.math_syntax import fault
-from rlvr.task.verify.math_text import inside, plain, squeezed
+from rlvr.task.verify.math_text import inside, squeezed
 
 log = logging.getLogger("rlvr")
 
@@ -30,6 +31,8 @@ class Math(Verified):
         null in a row: the number must be equal. None: no column, all numbers must be equal.
     boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
         False, math-verify searches the whole response, and takes the last number of a truncated text as its answer.
+    marked: how a response marks its answer, and how the prompt asks for it: in a box, a tag, as its last number, or as
+        the whole of it. None: as `boxed` says.
     unevaluated: the verdict on an answer of the right value with operators left to evaluate that the right answer does
         not have (sums, integrals, limits, binomials, factorials and the like).
     """
@@ -37,6 +40,7 @@ class Math(Verified):
     prompt_field: str | None
     answer_field: str | None
     boxed: bool
+    marked: Marking | None = None
     unevaluated: Literal["wrong", "right"] = "wrong"
     tolerance_field: str | None = None
 
@@ -44,6 +48,9 @@ class Math(Verified):
 
     def __post_init__(self) -> None:
         check_template(self.template)
+        if self.marked and not self.boxed:
+            raise ValueError(f"task.boxed=false has no effect with task.marked={self.marked}. Drop one of them.")
+        template = asking(self.template, self.marked)
         self._reported = set[str]()  # ids of the problems whose right answers were reported as unreadable
         self._tolerances: dict[str, float] = {}  # by prompt
         columns = [
@@ -53,7 +60,7 @@ class Math(Verified):
         ]
 
         def make(problem: Cell, answer: Cell, tolerance: Cell) -> tuple[str, str]:
-            prompt = self.template.replace("{problem}", problem.prompt())
+            prompt = template.replace("{problem}", problem.prompt())
             if tolerance.value is not None:
                 self._tolerances[prompt] = _tolerance(tolerance)
             return prompt, _answer(answer)
@@ -68,7 +75,7 @@ class Math(Verified):
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where math-verify finds the response's answer equal to the right one, else 0, with the reason."""
-        texts = [final_answer(text) if self.boxed else text for _, text in answers]
+        texts = [final_answer(text, self.marked) if self.boxed else text for _, text in answers]
         replies = self.replies(
             [
                 None if text is None else self._request(problem, text)
@@ -86,7 +93,7 @@ class Math(Verified):
     def answer(self, problem: Problem, response: str) -> str | None:
         """The final answer without white space, numbers in the form that is compared; None if `boxed` is False or the
         response has no final answer."""
-        text = final_answer(response) if self.boxed else None
+        text = final_answer(response, self.marked) if self.boxed else None
         return None if text is None else squeezed(plain(inside(text)))
 
     def _reward(self, outcome: Outcome) -> Reward:
@@ -106,36 +113,13 @@ class Math(Verified):
                 )
 
 
-# One pass over the text, however many braces a degenerate response opens. \{ and \} are text, \\ is a line break.
-BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!(?:boxed|fbox)\s*\{)|\\[{}]|[{}]")
-
-
-def last_boxed(text: str) -> str | None:
-    r"""Of the complete boxes (balanced braces) of a response the one that starts last; None if there is none.
-
-    \fbox{...} and \boxed {...} are returned as \boxed{...}.
-    """
-    open_at: list[int | None] = []  # a stack: where the content of a box starts, None for another brace
-    last: tuple[int, int] | None = None  # start and end of a box's content
-    for brace in BRACES.finditer(text):
-        if brace[0].endswith("{") and "box" in brace[0]:
-            open_at.append(brace.end())
-        elif brace[0] == "{":
-            open_at.append(None)
-        elif brace[0] == "}" and open_at:
-            start = open_at.pop()
-            if start is not None and (last is None or start > last[0]):
-                last = (start, brace.start())
-    return f"\\boxed{{{text[slice(*last)]}}}" if last else None
-
-
-def final_answer(text: str) -> str | None:
-    r"""The last \boxed{...} of a response; without one, the content of its last <answer>...</answer>, in a box."""
-    boxed = last_boxed(text)
+def final_answer(text: str, marking: Marking | None = None) -> str | None:
+    r"""The answer of a response, in a box. Without a marking its last \boxed{...}, or else its last <answer> tag."""
+    boxed = last_boxed(text) if marking is None else None
     if boxed is not None:
         return boxed
-    tagged = last_tagged(text)
-    return None if tagged is None else f"\\boxed{{{tagged.strip()}}}"
+    answer = marked(text, marking or "tag")
+    return None if answer is None else f"\\boxed{{{answer.strip()}}}"
 
 
 def _tolerance(cell: Cell) -> float:

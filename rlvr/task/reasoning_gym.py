@@ -22,7 +22,7 @@ from pydantic import PositiveFloat, PositiveInt
 from rlvr.records import Problem, Reward, Split
 from rlvr.task import arithmetic
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
-from rlvr.task.fence import last_tagged
+from rlvr.task.fence import ASKED, Marking, asking, marked
 from rlvr.task.procedural import Dice, Procedural, Share
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
@@ -62,8 +62,8 @@ class ReasoningGym(Procedural[Item]):
     """Questions of one or several generators in turn: an endless training stream and distinct held-out ones of each.
 
     generators: a name, a list of names, or {name: {knob: value}} with the generator's own knobs.
-    template: the prompt, with {problem} where the question goes; a response's answer is the text between its last
-        <answer> and </answer>.
+    template: the prompt, with {problem} where the question goes.
+    marked: how a response marks its answer, and how the prompt asks for it (`rlvr.task.math`). None: in a tag.
     spelled: prompts are the questions alone, spelled in characters, and the entire response is the answer, spelled as
         well: a closed vocabulary, for base policies that are trained from scratch. template is then not used.
     binary: rewards are 0 and 1, 1 for a full score; else they are the verifier's scores, from 0 to 1.
@@ -78,6 +78,7 @@ class ReasoningGym(Procedural[Item]):
     template: str
     spelled: bool
     binary: bool
+    marked: Marking | None = None
     mistakes: Share
     max_tokens: PositiveInt
     workers: PositiveInt
@@ -92,6 +93,8 @@ class ReasoningGym(Procedural[Item]):
     def __post_init__(self) -> None:
         self.set_sizes(num_items=float("inf"), share=1 / HELD_OUT, kind="questions")
         check_template(self.template)
+        if self.marked and self.spelled:
+            raise ValueError(f"task.marked={self.marked} has no effect with task.spelled=true. Drop one of them.")
         self.knobs = {n: json.dumps(knobs, sort_keys=True) for n, knobs in _knobs_by_name(self.generators).items()}
         sandbox = Sandbox(shown=(_library(),))
         sandbox.check()
@@ -113,7 +116,7 @@ class ReasoningGym(Procedural[Item]):
     @property
     def identity(self) -> dict[str, Any]:
         """The knobs that base policies depend on (`rlvr.ledger.stages.task_identity`)."""
-        knobs = ("knobs", "spelled", "template", "seed", "mistakes")
+        knobs = ("knobs", "spelled", "template", "seed", "mistakes", *(["marked"] if self.marked else ()))
         return {name: getattr(self, name) for name in knobs}
 
     def draws(self, stream: str, index: int) -> Iterator[Item]:
@@ -144,7 +147,8 @@ class ReasoningGym(Procedural[Item]):
         """The problem's answer is the question's origin, from which it can be generated again: {"generator", "seed",
         "index"}."""
         generator, seed, index = item.place
-        prompt = spell(item.question) if self.spelled else self.template.replace("{problem}", item.question)
+        template = asking(self.template, self.marked)
+        prompt = spell(item.question) if self.spelled else template.replace("{problem}", item.question)
         return prompt, {"generator": generator, "seed": seed, "index": index}
 
     def solution(self, problem: Problem) -> str:
@@ -163,7 +167,7 @@ class ReasoningGym(Procedural[Item]):
             raise ValueError(
                 f"The generator {place[0]} stores no right answers: nothing can be demonstrated. Pass model=hf."
             )
-        return f"{spell(answer)} {self.end_word}" if self.spelled else f"<answer>{answer}</answer>"
+        return f"{spell(answer)} {self.end_word}" if self.spelled else ASKED[self.marked or "tag"][1] % answer
 
     def _stored(self, generator: str, seed: int, index: int) -> tuple[str, str | None]:
         """(question, the answer that the library stores, or None) of one item."""
@@ -230,8 +234,8 @@ class ReasoningGym(Procedural[Item]):
 
     def _answer(self, response: str) -> str | None:
         if not self.spelled:
-            tagged = last_tagged(response)
-            return None if tagged is None else tagged.strip()
+            answer = marked(response, self.marked or "tag")
+            return None if answer is None else answer.strip()
         return read_response(response)
 
     def close(self) -> None:

@@ -204,7 +204,7 @@ def check_template(template: str) -> None:
 def _benchmarks(sources: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     """{path or hub name: benchmark or ""}. Raises ValueError for a repeated path: its problems would count twice."""
     if isinstance(sources, Mapping):
-        pairs = [(where, benchmark) for benchmark, where in sources.items()]
+        pairs = [(where, str(benchmark)) for benchmark, where in sources.items()]  # 2024 is typed as a number
     else:
         pairs = [(where, "") for where in sources]
     repeated = [where for where, number in Counter(where for where, _ in pairs).items() if number > 1]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, Split, binary
+from rlvr.task.fence import NUMBER
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
 
@@ -59,10 +60,6 @@ STORIES: tuple[tuple[str, Callable[..., int]], ...] = (
         "There are {a} birds in a tree. {b} fly away, and then {c} arrive. How many birds are in the tree?",
         lambda a, b, c, **_: a - b + c,
     ),
-)
-# A minus sign belongs to a number unless something stands before it: 12-5 and 12 -5 end in 5. No numbers: 5%, 5th.
-NUMBER = re.compile(
-    r"(?:(?<![\w)])(?<![\w)] )[-−])?(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w%]|\.\d)", re.ASCII
 )
 
 

@@ -119,12 +119,26 @@ def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
         ("Answer: B", "B"),
         ("Answer: A\nNo.\nAnswer: B", "B"),
         ("The answer is B or C", None),
-        ("B", None),
+        ("B", "B"),  # nothing but a choice
+        (" **(B)**\n", "B"),
+        ("B) Paris", "B"),
+        ("B) Rome", None),
+        ("A B", None),
+        ("I take B", None),
         ("", None),
     ],
 )
 def test_what_names_a_choice(response: str, letter: str | None) -> None:
     assert named_choice(response, CITIES) == letter
+
+
+def test_a_choice_is_read_where_the_task_marks_it(tmp_path: Path) -> None:
+    assert named_choice("\\boxed{A} <answer>B</answer>", CITIES, "tag") == "B"
+    assert named_choice("\\boxed{A}", CITIES, "tag") is None
+    assert named_choice("The answer is B", CITIES, "whole") == "B"
+    assert named_choice("So it is 7 of 9", ["7", "9"], "last_number") == "B"
+    problem = make_choice(tmp_path, [FORMS["mmlu"]], marked="tag").problem("test", 0)
+    assert problem.prompt.endswith("give the letter of the right choice between <answer> and </answer>.")
 
 
 def test_choices_that_are_named_option_are_named_by_their_text() -> None:

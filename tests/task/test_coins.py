@@ -111,15 +111,6 @@ def test_every_problem_has_as_many_right_answers_as_asked() -> None:
             assert task.num_answers(total, tuple(coins)) >= 50
 
 
-def test_splits_are_disjoint_at_the_default_size() -> None:
-    task = make_coins()
-    sides = [{task.problem(split, i).prompt for i in range(n)} for split, n in (("test", 512), ("validation", 230))]
-    assert [len(side) for side in sides] == [task.size("test"), task.size("validation")] == [512, 230]
-    trained = {task.problem("train", i).prompt for i in range(5000)} | {task.demonstration(i)[0] for i in range(5000)}
-    assert not sides[0] & sides[1]
-    assert not trained & (sides[0] | sides[1])
-
-
 def test_mistaken_demonstrations_answer_another_problem() -> None:
     task = make_coins(mistakes=0.5)
     shown = [task.demonstration(i) for i in range(1000)]

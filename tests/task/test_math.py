@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pyarrow import parquet
 
-from rlvr.task.math import Math, last_boxed
+from rlvr.task.fence import last_boxed
+from rlvr.task.math import Math
 from rlvr.task.read import read
 from tests.bench import golds
 from tests.support.tasks import DATA, write_jsonl
@@ -111,6 +112,26 @@ def test_outcome_of_a_response(task: Math, index: int, response: str, outcome: s
     assert (reward.outcome, reward.value) == (outcome, float(outcome == "correct"))
 
 
+def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "x.jsonl", [{"problem": "How much is a dozen dozens?", "answer": 144}])
+    rows = [  # the marking, what the prompt says, right responses, those without an answer
+        ("box", r"within \boxed{}", [r"\boxed{144}"], ["144", "<answer>144</answer>"]),
+        ("tag", "between <answer> and </answer>", ["<answer>144</answer>"], [r"\boxed{144}", "144"]),
+        ("last_number", "as the last number of your response", ["12 times 12 is 144."], ["a gross"]),
+        ("whole", "as your whole response", ["144", r"\boxed{144}"], [""]),
+    ]
+    for marking, asked, right, none in rows:
+        task = make_math(data, marked=marking, timeout_s=60.0)
+        problem = task.problem("test", 0)
+        assert f"put your final answer {asked}." in problem.prompt
+        outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in right + none])]
+        assert outcomes == ["correct"] * len(right) + ["unparsable"] * len(none), marking
+        assert task.answer(problem, right[0]) == "144"
+        task.close()
+    with pytest.raises(ValueError, match="task.boxed=false has no effect with task.marked=tag"):
+        make_math(data, marked="tag", boxed=False)
+
+
 @pytest.mark.slow
 def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
     problem = task.problem("train", 1)
@@ -173,6 +194,8 @@ def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: 
         ("\\boxed {12}", "\\boxed{12}"),
         ("\\fbox{12}", "\\boxed{12}"),
         ("\\boxed 5", None),
+        ("\\boxed{12} in \\boxed{}", "\\boxed{12}"),  # an empty one says nothing
+        ("\\boxed{ }", "\\boxed{ }"),
         ("{6}", None),
     ],
 )
@@ -262,8 +285,8 @@ def test_benchmarks_are_named_by_mapping_column_file_or_folder(tmp_path: Path) -
     problems = [task.problem("test", i) for i in range(3)]
     assert [p.source for p in problems] == ["gsm8k-test", "aime", "amc"]  # a slash would split the metric's name
     assert [p.id for p in problems] == ["x-0", "aime-0", "amc-0"]
-    task = make_math(by_file, {"first": by_column, "second": by_folder})
-    assert [task.problem("test", i).source for i in range(2)] == ["first", "second"]
+    task = make_math(by_file, {2024: by_column, "second": by_folder})  # a name that is typed as a number
+    assert [task.problem("test", i).source for i in range(2)] == ["2024", "second"]
 
 
 def test_repeated_ids_are_told_apart(tmp_path: Path) -> None:

@@ -246,13 +246,6 @@ def test_every_word_is_in_the_vocabulary_of_32() -> None:
     assert len(prompt.split(" ")) == 17 * 17 + 17 + 3
 
 
-def test_sizes_of_the_splits() -> None:
-    task = make_maze(7, 64)
-    assert (task.size("train"), task.size("test")) == (None, 64)
-    with pytest.raises(IndexError, match="no test problem 64"):
-        task.problem("test", 64)
-
-
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [

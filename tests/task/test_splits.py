@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlvr.records import TaughtTask
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import CONF, make_task
 
@@ -18,7 +19,7 @@ MADE = {
     "digits": {"images": 2, "validation": 0.2},
     "maze": {"test_problems": 40},
     "skills": {"test_problems": 10},
-    "styles": {"test_problems": 40},
+    "styles": {"shortest": 3, "longest": 3, "test_problems": 30},  # of 1000 strings: many would meet
     "sums": {"level": 2, "test_problems": 40},
 }
 ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -45,6 +46,9 @@ def disjoint(task: Any, *, shown: int = 600) -> dict[str, int]:
     assert not prompts["validation"] & prompts["test"]
     assert not prompts["validation"] & prompts["train"]
     assert not prompts["train"] & prompts["test"]
+    if isinstance(task, TaughtTask):
+        shown_too = {task.demonstration(i)[0] for i in range(shown)}
+        assert not shown_too & (prompts["validation"] | prompts["test"])
     ids = [p.id for part in problems.values() for p in part]
     assert len(set(ids)) == len(ids)
     return sizes
