@@ -167,13 +167,15 @@ class Evaluation:
         self.parts.close()
 
 
+COLUMNS = ("outcome", "answer", "reward", "num_tokens", "finished")  # in the order of the fields of `Answers`
+
+
 def _answers(table: pa.Table, samples: int) -> Iterator[tuple[str, Answers]]:
     """(benchmark, answers) of each problem of a table in order, which has `samples` rows for each problem."""
-    columns = (table[name].to_pylist() for name in ("source", "outcome", "answer", "reward"))
-    source, outcome, answer, reward = columns
+    source, *columns = (table[name].to_pylist() for name in ("source", *COLUMNS))
     for start in range(0, table.num_rows, samples):
         rows = slice(start, start + samples)
-        yield source[start], Answers(tuple(outcome[rows]), tuple(answer[rows]), tuple(reward[rows]))
+        yield source[start], Answers(*(tuple(column[rows]) for column in columns))
 
 
 def _total(logp: Any) -> float | None:

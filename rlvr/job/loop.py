@@ -31,7 +31,7 @@ from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.empty_steps import EmptySteps
-from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems
+from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems, without_answers
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.selection import Selection
@@ -205,6 +205,8 @@ class TrainingRun:
             abandoned=abandoned,
         )
         metrics, groups = measure(self.problems)
+        for line in without_answers(groups) if step == 0 and self.place.rank == 0 else ():
+            log.warning("%s", line)
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()

@@ -66,6 +66,8 @@ def evaluate(
     abandoned: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, float], list[Rollout]]:
     """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups that they are computed from.
+    `…/unparsable`, `…/finished` and `…/length` say why: of all samples, the shares without an answer and that ended by
+    themselves, and the mean number of tokens.
 
     prefix: EVALUATION or VALIDATION. abandoned: see `Sampler`; raises Abandoned if any rank lacks groups for it.
     A sample whose verifier failed counts neither as right nor as wrong: it reduces n. A problem with fewer than k
@@ -87,12 +89,14 @@ def evaluate(
 class Answers:
     """The samples of one problem: their outcomes, and the answers that they give (`answer_of`; None: no answer).
 
-    rewards: empty where they are not needed.
+    rewards, lengths (tokens), finished (whether a sample ended by itself): empty where they are not needed.
     """
 
     outcomes: tuple[Outcome, ...]
     answers: tuple[str | None, ...]
     rewards: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    finished: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, task: Task, group: Rollout) -> Answers:
@@ -102,7 +106,9 @@ class Answers:
             for i, (text, reward) in enumerate(zip(group.texts, group.rewards, strict=True)):
                 answers[i] = task.canonical(group.problem, text) if reward.correct else None
         rewards = tuple(reward.value for reward in group.rewards)
-        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers), rewards)
+        lengths = tuple(len(completion.tokens) for completion in group.completions)
+        finished = tuple(completion.finished for completion in group.completions)
+        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers), rewards, lengths, finished)
 
     @property
     def judged(self) -> int:
@@ -155,6 +161,9 @@ def evaluation_metrics(
         c = np.array([sum(problem.correct) for problem in problems])
         where = f"{prefix}{source}"
         metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(problems) * samples)
+        metrics[f"{where}/unparsable"] = float(np.mean([o == "unparsable" for p in problems for o in p.outcomes]))
+        metrics[f"{where}/finished"] = float(np.mean([finished for p in problems for finished in p.finished]))
+        metrics[f"{where}/length"] = float(np.mean([length for p in problems for length in p.lengths]))
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
         if may_be_graded(task) and (n > 0).any():
@@ -167,6 +176,19 @@ def evaluation_metrics(
             distinct = [distinct_at_k(p.right(), samples) for p in problems if p.judged == samples]
             metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
     return metrics
+
+
+def without_answers(groups: Sequence[Rollout]) -> list[str]:
+    """A line for each benchmark of which most samples have no answer that the task can read."""
+    outcomes: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        outcomes[group.problem.source] += [reward.outcome for reward in group.rewards]
+    return [
+        f"{source}: {unparsable} of {len(listed)} samples have no answer that the task can read (a box, a tag). "
+        "Compare the prompt, the chat template and the longest response with what the task asks for."
+        for source, listed in outcomes.items()
+        if (unparsable := listed.count("unparsable")) > len(listed) / 2
+    ]
 
 
 def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
@@ -205,7 +227,7 @@ def metric_names(
     if isinstance(task, ArmedTask):
         return [f"{EVALUATION}bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
-    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
+    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error", "unparsable", "finished", "length"]
     if _has_several_answers(task):
         names.append(f"distinct_correct_at_{samples}")
     if may_be_graded(task):

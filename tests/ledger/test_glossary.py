@@ -76,7 +76,7 @@ def test_every_metric_that_runs_log_has_an_entry_and_every_entry_is_logged(
     home = tmp_path_factory.mktemp("home")
     answers = {"coins": [Answers(("correct", "wrong"), ("5", "7"))]}
     names = {"of rlvr.evaluate": set(complete_evaluation_metrics(ScriptedTask([]), answers, samples=2, k=[1, 2]))}
-    graded = {"coins": [Answers(("wrong",), ("5",), (0.25,))]}
+    graded = {"coins": [Answers(("wrong",), ("5",), (0.25,), (3,), (True,))]}
     names["of a graded task"] = set(evaluation_metrics(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)

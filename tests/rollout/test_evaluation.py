@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from rlvr.metrics import VALIDATION
-from rlvr.records import Problem, Reward, Rollout, Split
+from rlvr.records import Outcome, Problem, Reward, Rollout, Split
 from rlvr.rollout.evaluation import (
     Abandoned,
     Answers,
@@ -20,10 +20,13 @@ from rlvr.rollout.evaluation import (
     evaluation_metrics,
     held_out_problems,
     metric_names,
+    without_answers,
 )
 from rlvr.rollout.sampler import RolloutCost
 from rlvr.task.math import Math
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
+
+SHARES = ("error", "unparsable", "finished", "length")
 
 
 def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
@@ -36,6 +39,7 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     assert metrics["evaluation/bench/pass_at_2"] == pytest.approx((5 / 6 + 2 / 3) / 2)
     assert metrics["evaluation/bench/pass_at_4"] == 1.0  # only problem 0 has four judged samples
     assert metrics["evaluation/bench/error"] == pytest.approx(5 / 12)
+    assert metrics["evaluation/bench/unparsable"] == 0
     assert not any(math.isnan(v) for v in metrics.values())
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1, 2, 4]))
     same, _ = evaluate(sampler(task), problems, samples=4, k=[1, 2, 4], sampling=SAMPLING, prefix=VALIDATION)
@@ -80,7 +84,7 @@ def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
     task.several_answers = False
     metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
-    assert set(metrics) == {f"evaluation/bench/{name}" for name in ("avg_at_4", "pass_at_1", "error")}
+    assert set(metrics) == {f"evaluation/bench/{name}" for name in ("avg_at_4", "pass_at_1", *SHARES)}
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
 
 
@@ -104,12 +108,36 @@ def test_the_mean_reward_of_a_graded_task_is_of_judged_samples_problem_by_proble
     assert metrics["evaluation/bench/avg_at_4"] == (0.25 + 1.0) / 2  # one of four, one of one
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
     nothing = evaluation_metrics(task, {"bench": [Answers.of(task, groups[2])]}, samples=4, k=[1], prefix="")
-    assert nothing == {"bench/error": 1.0}
+    assert set(nothing) == {f"bench/{name}" for name in SHARES}
+    assert nothing["bench/error"] == 1.0
     task.graded = False  # rewards of 0 and 1: their mean is avg@n
     assert "mean_reward" not in " ".join(metric_names(task, problems, samples=4, k=[1]))
     by_source = {"bench": [Answers.of(task, group) for group in groups]}
     binary = evaluation_metrics(task, by_source, samples=4, k=[1], prefix="")
-    assert set(binary) == {"bench/error", "bench/avg_at_4", "bench/pass_at_1"}
+    assert set(binary) == {f"bench/{name}" for name in ("avg_at_4", "pass_at_1", *SHARES)}
+
+
+def test_an_evaluation_says_why_answers_are_not_right() -> None:
+    """Of the first problem one answer is right and three cannot be read, of which one was cut; of the second all are
+    wrong."""
+    outcomes: list[list[Outcome]] = [["correct", "unparsable", "unparsable", "unparsable"], ["wrong"] * 4]
+    lengths, finished = [(1, 2, 3, 10), (4, 4, 4, 4)], [(True, True, True, False), (True,) * 4]
+    rows = zip(outcomes, lengths, finished, strict=True)
+    problems = [Answers(tuple(o), (None,) * 4, (), length, ended) for o, length, ended in rows]
+    metrics = evaluation_metrics(ScriptedTask([]), {"bench": problems}, samples=4, k=[], prefix="")
+    assert metrics == {
+        **{"bench/error": 0.0, "bench/avg_at_4": 1 / 8},
+        **{"bench/unparsable": 3 / 8, "bench/finished": 7 / 8, "bench/length": 4.0},
+    }
+
+
+@pytest.mark.parametrize(("script", "said"), [("+---", False), ("???+", True)])
+def test_a_benchmark_whose_answers_cannot_be_read_is_named(script: str, said: bool) -> None:
+    task = ScriptedTask([script])
+    _, groups = evaluate(sampler(task), [task.problem("test", 0)], samples=4, k=[1], sampling=SAMPLING)
+    lines = without_answers(groups)
+    assert bool(lines) == said
+    assert all(line.startswith("bench: 3 of 4 samples have no answer that the task can read") for line in lines)
 
 
 def test_the_majority_is_counted_over_answers() -> None:
