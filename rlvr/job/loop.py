@@ -205,7 +205,7 @@ class TrainingRun:
             abandoned=abandoned,
         )
         metrics, groups = measure(self.problems)
-        for line in without_answers(groups) if step == 0 and self.place.rank == 0 else ():
+        for line in without_answers(groups) if step == 0 and distributed.rank() == 0 else ():
             log.warning("%s", line)
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]

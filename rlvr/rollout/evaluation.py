@@ -162,8 +162,9 @@ def evaluation_metrics(
         where = f"{prefix}{source}"
         metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(problems) * samples)
         metrics[f"{where}/unparsable"] = float(np.mean([o == "unparsable" for p in problems for o in p.outcomes]))
-        metrics[f"{where}/finished"] = float(np.mean([finished for p in problems for finished in p.finished]))
-        metrics[f"{where}/length"] = float(np.mean([length for p in problems for length in p.lengths]))
+        if lengths := [length for problem in problems for length in problem.lengths]:
+            metrics[f"{where}/length"] = float(np.mean(lengths))
+            metrics[f"{where}/finished"] = float(np.mean([ended for problem in problems for ended in problem.finished]))
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
         if may_be_graded(task) and (n > 0).any():
