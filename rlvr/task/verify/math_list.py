@@ -115,7 +115,8 @@ DOTS = re.compile(rf"[,;]{GAP}*(?:\\[lcd]?dots[cb]?(?![a-zA-Z])|…|\.\.\.)")
 ENDING = re.compile(rf"(?:\\(?:text|textrm|mathrm|mbox|textbf)\s*\{{[^{{}}]*\}}{GAP}*)+[.)]*$")
 REMARKS = re.compile(
     r"\b(?:or (?:more|less|fewer)|or|and|nor|not|wrong|incorrect|false|at (?:least|most)|(?:more|less|fewer) than"
-    r"|plus|minus|divided|half|halves|thirds|hundred|dozen|factorial|maybe|perhaps|between|percent"
+    r"|plus|minus|divided|half|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths|hundred|dozen"
+    r"|factorial|maybe|perhaps|between|percent|infinity|undefined"
     r"|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty)\b|^(?:squared|cubed)$"
 )
 

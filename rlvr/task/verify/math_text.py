@@ -191,13 +191,14 @@ EVALUATED = re.compile(
     rf"\\[dtc]?frac\s*\{{\s*{NUMBER}\s*\}}\s*\{{\s*{NUMBER}\s*\}}|(?<=\^\{{)-|(?<=\^)-"
     rf"|(?:\\times|\\cdot|\*){GAP}*10\s*\^\{{?[-+]?\d+\}}?"
 )
+QUOTIENT = re.compile(r"\d[\d,]*(?:\.\d*)?\s*/\s*\d[\d,]*(?:\.\d*)?(?!\d)")  # one is a fraction
 LEFT_TO_DO = re.compile(rf"[\d)}}!N]{GAP}*(?:[-+*/]|\\(?:cdot|times|div)(?![a-z])){GAP}*[-+]?{GAP}*[\w(.|\\]")
 
 
 def calculation(text: str) -> bool:
     r"""Whether the text leaves arithmetic to be done: 7 + 5, 3 \cdot 4, 48+48/2. Not: a fraction, 4.5 \times 10^3."""
-    text = re.sub(r"\\?\$", "", WORDS.sub("", text)).strip()
-    return not re.fullmatch(rf"{NUMBER}\s*/\s*{NUMBER}", text) and bool(LEFT_TO_DO.search(EVALUATED.sub("N", text)))
+    text = EVALUATED.sub("N", re.sub(r"\\?\$", "", WORDS.sub("", text)))
+    return bool(LEFT_TO_DO.search(QUOTIENT.sub("N", text, count=1)))
 
 
 # --- letters that are taken for units

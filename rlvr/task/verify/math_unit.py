@@ -116,7 +116,7 @@ def _with_upright_words(element: re.Match[str]) -> str:
     letters = re.sub(r"\\[a-zA-Z]+", "", quantity.rpartition("=")[2])
     if re.search("[a-zA-Z]", letters) or len(re.sub("[^a-zA-Z]", "", words)) == 1:
         return element[0]
-    spoken = gap and all(re.fullmatch(rf"{ATTRIBUTES}|[a-zA-Z]?[a-z]{{2,}}", word) for word in re.split("[ /]+", words))
+    spoken = gap and all(re.fullmatch(rf"{ATTRIBUTES}|[a-zA-Z][a-z]{{2,}}", word) for word in re.split("[ /]+", words))
     if _factors(words) or (spoken and not re.fullmatch(LETTERS_OF_PRODUCT, words)):
         return rf"{quantity}\text{{ {words}}}"
     return element[0]

@@ -107,11 +107,6 @@ class Pool:
         sandbox: Sandbox | None = None,
         nice: int = 0,
     ) -> None:
-        if workers < 1 or timeout_s <= 0 or memory_gb <= 0:
-            raise ValueError(
-                f"workers={workers}, timeout_s={timeout_s}, memory_gb={memory_gb}: at least one worker, "
-                "and a time and memory limit above 0."
-            )
         self._module, self._num_workers = module, workers
         self._timeout_s, self._memory, self._sandbox = timeout_s, int(memory_gb * 2**30), sandbox
         self._nice = nice
