@@ -389,11 +389,14 @@ def test_help_fits_a_screen_and_imports_no_torch(tmp_path: Path) -> None:
     assert time.perf_counter() - began < 30  # a hang, not a benchmark
 
 
-def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> None:
-    done = rlvr("--cfg", "job", "eta=0.5", "divergence=hd", home=tmp_path, cwd=ROOT / "tests")
-    assert done.returncode == 0, done.stderr
-    assert "_target_: rlvr.objective.divergence.hd" in done.stdout
-    assert "eta: 0.5" in done.stdout
+def test_cfg_job_shows_the_composed_run_from_any_directory(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, errors = command("--cfg", "job", "eta=0.5", "divergence=hd", home=tmp_path)
+    assert code == 0, errors
+    assert "_target_: rlvr.objective.divergence.hd" in out
+    assert "eta: 0.5" in out
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.config import memory
-from rlvr.config.nodes import ranks_of_node, sampling_nodes, training_nodes
+from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared, definition, has_terms_per_response
@@ -135,7 +135,7 @@ def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:
     Ranks are on the nodes that train; a worker is on any node where enough GPUs for it are left.
     """
     per_worker = engine.get("tensor_parallel", 1)
-    num_training, num_sampling = training_nodes(cluster), sampling_nodes(cluster)
+    num_training, num_sampling = training_nodes(cluster), cluster.sampling_nodes
     gpus = ranks = ranks_of_node(cluster)
     while True:
         workers = num_training * ((gpus - ranks) // per_worker) + num_sampling * (gpus // per_worker)

@@ -120,12 +120,14 @@ class _Command:
         for key in self._of_study("hydra.sweeper.params"):
             if key in SHORTHANDS or self.registry.losses_with(key.partition(".")[0]):
                 yield from filter(None, [self._set_by_study(key, self.losses)])
-        for key, value in self.typed.items():
-            if self.registry.losses_with(key):
-                yield self._without_effect_in_arm(f"{key}={value}")
         if isinstance(error, MissingMandatoryValue):
             yield f"{error.full_key} has no value: pass {error.full_key}=..."
         yield from self._rules_that_are_no_lists()
+        for key, value in self.typed.items():
+            if self.registry.losses_with(key):
+                yield self._without_effect_in_arm(f"{key}={value}")
+            if key.startswith("hydra."):
+                yield _type_error(key, value, self.registry)
 
     def not_read(self, knob: str, loss: str) -> Iterator[str]:
         """What is wrong with a shorthand that a loss of the command does not read."""

@@ -6,14 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def sampling_nodes(cluster: Mapping[Any, Any]) -> int:
-    """How many of a run's nodes, the last ones, have no ranks. Configs and jobs of older versions have none."""
-    return cluster.get("sampling_nodes", 0)
-
-
 def training_nodes(cluster: Mapping[Any, Any]) -> int:
     """How many of a run's nodes, the first ones, have ranks: at least one, since `check` raises an error for none."""
-    return max(1, cluster.get("nodes", 1) - sampling_nodes(cluster))
+    return max(1, cluster["nodes"] - cluster["sampling_nodes"])
 
 
 def ranks_of_node(cluster: Mapping[Any, Any]) -> int:
@@ -28,7 +23,7 @@ def check(cluster: Mapping[Any, Any], *, trains: bool, usual: Callable[[str], ob
     trains: false for an evaluation. usual: the value of a knob in the chosen file.
     """
     num_nodes, ranks, pack, gpus = (cluster[key] for key in ("nodes", "ranks", "pack", "gpus"))
-    num_sampling, num_training = sampling_nodes(cluster), training_nodes(cluster)
+    num_sampling, num_training = cluster["sampling_nodes"], training_nodes(cluster)
     if num_sampling >= num_nodes:
         raise ValueError(
             f"cluster.sampling_nodes={num_sampling} of cluster.nodes={num_nodes} leave none to train on. "

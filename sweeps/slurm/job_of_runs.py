@@ -14,7 +14,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlvr.config.nodes import sampling_nodes
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import read_json, write_json
@@ -56,7 +55,7 @@ class ArrayTask(jobs.Job):
         if count == 1:
             return None
         folder = layout.task_nodes(self.submission, self.here.index, self.here.restarts)
-        return Nodes(folder, self.here.node, count, self.supervisor, sampling=sampling_nodes(self.settings))
+        return Nodes(folder, self.here.node, count, self.supervisor, sampling=self.settings["sampling_nodes"])
 
     def _train(self, place: int, nodes: Nodes | None) -> RunEnd:
         """Train one run to its end, unless it has ended: before this launch, or before this job was requeued."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config.engine import gpus_of_workers
-from rlvr.config.nodes import ranks_of_node, sampling_nodes
+from rlvr.config.nodes import ranks_of_node
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable
@@ -27,7 +27,7 @@ def cpus(cluster: Mapping[str, Any], engines: int = 0) -> int:
     """CPUs of a run on each of its nodes: `cluster.cpus`, else a core for each thread of its ranks and of its engine
     processes, and one for verifiers. engines: number of vLLM's own processes, one for each of their GPUs.
     """
-    if num_sampling := sampling_nodes(cluster):
+    if num_sampling := cluster["sampling_nodes"]:
         processes = max(ranks_of_node(cluster), math.ceil(engines / num_sampling))
         return cluster["cpus"] or cluster["threads"] * processes + 1
     return cluster["cpus"] or cluster["threads"] * (cluster["ranks"] + engines) // cluster["nodes"] + 1
@@ -37,7 +37,7 @@ def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The group `cluster` of a run's config, with its number of CPUs filled in."""
     beside_ranks = config["cluster"]["ranks"] if "python" in config["rollout"]["engine"] else 0
     workers = gpus_of_workers(config["rollout"]["engine"])
-    cluster = {**config["cluster"], "sampling_nodes": sampling_nodes(config["cluster"])}
+    cluster = config["cluster"]
     return {**cluster, "cpus": cpus(cluster, workers or beside_ranks), "ray": bool(workers)}
 
 

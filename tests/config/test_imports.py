@@ -60,28 +60,15 @@ def test_a_child_finds_this_checkout_and_not_its_working_directory(
     assert in_a_child(grandchild, tmp_path, imports.child_environment()) == str(ROOT)
 
 
-COMMANDS = [["-m", "rlvr.run", "--help"], ["-m", "rlvr", "status"], ["-m", "sweeps", "status"]]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[1])
-def test_a_foreign_package_in_the_working_directory_is_named_in_one_line(command: list[str], tmp_path: Path) -> None:
-    module(tmp_path, "slurm", "raise RuntimeError")
+def test_a_foreign_package_in_the_working_directory_is_named_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLVR_HOME": str(tmp_path)}
-    run = [sys.executable, *command]
-    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert f"`import slurm` finds {tmp_path}/slurm.py, not {ROOT}/slurm. Rename that file" in line
-
-
-def test_analysis_reports_that_it_finds_another_rlvr(tmp_path: Path) -> None:
-    module(tmp_path, "rlvr")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "analysis"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert f"finds {tmp_path}/rlvr.py" in line
+    for name, words in (("slurm", "rlvr.run --help"), ("slurm", "rlvr status"), ("rlvr", "analysis")):
+        folder = module(tmp_path / name, name, "raise RuntimeError" if name == "slurm" else "")
+        run = [sys.executable, "-m", *words.split()]
+        done = subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert f"`import {name}` finds {folder}/{name}.py, not {ROOT}/{name}. Rename that file" in line
 
 
 # --- the user's own code
