@@ -49,6 +49,7 @@ class Setting:
         self.written = UnresolvedConfig(config)
         self._changing: dict[tuple[Any, ...], None] = {}  # places of values that are set, or refer to another value
         self._resolved: bytes | None = None  # the first config, resolved; loading it is faster than a copy
+        self._sections: dict[str, Any] = {}  # of frozen configs, by their content
 
     def set(self, overrides: Sequence[Override]) -> None:
         """Set the knobs of the setting to the values of another point."""
@@ -60,8 +61,11 @@ class Setting:
             self._changing[tuple(override.key_or_group.split("."))] = None
 
     def frozen(self, *, on_paper: bool = False) -> dict[str, Any]:
-        """The frozen config of the point whose values are set."""
-        return frozen(self._plain(on_paper), self.choices)
+        """The frozen config of the point whose values are set. Equal sections of several points are one object: ten
+        thousand of each would fill the memory.
+        """
+        plain = frozen(self._plain(on_paper), self.choices)
+        return {name: self._sections.setdefault(repr(section), section) for name, section in plain.items()}
 
     def group_id(self, *, on_paper: bool = False) -> str:
         """The identity without the seed: runs that differ only in their seed are repetitions of one group."""

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that no task can make valid."""
     _check_advantage(config, choices, registry.losses_without_advantage)
-    _check_reward(config, choices)
     _check_group_size(config)
     loss = declared(config.loss["_target_"])
     _check_overlong(config, choices, registry, loss)
     if "solution" in loss:
-        _check_solution(config, choices)
         _check_known_answers(config, choices)
     _check_schedule(config.trainer, config.steps)
     _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
     _check_unread(config, choices, registry)
-    _check_covariances(config.loss)
+    low, high = config.loss.get("low"), config.loss.get("high")
+    if _is_ours(config.loss) and low is not None and high is not None and not low < high:
+        raise ValueError(f"loss.low={low:g} must be less than loss.high={high:g}: no covariance lies between them.")
     _check_presample(config)
 
 
@@ -149,14 +149,6 @@ def _check_arms(arms: int, advantage: Knobs) -> None:
                 f"advantage.{key}={value} with {arms} arms, which an evaluation takes for one group: {key} is "
                 f"{possible.start} to {possible.stop - 1}. Pass more task.arms, or another advantage.{key}."
             )
-
-
-def _check_reward(config: Knobs, choices: Choices) -> None:
-    if config.rollout.reward is not None and "solution" in declared(config.loss["_target_"]):
-        raise ValueError(
-            f"rollout.reward={config.rollout.reward} has no effect with loss={choices.get('loss')}, which learns known "
-            "answers. Drop it, or pass another loss."
-        )
 
 
 def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) -> None:
@@ -338,22 +330,24 @@ def _check_subsets(samples: int, k: int, form: str) -> None:
         )
 
 
-def _check_solution(config: Knobs, choices: Choices) -> None:
+def _check_known_answers(config: Knobs, choices: Choices) -> None:
+    """Raises ValueError for what only samples of the policy have: rewards, sampling in rounds, an estimated KL."""
+    loss = choices.get("loss")
+    if config.rollout.reward is not None:
+        raise ValueError(
+            f"rollout.reward={config.rollout.reward} has no effect with loss={loss}, which learns known answers. Drop "
+            "it, or pass another loss."
+        )
     for key in ("dynamic_sampling", "filter"):
         if config.rollout[key] != "none":
             raise ValueError(
-                f"rollout.{key}={config.rollout[key]} would choose problems by answers that loss={choices.get('loss')} "
-                f"does not learn from. Pass rollout.{key}=none; rollout.samples=1 saves time."
+                f"rollout.{key}={config.rollout[key]} would choose problems by answers that loss={loss} does not learn "
+                f"from. Pass rollout.{key}=none; rollout.samples=1 saves time."
             )
-
-
-def _check_known_answers(config: Knobs, choices: Choices) -> None:
-    """Raises ValueError for a KL estimate: it needs samples of the policy, and known answers are none."""
     for key, value in (("trainer.kl", config.trainer.kl), ("max_kl", config.max_kl)):
         if value:
             raise ValueError(
-                f"{key}={value} is estimated on samples of the policy and loss={choices.get('loss')} learns known "
-                f"answers. Drop {key}."
+                f"{key}={value} is estimated on samples of the policy and loss={loss} learns known answers. Drop {key}."
             )
 
 
@@ -374,15 +368,7 @@ def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
             raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {reason}. Drop it.")
 
 
-def _check_covariances(loss: Knobs) -> None:
-    """Raises ValueError for bounds of Clip-Cov between which no covariance lies: it would drop no token."""
-    low, high = loss.get("low"), loss.get("high")
-    if _is_ours(loss) and low is not None and high is not None and not low < high:
-        raise ValueError(f"loss.low={low:g} must be less than loss.high={high:g}: no covariance lies between them.")
-
-
 def _check_presample(config: Knobs) -> None:
-    """Raises ValueError for streams of easy and of hard prompts that cannot both have responses."""
     presample: Knobs | None = config.get("presample")
     if not presample or not _is_ours(presample):
         return
