@@ -118,8 +118,8 @@ def test_an_impossible_number_is_refused_in_one_line(
         "+cluster.environment.TOKENIZERS_PARALLELISM=false cluster.setup=['HF_TOKEN=$(cat)']",
         "+cluster.environment.OLDPWD=/a cluster.setup=['PWD=/a']",
         "+cluster.environment.NCCL_BYPASS=1 cluster.setup=['A=https://ann:$PASSWORD@host/a']",
-        "-m loss=grpo,rloo controls=still",
-        "-m loss=grpo,rloo seed='0','1' controls=seeds",
+        pytest.param("-m loss=grpo,rloo controls=still", marks=pytest.mark.slow),
+        pytest.param("-m loss=grpo,rloo seed='0','1' controls=seeds", marks=pytest.mark.slow),
         "task=digits model=digits_tiny model.steps=0",
     ],
 )
