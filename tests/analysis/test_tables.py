@@ -229,24 +229,7 @@ def test_an_arm_is_named_by_what_distinguishes_it(tmp_path):
     assert {"js", "js (trainer.entropy=0.003)", "js (rollout.filter=greedy_fails)"} <= rows
 
 
-def test_settings_are_blocks_of_their_own(tmp_path):
-    for size in (7, 9):
-        frozen = config(task={"size": size})
-        write_run(tmp_path, frozen, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-s0")
-    blocks = divergence.table(load(tmp_path)).cells["block"].unique().tolist()
-    assert blocks == ["1/η = 1, task.size=7", "1/η = 1, task.size=9"]
-
-
-def test_what_is_the_same_within_a_setting_is_not_in_the_names_of_its_arms(tmp_path):
-    for size, lr, updates in ((7, 1e-5, 1), (7, 1e-5, 2), (9, 1e-6, 1)):
-        frozen = config(task={"size": size}, lr=lr, trainer={"updates": updates})
-        write_run(tmp_path, frozen, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-updates{updates}")
-    variants = [(arm.setting, arm.variant) for arm in arms(load(tmp_path))]
-    small = [("task.size=7", "trainer.updates=1"), ("task.size=7", "trainer.updates=2")]
-    assert variants == [*small, ("task.size=9", "")]
-
-
-def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
+def test_a_setting_is_a_block_of_its_own_benchmarks_only(tmp_path):
     write_run(tmp_path, config(), {0: {"maze7": counts(1)}, 40: {"maze7": counts(2)}})
     other = config(task={"size": 9})
     write_run(tmp_path, other, {0: {"maze9": counts(1)}, 40: {"maze9": counts(4)}}, name="lad-js-size9-s0")

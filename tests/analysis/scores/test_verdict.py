@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def judged(
     """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed;
     LOST: it diverged.
     """
+    home.mkdir(exist_ok=True)
     ends_of, lost = {}, set()
     for arm, of_seeds in arms.items():
         for seed, right in ((seed, right) for seed, right in enumerate(of_seeds) if right is not None):
@@ -49,6 +50,17 @@ def judged(
     write_planned(home, ends_of, lost=lost, claims=[claim])
     (verdict,) = verdicts(load(home))
     return verdict
+
+
+def more_seeds(effect: float, error: Callable[[int], float], tail: float = 0.025, df: int = 1) -> str:
+    """How a verdict names the seeds beyond four of which a t test has a power of 80 %, by the noncentral t.
+
+    error: the standard error with so many seeds. df: degrees of freedom per seed beyond the first."""
+
+    def power(seeds: int) -> float:
+        return float(stats.nct.sf(stats.t.isf(tail, df * (seeds - 1)), df * (seeds - 1), effect / error(seeds)))
+
+    return f"about {next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8) - 4} more seeds"
 
 
 def test_a_claim_holds_where_the_difference_is_decided(tmp_path):
@@ -68,15 +80,8 @@ def test_the_opposite_contradicts_it(tmp_path):
 def test_an_undecided_claim_names_the_seeds_that_would_decide_it(tmp_path):
     verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
     assert verdict.outcome == Outcome.UNDECIDED
-    # 0, 2, 0, 1 of 8 more, alike on all problems: a paired t test over seeds. Its power by the noncentral t.
-    effect, spread = 0.75, 0.9574271
-
-    def power(seeds: int) -> float:
-        critical = stats.t.ppf(0.975, seeds - 1)
-        return float(stats.nct.sf(critical, seeds - 1, effect / spread * seeds**0.5))
-
-    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert verdict.note == f"about {first - 4} more seeds"
+    # 0, 2, 0, 1 of 8 more, alike on all problems: a paired t test over seeds.
+    assert verdict.note == more_seeds(0.75, lambda seeds: 0.9574271 / seeds**0.5)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +141,8 @@ def test_beyond_the_margin_more_seeds_are_asked_for_to_contradict_it(tmp_path):
     """+15.6 points by seed (1, 2, 0, 2 of 8): beyond 5, and not yet decidedly. A paired t test of 10.6 points."""
     same = {**CLAIM, "says": "the same", "relation": "~ 5"}
     verdict = judged(tmp_path, {"loss=grpo": (4,) * 4, "loss=pacs": (5, 6, 4, 6)}, same)
-    effect, spread = 1.25 / 8 - 0.05, 0.9574271 / 8
-
-    def power(seeds: int) -> float:
-        return float(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect / spread * seeds**0.5))
-
-    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert (verdict.outcome, verdict.note) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
-    (tmp_path / "more").mkdir()
+    needed = more_seeds(1.25 / 8 - 0.05, lambda seeds: 0.9574271 / 8 / seeds**0.5)
+    assert (verdict.outcome, verdict.note) == (Outcome.UNDECIDED, needed)
     more = judged(tmp_path / "more", {"loss=grpo": (4,) * 12, "loss=pacs": (5, 6, 4, 6) * 3}, same)
     assert more.outcome == Outcome.CONTRADICTED
 
@@ -181,14 +180,7 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
     arms = {"loss=grpo": (4, 4, 4, 4), "loss=pacs lr=1e-4": (6, 7, 6, 7), "loss=pacs lr=1e-3": (3, 3, 3, 4)}
     verdict = judged(tmp_path, arms, {**CLAIM, "source": "PACS"})
     assert verdict.outcome == Outcome.UNDECIDED
-    dunnett = 2 * stats.t.sf(2.86, 6)
-
-    def power(seeds: int) -> float:
-        df = 2 * (seeds - 1)
-        return float(stats.nct.sf(stats.t.isf(dunnett / 2, df), df, 0.75 / (0.2917 / seeds) ** 0.5))
-
-    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert verdict.note == f"about {first - 4} more seeds"
+    assert verdict.note == more_seeds(0.75, lambda seeds: (0.2917 / seeds) ** 0.5, stats.t.sf(2.86, 6), df=2)
     assert verdict.claim.origin == Origin.PAPER
 
 
@@ -205,7 +197,6 @@ def test_a_claim_has_the_simultaneous_intervals_of_the_comparison(tmp_path):
 
 def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
     arms = {"loss=grpo": (3, 4, 3), "loss=pacs lr=1e-5": (6, 7, 6), "loss=pacs lr=1e-3": (3, 4, 3)}
-    (tmp_path / "mean").mkdir()
     assert judged(tmp_path, arms, CLAIM).outcome == Outcome.UNDECIDED
     mean = judged(tmp_path / "mean", arms, {**CLAIM, "of": "mean"})
     assert mean.outcome == Outcome.HOLDS
@@ -214,8 +205,6 @@ def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
 
 def test_the_same_within_a_margin_needs_two_one_sided_tests(tmp_path):
     same = {**CLAIM, "says": "the same", "relation": "~ 5"}
-    for name in "abc":
-        (tmp_path / name).mkdir()
     alike = judged(tmp_path / "a", {"loss=grpo": (4, 5, 4), "loss=pacs": (4, 5, 4)}, same)
     # No spread at all is no evidence of equality.
     assert alike.outcome == Outcome.UNDECIDED
@@ -237,7 +226,6 @@ def test_the_interval_printed_of_an_equivalence_is_the_one_that_decides_it(tmp_p
 
 def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 3, 2)), (1e-4, (4, 5, 4)), (1e-3, (6, 7, 6)))}
-    (tmp_path / "falls").mkdir()
     verdict = judged(tmp_path, arms, RISES)
     assert verdict.outcome == Outcome.HOLDS
     assert verdict.measured.startswith("+25 [")  # two of eight per step
@@ -261,7 +249,6 @@ def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(t
 def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     """Neighbours share three seeds each: 0 to 2, then 2 to 4. All three share seed 2 alone."""
     low, middle, high = (f"loss=pacs lr={lr}" for lr in ("1e-5", "1e-4", "1e-3"))
-    (tmp_path / "three").mkdir()
     verdict = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, RISES)
     assert verdict.outcome == Outcome.NOT_TESTED
     assert verdict.note == "too few seeds that all 3 values have, 1 of at least 3"
