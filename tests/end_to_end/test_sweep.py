@@ -66,16 +66,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_every_point_of_the_grid_is_trained_and_named(undisturbed: Path) -> None:
+def test_every_point_of_the_grid_is_trained_and_named_from_one_base_policy_built_once(undisturbed: Path) -> None:
     assert set(runs(undisturbed)) == {f"lad-{d}-eta{e}-s0" for d in ("js", "hd") for e in ("0.5", "1")}
     for run_dir in runs(undisturbed).values():
         steps = deterministic(run_dir)
         assert list(steps) == list(range(7))  # the base policy, then six steps
         assert {"evaluation/maze_5x5/avg_at_4", "evaluation/maze_5x5/pass_at_4"} <= set(steps[0]) & set(steps[6])
         assert json.loads((run_dir / "attempts/1/exit.json").read_text())["cause"] == "ok"
-
-
-def test_arms_start_from_one_base_policy_built_once(undisturbed: Path) -> None:
     assert len(list((undisturbed / "runs/stages").glob("*/stage.json"))) == 1
     first = [deterministic(d)[0] for d in runs(undisturbed).values()]
     assert all(each == first[0] for each in first)  # the same policy, problems and noise

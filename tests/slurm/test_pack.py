@@ -27,6 +27,9 @@ CLUSTER = {
 def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() -> None:
     asked = of_runs(CLUSTER)
     assert (asked.cpus, asked.memory_gb, asked.gpus) == (9, 12, 1)  # three runs of 2 threads and a verifier
+    assert [share("0,1,2,3", place, 2) for place in range(2)] == ["0,1", "2,3"]
+    assert [share("4,5", place, 4) for place in range(4)] == ["4", "4", "5", "5"]
+    assert share(None, 0, 2) is None
 
 
 def test_engines_have_cpus_beside_their_ranks() -> None:
@@ -52,12 +55,6 @@ def test_nodes_without_ranks_have_cores_for_their_workers_and_a_token_that_no_fi
     assert [len(bytes.fromhex(token.decode().strip())) for token in drawn] == [32, 32]
     assert drawn[0] != drawn[1]
     assert "RAY_AUTH_TOKEN" not in of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {}}})).environment
-
-
-def test_gpus_are_shared_evenly() -> None:
-    assert [share("0,1,2,3", place, 2) for place in range(2)] == ["0,1", "2,3"]
-    assert [share("4,5", place, 4) for place in range(4)] == ["4", "4", "5", "5"]
-    assert share(None, 0, 2) is None
 
 
 def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
