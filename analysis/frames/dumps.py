@@ -19,8 +19,10 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -90,7 +92,9 @@ def frames(dump: Dump) -> Frames:
     reader = _READERS.get(dump.format)
     if reader is None:
         raise LookupError(f"--format {dump.format}: there is no such format. Formats: {', '.join(_READERS)}.")
-    samples = list(_limited(reader(dump), dump.path))
+    samples = list(islice(reader(dump), MOST_SAMPLES + 1))
+    if len(samples) > MOST_SAMPLES:
+        raise LookupError(f"{dump.path} holds more than {MOST_SAMPLES:,} samples. Import it in parts.")
     if not samples:
         raise LookupError(f"{dump.path} holds no sample.")
     if all(sample.outcome == "error" for sample in samples):
@@ -114,7 +118,8 @@ def frames(dump: Dump) -> Frames:
     swept = {key: [value] for key, value in config.items()}
     sweep = Sweep(f"import-{run_id}", {"study": IMPORTED, "swept": swept}, (line,))
     responses = _responses(run_id, samples)
-    counts = joined("counts", [of_run(run_id, table) for table in _counted(responses)])
+    of_step = {step: responses.filter(pc.field("step") == step) for step in sorted({s.step for s in samples})}
+    counts = joined("counts", [of_run(run_id, counted(table, step)) for step, table in of_step.items()])
     digest = pa.Table.from_pylist([{"run_id": run_id, **row} for row in _logged(counts)], schema("digest"))
     tables = {"counts": counts, "digest": digest, "responses": responses}
     return Frames(
@@ -128,29 +133,17 @@ def frames(dump: Dump) -> Frames:
     )
 
 
-def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:
-    for number, sample in enumerate(samples):
-        if number >= MOST_SAMPLES:
-            raise LookupError(f"{path} holds more than {MOST_SAMPLES:,} samples. Import it in parts.")
-        yield sample
-
-
 # --- tables
 
 
 def _responses(run_id: str, samples: list[Sample]) -> pa.Table:
-    num_before: dict[tuple[int, str, str], int] = {}  # samples of the same problem in earlier rows
+    num_before: Counter[tuple[int, str, str]] = Counter()  # samples of the same problem in earlier rows
     rows: list[dict[str, Any]] = []
     for sample in samples:
         key = (sample.step, sample.source, sample.problem_id)
-        rows.append({"run_id": run_id, "sample": num_before.get(key, 0), **sample.__dict__})
-        num_before[key] = num_before.get(key, 0) + 1
+        rows.append({"run_id": run_id, "sample": num_before[key], **sample.__dict__})
+        num_before[key] += 1
     return pa.Table.from_pylist(rows, schema("responses"))
-
-
-def _counted(responses: pa.Table) -> Iterator[pa.Table]:
-    for step in sorted(set(responses["step"].to_pylist())):
-        yield counted(responses.filter(pc.field("step") == step), step)
 
 
 def _logged(counts: pa.Table) -> Iterator[dict[str, Any]]:
@@ -293,12 +286,8 @@ def _reward(trace: Mapping[str, Any], name: str, place: RowPosition) -> float:
     return total
 
 
-_READERS: dict[str, Callable[[Dump], Iterator[Sample]]] = {
-    "rlvr": _ours,
-    "verl": _verl,
-    "trl": _trl,
-    "prime-rl": _prime_rl,
-}
+_READERS: dict[str, Callable[[Dump], Iterator[Sample]]]
+_READERS = {"rlvr": _ours, "verl": _verl, "trl": _trl, "prime-rl": _prime_rl}
 FORMATS = tuple(_READERS)
 
 

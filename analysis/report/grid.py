@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
@@ -53,7 +53,8 @@ def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
     A table with `beside` set is laid out as its published table instead, at any width.
     """
     if table.beside:
-        return side_by_side(table)
+        (published,) = table.published
+        return published_grids(published, _as_printed(table))
     blocks: dict[str, list[Record]] = {}
     for cell in table.records:
         if cell["metric"] in table.shown:
@@ -161,29 +162,19 @@ def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
     return replace(grid, header=tuple(grid.header[i] for i in chosen), rows=rows, best=best, second=second)
 
 
-def published_grids(published: Published) -> list[Grid]:
-    """Printed values in the layout of the paper, with the marks of the paper."""
-    blocks = [
-        _published_grid(str(block), [(str(line), line_cells) for line, line_cells in cells.groupby("line", sort=False)])
-        for block, cells in published.cells.groupby("block", sort=False)
-    ]
-    return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
-
-
-def side_by_side(table: Table) -> list[Grid]:
-    """The published table with our rows below the printed ones. The best and the second best are marked among the
-    printed rows as the paper does, and separately among ours.
+def published_grids(published: Published, ours: pd.DataFrame | None = None) -> list[Grid]:
+    """Printed values in the layout of the paper, with the marks of the paper. ours: our rows, which stand below the
+    printed ones that they belong to, with marks among ours alone.
     """
-    (published,) = table.published
-    ours = _as_printed(table)
     blocks: list[Grid] = []
     for block, printed in published.cells.groupby("block", sort=False):
         lines: list[tuple[str, pd.DataFrame]] = []
         for line, cells in printed.groupby("line", sort=False):
             lines.append((str(line), cells))
-            below = ours[(ours["block"] == block) & ours["line"].str.startswith(f"{line}{OURS}")]
-            for row, own_cells in below.groupby("line", sort=False):
-                lines.append((f"· {str(row).removeprefix(f'{line}, ')}", own_cells))
+            if ours is not None:
+                below = ours[(ours["block"] == block) & ours["line"].str.startswith(f"{line}{OURS}")]
+                own_lines = below.groupby("line", sort=False)
+                lines += [(f"· {str(row).removeprefix(f'{line}, ')}", own_cells) for row, own_cells in own_lines]
         blocks.append(_published_grid(str(block), lines))
     return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
 
@@ -273,13 +264,8 @@ def _rounded(value: float, decimals: int) -> str:
 
 
 def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at, names, forms = _laid_out(cells, table, "mean")
-
-    def text(label: str, key: Key) -> str:
-        cell = cell_at.get((label, key))
-        return "—" if cell is None else text_of(cell, forms[key], marked=not table.differences)
-
-    rows = [(name, *(text(name, key) for key in forms)) for name in names]
+    cell_at, forms, rows = _laid_out(cells, table, "mean", partial(text_of, marked=not table.differences))
+    names = [row[0] for row in rows]
     best = {
         (names.index(name), 1 + column)
         for column, (key, form) in enumerate(forms.items())
@@ -288,18 +274,22 @@ def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
     hints = {c["row"]: c for c in cells if c["hint"]}
     notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
     keys = list(forms)
-    grid = Grid(_title(block, keys, table), ("", *_header(keys, table)), tuple(rows), notes, frozenset(best))
+    grid = Grid(_title(block, keys, table), ("", *_header(keys, table)), rows, notes, frozenset(best))
     return _with_seeds(grid, cells) if table.differences else grid
 
 
 def _laid_out(
-    cells: Sequence[Record], table: Table, value: str
-) -> tuple[dict[tuple[str, Key], Record], list[str], dict[Key, Format]]:
-    """(cells by position, labels of the rows, format of each column). value: the name of the number that is shown."""
+    cells: Sequence[Record], table: Table, value: str, text: Callable[[Record, Format], str]
+) -> tuple[dict[tuple[str, Key], Record], dict[Key, Format], tuple[tuple[str, ...], ...]]:
+    """(cells by position, format of each column, rows of texts). value: the name of the number that is shown."""
     cell_at = _by_position(cells)
     keys = dict.fromkeys(key for _, key in cell_at)
     forms = {key: _with_decimals(table.format_of(*key), cells, key, value) for key in keys}
-    return cell_at, list(dict.fromkeys(name for name, _ in cell_at)), forms
+    rows = tuple(
+        (name, *(text(cell_at[name, key], form) if (name, key) in cell_at else "—" for key, form in forms.items()))
+        for name in dict.fromkeys(name for name, _ in cell_at)
+    )
+    return cell_at, forms, rows
 
 
 def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
@@ -334,16 +324,10 @@ def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
 
 
 def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at, names, forms = _laid_out(cells, table, "difference")
-
-    def text(label: str, key: Key) -> str:
-        cell = cell_at.get((label, key))
-        return "—" if cell is None else difference_text(cell, forms[key])
-
-    rows = [(name, *(text(name, key) for key in forms)) for name in names]
+    _, forms, rows = _laid_out(cells, table, "difference", difference_text)
     against, keys = labels.joined([c["reference"] for c in cells]), list(forms)
     title = f"{block}: difference to {against}" if block else f"Difference to {against}"
-    return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
+    return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), rows)
 
 
 # The columns of the grid of `_deciding` that the legend explains.
