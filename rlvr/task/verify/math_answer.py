@@ -249,12 +249,13 @@ def _multiple(gold: Any, answer: Any) -> bool:
     if not isinstance(answer, sympy.Eq) or (_solved(gold) and not _solved(answer)):
         return False
     # Symbols of one name differ where the parser takes only one of the texts for real numbers.
+    equations: list[Any] = [gold, answer]
     first, second = (
-        (side.lhs - side.rhs).xreplace({x: sympy.Symbol(str(x)) for x in side.free_symbols}) for side in (gold, answer)
+        (side.lhs - side.rhs).xreplace({x: sympy.Symbol(str(x)) for x in side.free_symbols}) for side in equations
     )
     if first.free_symbols != second.free_symbols:
         return False
-    ratio = sympy.simplify(first / second)
+    ratio = sympy.simplify(sympy.radsimp(first / second))
     return _number(ratio) is not None and ratio != 0
 
 

@@ -28,7 +28,16 @@ SIGNS = {
     **dict.fromkeys("’‘′", "'"),
     **dict.fromkeys("“”", '"'),
     **{"≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "±": r"\pm ", "∓": r"\mp ", "÷": r"\div ", "∗": "*"},
-    **{"∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∠": r"\angle ", "。": ".", "、": ","},
+    **{
+        "∞": r"\infty ",
+        "∅": r"\emptyset ",
+        "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "∠": r"\angle ",
+        "。": ".",
+        "、": ",",
+    },
     **{unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\{name} " for name in GREEK.split("|")},
     **{"λ": r"\lambda ", "°": r"^\circ "},
 }
@@ -42,7 +51,8 @@ def typeset(text: str) -> str:
     """
     if text.isascii():
         return text
-    shown = (c for c in re.sub("[º˚]", "°", text) if unicodedata.category(c) != "Cf")
+    text = re.sub("[ℂℕℚℝℤ]", lambda c: rf"\mathbb{{{unicodedata.normalize('NFKC', c[0])}}}", re.sub("[º˚]", "°", text))
+    shown = (c for c in text if unicodedata.category(c) != "Cf")
     parts = list[str]()
     for tag, run in groupby(shown, key=lambda c: unicodedata.decomposition(c).partition(" ")[0]):
         characters = [unicodedata.normalize("NFKC", c) for c in run]
@@ -61,6 +71,7 @@ NUMERAL = r"(?<![\d.])\d[\d,]*+(?:\.\d++)?+"
 FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|ln|log|exp"
 NAMES = "pi|alpha|beta|gamma|delta|epsilon|theta|lambda|sigma|omega|rho|tau|phi|psi"  # mu, nu, xi may be products
 INVERSE = r"a(?:sin|cos|tan)(?=\()"  # asin(x)
+CALLED = r"(?:sec|csc)(?=\()"  # sec alone may be a unit
 
 
 def _named(name: re.Match[str]) -> str:
@@ -126,11 +137,17 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(\d+)\s*\)", r"\\frac{\1}{\2}", "Fraction(2, 3)"),
     (r"(?<=[\w)}\]])\s*\*\*\s*(?=[\w(-])", "^", "x**2; two asterisks around a number are bold"),
     (r"\^\s*(-\s*(?:\d+|[a-zA-Z](?![a-zA-Z])))", r"^{\1}", "10^-5"),
-    (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\times ", "3x10^8"),
+    (r"(?:(?<=\d)|(?<=pi))\s*x\s*(?=10\s*\^)", r" \\times ", "3x10^8, 4pi x 10^-7"),
+    (r"(?<![a-zA-Z\\])log(2|10)(?=\s*\()", r"\\log_{\1}", "log2(5)"),
+    (r"√\s*(\\frac\{\d+\}\{\d+\})", r"\\sqrt{\1}", "√½"),
     (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(?=\{)", r"\\sqrt", "√{2}"),
     (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}", "√2, 2sqrt3"),
     (r"(?:∛|(?<![a-zA-Z\\])cbrt)\s*(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt[3]{\1}", "∛2"),
-    (rf"{WORDS.pattern}|(?<![a-zA-Z\\])(?:{INVERSE}|(?:{FUNCTIONS}|{NAMES})(?![a-zA-Z]))", _named, "sin(x), 2pi"),
+    (
+        rf"{WORDS.pattern}|(?<![a-zA-Z\\])(?:{INVERSE}|{CALLED}|(?:{FUNCTIONS}|{NAMES})(?![a-zA-Z]))",
+        _named,
+        "sin(x), 2pi",
+    ),
     (r"(?<![a-zA-Z\\])oo(?![a-zA-Z])", r"\\infty ", "(-oo, 2)"),
     # As people write LaTeX.
     (r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)", r"\\\1{\2}{\3}", r"\frac 1 2 and \frac12"),
@@ -180,6 +197,8 @@ CALLS = [
         (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*\(", r"\sqrt{", "}"),
         (r"(?:∛|(?<![a-zA-Z\\])cbrt)\s*\(", r"\sqrt[3]{", "}"),
         (r"(?<![a-zA-Z\\])abs\s*\(", "|", "|"),
+        (r"(?<![a-zA-Z\\])floor\s*\(", r"\lfloor ", r"\rfloor "),
+        (r"(?<![a-zA-Z\\])ceil\s*\(", r"\lceil ", r"\rceil "),
     )
 ]
 # Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.

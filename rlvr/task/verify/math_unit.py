@@ -38,6 +38,7 @@ _PREFIXED = {
 UNITS = {alias: unit for unit, aliases in _UNITS.items() for alias in aliases.split()}
 UNITS = _NAMES | _PREFIXED | UNITS | {"celsius": "°C", "fahrenheit": "°F", "hz": "Hz"}
 UNITS |= {f"{alias}s": unit for alias, unit in UNITS.items() if len(alias) > 2 and not alias.endswith("s")}
+SPEEDS = {"mph": "mi", "kph": "km", "kmph": "km"}
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "squared": 2, "cubed": 3}
 UPRIGHT_END = re.compile(WORDS.pattern + r"\s*(?:\^\s*\{?[23]\}?)?$")
 TEMPERATURE = re.compile(rf"(?:\^\s*\{{?\s*\\circ\s*\}}?|°){GAP}*(?:\\(?:text|mathrm|rm)\s*\{{)?{GAP}*([CF])\s*\}}?$")
@@ -84,8 +85,8 @@ def _factors(words: str, symbols: Mapping[str, str] = MappingProxyType({})) -> t
         elif (word in POWERS or word[0] == "^") and factors:
             exponent = POWERS.get(word) or int(re.sub(r"\D", "", word))
             factors[-1] = (factors[-1][0], sign * exponent)
-        elif word == "mph":
-            factors += [("mi", 1), ("h", -1)]
+        elif word in SPEEDS:
+            factors += [(SPEEDS[word], 1), ("h", -1)]
         elif known := UNITS.get(written) or symbols.get(written) or UNITS.get(word):
             factors.append((known, sign * power))
             power = 1
@@ -98,7 +99,7 @@ def _factors(words: str, symbols: Mapping[str, str] = MappingProxyType({})) -> t
 
 # An element of a list that ends in words or in a known unit: 18 dollars, 25 cm^2, 9.8 m/s^2.
 WORD = r"[a-zA-Z]+(?:\^\{?[23]\}?)?"
-ELEMENT = re.compile(rf"([^,;]*?(?:[\d}}.]|\\pi))({GAP}*)({WORD}(?:[ /]+{WORD})*)(?=\s*(?:[,;]|$))")
+ELEMENT = re.compile(rf"([^,;]*?(?:[\d}}.]|\\pi))({GAP}*)({WORD}(?:[ /.]+{WORD})*)(?=\s*(?:[,;]|$))")
 ATTRIBUTES = "a|an|at|for|in|of|on|per|the"  # short words between those of a unit: pieces of cake
 LETTERS_OF_PRODUCT = r"a?[b-df-hj-np-tv-z]+"  # xyz, abc
 
@@ -116,7 +117,7 @@ def _with_upright_words(element: re.Match[str]) -> str:
     letters = re.sub(r"\\[a-zA-Z]+", "", quantity.rpartition("=")[2])
     if re.search("[a-zA-Z]", letters) or len(re.sub("[^a-zA-Z]", "", words)) == 1:
         return element[0]
-    spoken = gap and all(re.fullmatch(rf"{ATTRIBUTES}|[a-zA-Z][a-z]{{2,}}", word) for word in re.split("[ /]+", words))
+    spoken = gap and all(re.fullmatch(rf"{ATTRIBUTES}|[a-zA-Z][a-z]{{2,}}", word) for word in re.split("[ /.]+", words))
     if _factors(words) or (spoken and not re.fullmatch(LETTERS_OF_PRODUCT, words)):
         return rf"{quantity}\text{{ {words}}}"
     return element[0]
