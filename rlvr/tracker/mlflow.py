@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, find_sweep
+from rlvr.ledger import terminal
+from rlvr.ledger.sweeps import Ledger, Sweep, find_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
@@ -39,19 +39,7 @@ def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
 def _selected_sweeps(ledger: Ledger, sweep_ids: Sequence[str]) -> list[Sweep]:
     """The sweeps with these ids or names, or all of them if none is given. Raises ValueError."""
     sweeps = ledger.sweeps()
-    if not sweep_ids:
-        return sweeps
-    selected: list[Sweep] = []
-    for text in sweep_ids:
-        try:
-            selected.append(find_sweep(sweeps, text))
-        except NoSweep:
-            known = ", ".join(sweep.sweep_id for sweep in sweeps) or "none"
-            raise ValueError(
-                f"no sweep {text!r} in {layout.sweeps(ledger.home)}. Sweeps there: {known}. "
-                "Leave --sweep out to ship every run."
-            ) from None
-    return selected
+    return [find_sweep(sweeps, text) for text in sweep_ids] if sweep_ids else sweeps
 
 
 def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:

@@ -1,32 +1,21 @@
-"""The judge of diversity against a real server of a real model, which always says 4."""
+"""The judge of diversity: its question, its scale, and what it sends to a server and keeps."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rlvr.diagnostics.judge import Judge, messages, score
 from rlvr.metrics import approach_score
-
-CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
-
 
 VERDICTS = {
     **{"4": 4, "Score: 3": 3, "**2**": 2, "4/5": 4, "5.0": 5, "1.": 1, "4 4 4": 4, "They differ:\n4\n": 4},
@@ -81,69 +70,58 @@ def test_of_16_responses_it_is_the_papers() -> None:
         assert printed in content
 
 
-def make_model(path: Path) -> Path:
-    """A model that writes 4 after any input: its output does not depend on what it reads."""
-    words = [*"12345", "PAD", "END", *{w for m in messages("p", ["q"]) for w in m["content"].split()}]
-    vocabulary = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="PAD"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="END", pad_token="PAD", unk_token="PAD")
-    tokenizer.chat_template = CHAT
-    size = GPT2Config(vocab_size=len(vocabulary), n_positions=2048, n_embd=8, n_layer=1, n_head=1)
-    size.eos_token_id = size.bos_token_id = size.pad_token_id = vocabulary["END"]
-    model = GPT2LMHeadModel(size)
-    with torch.no_grad():
-        model.transformer.ln_f.weight.zero_()
-        model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
-        model.transformer.wte.weight[:, 0] = 0
-        model.transformer.wte.weight[vocabulary["4"], 0] = 9
-    model.generation_config.eos_token_id = model.generation_config.pad_token_id = vocabulary["END"]
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+class Server(BaseHTTPRequestHandler):
+    """A server with OpenAI's chat protocol that says 4, after `replies`, which a real one does not send on demand."""
+
+    replies: ClassVar[list[tuple[int, bytes]]] = []
+    requests: ClassVar[list[tuple[str, str | None, Any]]] = []  # path, authorization, body
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.requests.append((self.path, self.headers["Authorization"], body))
+        code, reply = self.replies.pop(0) if self.replies else (200, said("4"))
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(reply) if reply else 9))  # nothing: the reply is cut short
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """(address, name of the model)."""
-    model = make_model(tmp_path_factory.mktemp("model"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = Path(sys.executable).with_name("transformers")
-    command = [program, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    log = (model / "log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        while True:
-            assert process.poll() is None, (model / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/v1", str(model)
-    finally:
-        process.kill()
-        process.wait()
+def said(content: str | None, reason: str = "stop") -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}]}).encode()
 
 
-@pytest.mark.slow
-@pytest.mark.real
-def test_each_question_is_sent_once_and_its_verdict_kept(server: tuple[str, str], tmp_path: Path) -> None:
-    url, model = server
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
+    Server.replies, Server.requests = [], []
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_each_question_is_sent_once_and_its_verdict_kept(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
     cache = tmp_path / "judgements.jsonl"
-    first = Judge(url, model, cache)
+    first = Judge(url, "m", cache)
     assert first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]) == [4.0, 4.0]
     assert first.num_new == 2
-    line = json.loads(cache.read_text().splitlines()[0])
-    assert line["said"].split()[0] == "4"
+    assert {(path, key) for path, key, _ in Server.requests} == {("/v1/chat/completions", "Bearer secret")}
+    asked = {body["messages"][1]["content"]: body for *_, body in Server.requests}
+    for problem in "pr":
+        question = messages(problem, ["q"] * 4)
+        body = {"model": "m", "messages": question, "temperature": 0, "max_tokens": 1024}
+        assert asked[question[1]["content"]] == body
+    assert "secret" not in cache.read_text()
     cache.write_text(cache.read_text() + '{"torn')
-    again = Judge(url, model, cache)
+    again = Judge(url, "m", cache)
     assert again.scores([("r", ["q"] * 4), ("s", ["q"] * 4), ("p", ["q"] * 4)]) == [4.0] * 3
     assert again.num_new == 1
-    assert Judge(url, model, cache).scores([("s", ["q"] * 4)]) == [4.0]
+    assert Judge("http://127.0.0.1:9/v1", "m", cache).scores([("s", ["q"] * 4)]) == [4.0]  # at another address
     assert len([line for line in cache.read_text().splitlines() if line.endswith("}")]) == 3
 
 
@@ -156,49 +134,12 @@ def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: 
         Judge(f"http://127.0.0.1:{port}/v1", "m", tmp_path / "cache").scores([("p", ["q"])])
 
 
-class Misbehaving(BaseHTTPRequestHandler):
-    """A fake server, for replies that a real one does not send on demand."""
-
-    replies: ClassVar[list[tuple[int, bytes]]] = []
-
-    def do_POST(self) -> None:
-        code, body = self.replies.pop(0)
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body) if body else 9))  # nothing: the reply is cut short
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-def test_a_reply_without_a_verdict_is_not_kept_and_a_failed_request_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_without_a_verdict_is_not_kept_and_a_failed_request_is_repeated(url: str, tmp_path: Path) -> None:
     """No content, reasoning cut before a verdict, nothing, a question that is too long, two bad replies, a verdict."""
-    monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
-
-    def reply(content: str | None, reason: str = "stop") -> bytes:
-        return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}]}).encode()
-
-    Misbehaving.replies = [
-        (200, reply(None)),
-        (200, reply("<think> They all", "length")),
-        (200, reply("")),
-        (400, b"too long"),
-        (200, b""),
-        (200, b'{"choices": null}'),
-        (200, reply("3")),
-    ]
-    server = HTTPServer(("127.0.0.1", 0), Misbehaving)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        judge = Judge(f"http://127.0.0.1:{server.server_port}/v1", "m", tmp_path / "cache")
-        actual = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
-        assert actual == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
-        assert judge.scores([("p", ["q"] * 4)]) == [3]
-        assert judge.num_new == 1
-        at_another_address = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "cache")
-        assert at_another_address.scores([("p", ["q"] * 4)]) == [3]
-    finally:
-        server.shutdown()
-        server.server_close()
+    unusable = [(200, said(None)), (200, said("<think> They all", "length")), (200, said("")), (400, b"too long")]
+    Server.replies = [*unusable, (200, b""), (200, b'{"choices": null}'), (200, said("3"))]
+    judge = Judge(url, "m", tmp_path / "cache")
+    actual = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
+    assert actual == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
+    assert judge.scores([("p", ["q"] * 4)]) == [3]
+    assert judge.num_new == 1

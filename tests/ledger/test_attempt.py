@@ -143,29 +143,22 @@ def test_a_test_of_the_lock_delays_an_opening_but_does_not_fail_it(tmp_path: Pat
 
 
 def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: Path) -> None:
-    runs = [tmp_path / name for name in "abc"]
+    runs = [tmp_path / name for name in "abcd"]
     for run_dir in runs:
         run_dir.mkdir()
-    newer, deleted, closed = (Attempt.open(run_dir) for run_dir in runs)
-    assert all(attempt.holds_lease() for attempt in (newer, deleted, closed))
+    newer, deleted, anew, closed = (Attempt.open(run_dir) for run_dir in runs)
+    assert all(attempt.holds_lease() for attempt in (newer, deleted, anew, closed))
     (runs[0] / "attempts/2").mkdir()  # as another node does after it got the lock
-    shutil.rmtree(runs[1])
+    for run_dir in runs[1:3]:
+        shutil.rmtree(run_dir)
+    runs[2].mkdir()
+    second = Attempt.open(runs[2])
+    assert (second.number, second.holds_lease()) == (1, True)  # begun anew under the same number
     closed.close(Cause.OK)
-    assert not any(attempt.holds_lease() for attempt in (newer, deleted, closed))
+    assert not any(attempt.holds_lease() for attempt in (newer, deleted, anew, closed))
+    second.close(Cause.OK)
     newer.close(Cause.OK)  # a zombie cannot finish the run
     assert read(runs[0] / "attempts/1/exit.json")["cause"] == "error"
-
-
-def test_the_lease_ends_where_the_run_was_deleted_and_begun_anew_under_the_same_number(tmp_path: Path) -> None:
-    run_dir = tmp_path / "r"
-    run_dir.mkdir()
-    first = Attempt.open(run_dir)
-    shutil.rmtree(run_dir)
-    run_dir.mkdir()
-    with Attempt.open(run_dir) as second:
-        assert (first.number, second.number) == (1, 1)
-        assert (first.holds_lease(), second.holds_lease()) == (False, True)
-        second.close(Cause.OK)
 
 
 def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_path: Path) -> None:

@@ -58,45 +58,22 @@ def test_one_id_never_stands_for_two_configs(tmp_path: Path) -> None:
     assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
 
 
-def test_where_a_runs_code_is_found_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
+def test_what_has_no_part_in_the_identity_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
+    """Places, groups that are not chosen, and where the code is found; all else of run.json is kept."""
     ledger = make_ledger(tmp_path, "abc")
-    info_path = tmp_path / "runs/abc/run.json"
+    run_dir = ledger.run_dir("abc")
 
-    def launched_from(folder: str) -> list[str]:
-        ledger.create_run("abc", CONFIG, {"name": "later", "config_dirs": [folder], "import_paths": [folder]})
-        return json.loads(info_path.read_text())["import_paths"]
+    def launched(config: str, folder: str) -> tuple[str, list[str]]:
+        ledger.create_run("abc", config, {"name": "later", "config_dirs": [folder], "import_paths": [folder]})
+        return (run_dir / "config.yaml").read_text(), json.loads((run_dir / "run.json").read_text())["import_paths"]
 
-    assert launched_from("/a") == ["/a"]
-    assert launched_from("/b") == ["/b"]
-    assert json.loads(info_path.read_text())["name"] == "name-abc"  # all else is kept
-    with Attempt.open(tmp_path / "runs/abc") as attempt:
-        attempt.close("ok")
-    assert launched_from("/c") == ["/b"]
-
-
-def test_settings_without_part_in_the_identity_follow_the_newest_launch_until_the_end(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, "abc")
-    second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG.replace("workers: 1", "workers: 3")
-    ledger.create_run("abc", second, {})
-    assert (tmp_path / "runs/abc/config.yaml").read_text() == second
-    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
-    ledger.create_run("abc", third, {})
-    assert (tmp_path / "runs/abc/config.yaml").read_text() == second
-
-
-def test_a_group_that_is_not_chosen_makes_no_other_run(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, "abc")
-    later = CONFIG + "divergence: null\nkeep_rollouts: true\n"
-    assert identity(yaml.safe_load(later)) == {"loss": {"name": "lad"}, "seed": 0}
-    ledger.create_run("abc", later, {})
-    assert (tmp_path / "runs/abc/config.yaml").read_text() == later
-
-
-def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) -> None:
-    (tmp_path / "runs/abc").mkdir(parents=True)
-    (tmp_path / "runs/abc/metrics.jsonl").touch()
-    assert make_ledger(tmp_path, "abc").state("abc").name == "name-abc"
-    assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
+    second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG + "divergence: null\nkeep_rollouts: true\n"
+    assert identity(yaml.safe_load(third)) == {"loss": {"name": "lad"}, "seed": 0}
+    assert launched(second, "/a") == (second, ["/a"])
+    assert launched(third, "/b") == (third, ["/b"])
+    assert json.loads((run_dir / "run.json").read_text())["name"] == "name-abc"
+    Attempt.open(run_dir).close(Cause.OK)
+    assert launched(CONFIG, "/c") == (third, ["/b"])
 
 
 def test_the_newest_cause_decides_the_state(tmp_path: Path) -> None:
@@ -218,14 +195,26 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
 # --- what is damaged or foreign
 
 
-def test_a_damaged_manifest_names_its_lines_and_keeps_its_runs(tmp_path: Path) -> None:
+def test_what_cannot_be_read_of_a_sweep_is_named_and_all_else_is_listed(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc", "abd")
-    ledger.record_sweep("s", {"study": "eta"}, [{"run_id": "abc"}, {"run_id": "abd"}])
-    file = ledger.sweep_dir("s") / "manifest.jsonl"
+    for sweep_id in ("good", "cut", "lines", "other"):
+        ledger.record_sweep(sweep_id, {"study": "eta", "created": 5.0}, [{"run_id": "abc"}, {"run_id": "abd"}])
+    places = {name: ledger.sweep_dir(name) for name in ("cut", "lines", "other", "empty", "notes.txt")}
+    (places["cut"] / "sweep.json").write_text('{"study": "e')
+    file = places["lines"] / "manifest.jsonl"
     file.write_text(file.read_text().replace('{"run_id": "abd"}', 'x\n{"run_id": "abd"}\n{"run_id": "abe'))
-    sweep = ledger.resolve_sweep("eta")
-    assert sweep.run_ids == ["abc", "abd"]
-    assert sweep.problems == (f"sweep s: line 2 is damaged, line 4 is damaged in {file}: left out.",)
+    write_json(places["other"] / "sweep.json", {"study": "eta"})
+    places["empty"].mkdir()  # no sweep, as are the notes
+    places["notes.txt"].write_text("not ours")
+    sweeps = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
+    read = {name: (sweep.study, sweep.created, sweep.run_ids) for name, sweep in sweeps.items()}
+    runs, of_another_version = ["abc", "abd"], sweeps["other"].problems[0]
+    whole = ("eta", 5.0, runs)
+    assert read == {"good": whole, "cut": ("", 0.0, runs), "lines": whole, "other": ("", 0.0, [])}
+    assert sweeps["good"].problems == ()
+    assert "sweep.json is missing or damaged" in sweeps["cut"].problems[0]
+    assert sweeps["lines"].problems == (f"sweep lines: line 2 is damaged, line 4 is damaged in {file}: left out.",)
+    assert of_another_version.startswith("sweep other: made by another version of rlvr (no number of a format")
 
 
 def test_damaged_files_of_a_sweep_are_copied_before_they_are_replaced(
@@ -253,26 +242,6 @@ def test_damaged_files_of_a_sweep_are_copied_before_they_are_replaced(
     ]
     for file in kept.values():
         time.strptime(file.name.partition(".damaged-")[2], "%Y%m%dT%H%M%S")
-
-
-def test_a_sweep_whose_description_is_damaged_is_listed_with_its_runs(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, "abc")
-    for sweep_id in ("good", "bad"):
-        ledger.record_sweep(sweep_id, {"study": "eta", "created": 5.0}, [{"run_id": "abc"}])
-    (ledger.sweep_dir("bad") / "sweep.json").write_text('{"study": "e')
-    good, bad = sorted(ledger.sweeps(), key=lambda sweep: sweep.study, reverse=True)
-    assert (good.sweep_id, good.study, good.created, good.problems) == ("good", "eta", 5.0, ())
-    assert (bad.sweep_id, bad.study, bad.created, bad.run_ids) == ("bad", "", 0.0, ["abc"])
-    assert "sweep.json is missing or damaged" in bad.problems[0]
-
-
-def test_a_sweep_of_another_version_is_not_read(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path)
-    ledger.record_sweep("s", {"study": "eta"}, [{"run_id": "abc"}])
-    write_json(ledger.sweep_dir("s") / "sweep.json", {"study": "eta"})
-    sweep = ledger.sweep("s")
-    assert (sweep.run_ids, sweep.study) == ([], "")
-    assert sweep.problems[0].startswith("sweep s: made by another version of rlvr (no number of a format")
 
 
 def test_a_run_of_another_version_is_not_changed(tmp_path: Path) -> None:
@@ -320,16 +289,12 @@ def test_what_another_user_alone_may_read_hides_nothing_else(tmp_path: Path, mon
     assert sweeps["t"].problems == (f"sweep t: {private[1]} belongs to another user, who alone may read it.",)
 
 
-def test_what_is_no_sweep_is_not_listed(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    ledger.record_sweep("s", {}, [])
-    (tmp_path / "runs/sweeps/empty").mkdir()
-    (tmp_path / "runs/sweeps/notes.txt").write_text("not ours")
-    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["s"]
-
-
-def test_the_same_launch_restores_what_is_damaged(tmp_path: Path) -> None:
+def test_the_same_launch_restores_what_is_missing_or_damaged(tmp_path: Path) -> None:
+    (tmp_path / "runs/abc").mkdir(parents=True)
+    (tmp_path / "runs/abc/metrics.jsonl").touch()  # something else began the directory
     ledger = make_ledger(tmp_path, "abc")
+    assert ledger.state("abc").name == "name-abc"
+    assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
     (ledger.run_dir("abc") / "run.json").write_text("")
     (ledger.run_dir("abc") / "config.yaml").write_text("loss: {")
     assert ledger.state("abc").state == "unreadable"

@@ -628,7 +628,7 @@ def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors(home, capsys):
     assert main(["--home", str(home), "--sweep", "s"]) == 2
     assert "s begins 2 sweeps" in capsys.readouterr().err
     assert main(["--home", str(home), "--sweep", "s9"]) == 2
-    assert "no sweep 's9'" in capsys.readouterr().err
+    assert "no sweep s9 here" in capsys.readouterr().err
     assert main(["--home", str(home), "--uri", "file:///x"]) == 2
     assert "Allowed: sqlite, http" in capsys.readouterr().err
 
