@@ -32,7 +32,7 @@ def read(file: Path) -> Journal:
     faults: tuple[str, ...] = ()
     if table is None:
         reading = journal.read(file)
-        faults = (*map(str, reading.damaged), *(["the last one is torn"] if reading.torn else []))
+        faults = (*reading.damaged, *(["the last one is torn"] if reading.torn else []))
         table = _records(reading.records)
     steps = table[STEP].to_numpy()
     _, first = np.unique(steps, return_index=True)

@@ -18,7 +18,7 @@ from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
-from rlvr.config.schema import Choices, Knobs, Section
+from rlvr.config.schema import FULL_LR, LR, Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAvailable
@@ -157,7 +157,7 @@ class Checker:
                 name,
                 loss,
             )
-        usual = {self.registry.as_written(choices, key) for key in ("lr", "paper.lr", "study.lr")}
+        usual = {LR, FULL_LR, *(self.registry.as_written(choices, key) for key in ("paper.lr", "study.lr"))}
         if not written.reads_lr and knobs.lr not in usual:
             raise ValueError(f"lr={knobs.lr} has no effect with trainer.lr={knobs.trainer.lr}. Drop one of them.")
 

@@ -41,24 +41,12 @@ _NAME = re.compile(r"[A-Za-z0-9_\-./ ]{1,250}")
 
 @dataclass(frozen=True)
 class Record:
-    """The metrics of one step. `end`: byte offset in the journal just after its line."""
+    """The metrics of one step."""
 
     step: int
     time: float  # seconds since the epoch
     attempt: int
     metrics: dict[str, float]
-    end: int = 0
-
-
-class Damage(NamedTuple):
-    """A damaged line, which readers skip. As text: "line 3 is damaged (its checksum does not match)"."""
-
-    line: int  # counted from the start of the file, from 1
-    fault: str
-    end: int  # byte offset just after it
-
-    def __str__(self) -> str:
-        return f"line {self.line} is damaged ({self.fault})"
 
 
 class Reading(NamedTuple):
@@ -66,7 +54,7 @@ class Reading(NamedTuple):
 
     records: list[Record]  # in the order of the file; both, if two attempts recorded the same step at once
     end: int  # byte offset at which the next `read` continues
-    damaged: list[Damage]
+    damaged: list[str]  # of each such line, which is skipped: `line 3 is damaged (its checksum does not match)`
     torn: bool  # whether an incomplete last line follows after `end`
 
 
@@ -101,13 +89,13 @@ def fault_of(line: bytes) -> str:
     return "" if int(seal[1], 16) == zlib.crc32(line[:-_SEAL_BYTES]) else "its checksum does not match"
 
 
-def decode(line: bytes, end: int = 0) -> Record:
+def decode(line: bytes) -> Record:
     """The inverse of `encode`, for a line without its newline. Raises ValueError if the line is damaged."""
     if fault := fault_of(line):
         raise ValueError(fault)
     fields = json.loads(line[:-_SEAL_BYTES] + b"}")
     metrics = {name: float(value) for name, value in fields["metrics"].items()}
-    return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
+    return Record(fields["step"], fields["time"], fields["attempt"], metrics)
 
 
 def read(path: Path, *, offset: int = 0) -> Reading:
@@ -128,15 +116,15 @@ def read(path: Path, *, offset: int = 0) -> Reading:
         return Reading([], offset, [], torn=False)
     reading = Reading([], offset, [], torn=bool(tail))
     for index, line in enumerate(lines):
-        end = reading.end + len(line) + 1
         try:
-            reading.records.append(decode(line, end))
+            reading.records.append(decode(line))
         except ValueError as fault:
             if index == len(lines) - 1 and not tail:
                 # Torn although it ends in a newline: a disk may lose the middle of a write.
                 return reading._replace(torn=True)
-            reading.damaged.append(Damage(path.read_bytes()[: reading.end].count(b"\n") + 1, str(fault), end))
-        reading = reading._replace(end=end)
+            number = path.read_bytes()[: reading.end].count(b"\n") + 1
+            reading.damaged.append(f"line {number} is damaged ({fault})")
+        reading = reading._replace(end=reading.end + len(line) + 1)
     return reading
 
 
@@ -149,7 +137,7 @@ class Follower:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.news: list[Record] = []  # the first lines of steps that the last `read` was the first to see
-        self.damaged: list[Damage] = []  # all damaged lines so far
+        self.damaged: list[str] = []  # all damaged lines so far
         self.non_finite = Counter[str]()  # by metric: values that are not finite, in the records so far
         self._forget()
 
@@ -340,7 +328,7 @@ class JournalWriter:
         reading = read(self._path)
         self._steps.update(record.step for record in reading.records)
         if reading.damaged:
-            damaged = ", ".join(map(str, reading.damaged))
+            damaged = ", ".join(reading.damaged)
             self._warn(f"{damaged}: the metrics of a damaged line are lost, unless its step is trained again")
         if reading.end < size and self._holds_lease():
             # One atomic system call: after a crash before it, the next attempt truncates the torn line.

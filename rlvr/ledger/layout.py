@@ -1,36 +1,7 @@
 """The place of every file: the only module that contains paths and names of files.
 
-    $RLVR_HOME, the checkout, or the current directory
-        mlflow.db  mlartifacts/       MLflow's store, if no server is set
-        reports/<study>/              tables, figures, page
-        reports/.cache/               files that analysis has parsed; safe to delete
-        tracking/                     the server of `make tracking-up`
-        runs/
-            mlflow.lock               held while metrics are shipped to MLflow
-            sync.log                  output of the last shipping in the background
-            <run_id>/
-                run.json config.yaml  the run's origin; its frozen config
-                lock                  held by the running attempt
-                attempts/<N>/         job.json heartbeat.json exit.json rank-<R>.json prune.json log.txt
-                metrics.jsonl         the journal
-                mlflow.json           which steps are in MLflow
-                stages.json           ids of the stages that it starts from
-                inputs.json           hashes of the data that it reads; own_code.json: of its user's own components
-                checkpoints/step-<S>/ trainer.json, and tensors
-                samples/              test-<S>.parquet policy-<S>.parquet
-                rollouts/             step-<S>.parquet
-                diversity/            problems.parquet embeddings-<model>.parquet, of `rlvr.diagnostics.diversity`
-            sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; for a search its study
-                lock lock-1 ...       each held by one running launch on this machine
-                cancelled.json        present if its SLURM jobs must not continue the sweep
-                planned.jsonl         for a growing sweep: every run that it may add; deciding.lock
-            stages/<stage_id>/        stage.json, and what was built; <stage_id>.lock
-            evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
-            judgements.jsonl          answers of the judges of diversity
-            submissions/<token>/      submission.json job.json end.json end_<run_id>.json, scripts and logs; lock
-            replay/                   stages of `python -m rlvr.diagnostics.replay`
-
-An incomplete file is called `.<name>.<owner>.tmp`, in the same directory (rlvr/ledger/files.py).
+They stand under the directory that they lie in: a home, a run, an attempt, ... (docs/architecture.md says who writes
+them). An incomplete file is called `.<name>.<owner>.tmp`, in the same directory (rlvr/ledger/files.py).
 """
 
 from __future__ import annotations
@@ -104,14 +75,14 @@ stages = _in("runs", "stages")  # which all runs share
 submissions = _in("runs", "submissions")
 replay_stages = _in("runs", "replay")  # stages of diagnostics, which train nothing
 judgements = _in("runs", "judgements.jsonl")  # so that no judge gets a question twice
-mlflow_database = _in("mlflow.db")
+mlflow_database = _in("mlflow.db")  # the store, if no server is set
 mlflow_artifacts = _in("mlartifacts")
-mlflow_lock = _in("runs", "mlflow.lock")
-sync_log = _in("runs", "sync.log")
-tracking = _in("tracking")
-reports = _in("reports")
+mlflow_lock = _in("runs", "mlflow.lock")  # held while metrics are shipped to MLflow
+sync_log = _in("runs", "sync.log")  # output of the last shipping in the background
+tracking = _in("tracking")  # the server of `make tracking-up`
+reports = _in("reports")  # a directory with tables, figures and page for each study
 report_summaries = _existing("reports/*/summary.json")
-analysis_cache = _in("reports", ".cache")  # what analysis has parsed
+analysis_cache = _in("reports", ".cache")  # what analysis has parsed; safe to delete
 
 
 def run(home: Path, run_id: str) -> Path:
@@ -140,14 +111,14 @@ report_summary = _in("summary.json")  # its sweeps and verdicts, for programs to
 
 # --- in the directory of a run
 
-info = _in("run.json")
-config = _in("config.yaml")
-lock = _in("lock")  # also of a sweep, and of all submissions
+info = _in("run.json")  # its origin
+config = _in("config.yaml")  # the frozen config
+lock = _in("lock")  # held by the running attempt; also of a sweep, and of all submissions
 journal = _in("metrics.jsonl")
 cursor = _in("mlflow.json")  # which part of a run or a sweep is in MLflow
-stages_used = _in("stages.json")
-inputs = _in("inputs.json")
-own_code = _in("own_code.json")
+stages_used = _in("stages.json")  # ids of the stages that it starts from
+inputs = _in("inputs.json")  # hashes of the data that it reads
+own_code = _in("own_code.json")  # of its user's own components
 attempts = _in("attempts")
 checkpoints = _in("checkpoints")
 evaluation = _numbered("samples", "test", ".parquet")  # the samples of the evaluation at a step

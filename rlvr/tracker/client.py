@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from filelock import FileLock
 from mlflow import MlflowClient
@@ -35,7 +35,6 @@ _OF_ONE_RUN = {
 }
 # Columns of MLflow's tables that contain the absolute place of artifacts.
 _PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
-T = TypeVar("T")
 
 
 @contextmanager
@@ -195,20 +194,20 @@ class Client:
             for name, value in record.metrics.items()
             if math.isfinite(value)
         ]
-        for part in _parts(metrics, METRICS_PER_CALL):
-            with _translated():
-                self._mlflow.log_batch(run_id, metrics=part)
+        self._log(run_id, METRICS_PER_CALL, "metrics", metrics)
 
     def send_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Send params. MLflow accepts the same values again; for other values Refused is raised."""
-        for part in _parts([Param(k, v) for k, v in params.items()], OTHERS_PER_CALL):
-            with _translated():
-                self._mlflow.log_batch(run_id, params=part)
+        self._log(run_id, OTHERS_PER_CALL, "params", [Param(k, v) for k, v in params.items()])
 
     def send_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        for part in _parts([RunTag(k, v) for k, v in tags.items()], OTHERS_PER_CALL):
+        self._log(run_id, OTHERS_PER_CALL, "tags", [RunTag(k, v) for k, v in tags.items()])
+
+    def _log(self, run_id: str, per_call: int, kind: str, items: Sequence[Metric | Param | RunTag]) -> None:
+        for start in range(0, len(items), per_call):
+            parts: dict[str, Any] = {kind: items[start : start + per_call]}
             with _translated():
-                self._mlflow.log_batch(run_id, tags=part)
+                self._mlflow.log_batch(run_id, **parts)
 
     def send_status(self, run_id: str, status: str, ended: float) -> None:
         """Send RUNNING, FINISHED, FAILED or KILLED. ended: time of the end in seconds since the epoch; 0: now."""
@@ -244,8 +243,3 @@ def _check_active(experiment: Experiment) -> None:
             f"experiment {experiment.name!r} is deleted in MLflow. Restore it: mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id}"
         )
-
-
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

@@ -82,19 +82,10 @@ class ParentRuns:
             client.send_file(cursor.mlflow_run_id, presentation.PAGE, report.page.read_text(encoding="utf-8"))
             send_changes(client, directory, cursor, self.key, {presentation.REPORT: report.time}, status, 0.0)
 
-    def note_deleted(self, client: Client, sweep: Sweep) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it."""
-        directory = self.ledger.sweep_dir(sweep.sweep_id)
-        cursor = Cursor.load(directory, self.key)
-        if client.is_active(cursor.mlflow_run_id):
-            return False
-        cursor.status = presentation.DELETED
-        cursor.save(directory, self.key)
-        return True
-
     def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. repair: create it again; the next pass moves the
-        sweep's runs below it.
+        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it.
+
+        repair: create it again; the next pass moves the sweep's runs below it.
         """
         directory = self.ledger.sweep_dir(sweep.sweep_id)
         cursor = Cursor.load(directory, self.key)
@@ -103,10 +94,11 @@ class ParentRuns:
                 return False
         except Refused:  # the whole experiment is deleted: the runs are reported
             return False
+        cursor.status = presentation.DELETED
         if repair:
             cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
             cursor.tags, cursor.status = {}, ""
-            cursor.save(directory, self.key)
+        cursor.save(directory, self.key)
         return True
 
     def _found_or_created(self, client: Client, sweep: Sweep, experiment_id: str) -> str:

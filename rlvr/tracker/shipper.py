@@ -225,7 +225,7 @@ class Shipper:
                     self.parents.update(client, sweep, states)
                 except (NoFiles, Refused) as error:
                     report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                    if self.parents.note_deleted(client, sweep):
+                    if self.parents.is_deleted(client, sweep, repair=False):
                         report.problems[sweep.sweep_id] += " (to create it again: python -m sweeps sync --repair)"
                     elif isinstance(error, Refused):
                         report.left[f"sweep {sweep.sweep_id}"] = 0
@@ -340,7 +340,7 @@ class Shipper:
         num_unseen = cursor.sent - (follower.count - len(follower.news))  # of the news, which MLflow has already
         if num_unseen and follower.count >= cursor.sent and checksum_of(follower.news[:num_unseen]) != cursor.checksum:
             return False
-        cursor.damaged = [str(damage) for damage in follower.damaged]
+        cursor.damaged = list(follower.damaged)
         cursor.non_finite = dict(follower.non_finite)
         if torn and run.state.state is State.FINISHED:  # no attempt will complete it
             report.problems[run.name] = f"{run.name}: the last line of {path} is torn: left out"

@@ -10,7 +10,7 @@ from rlvr.config import schema
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import frozen_config
 from rlvr.ledger.identity import run_id
-from tests.support.composed import REGISTRY, composed
+from tests.support.composed import REGISTRY, check, composed
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -97,3 +97,7 @@ def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss:
 )
 def test_the_learning_rate_belongs_to_the_model_unless_it_is_typed(lr: float, words: list[str]) -> None:
     assert composed(*words)[0].lr == lr
+
+
+def test_a_learning_rate_that_is_the_trainers_alone_is_taken() -> None:
+    check("trainer.lr=1e-4")

@@ -126,8 +126,7 @@ def test_a_damaged_line_in_the_middle_is_named_and_all_others_are_read(tmp_path)
     for offset, steps in ((0, [0, 1, 3]), (len(data[0]), [1, 3])):  # the number counts from the start of the file
         records, end, damaged, torn = read(path, offset=offset)
         assert ([r.step for r in records], end, torn) == (steps, len(b"".join(data)), False)
-        assert list(map(str, damaged)) == ["line 3 is damaged (its checksum does not match)"]
-        assert damaged[0].end == len(b"".join(data[:3]))
+        assert damaged == ["line 3 is damaged (its checksum does not match)"]
 
 
 def test_a_resumed_attempt_records_the_step_of_a_damaged_line_again_and_keeps_the_line(tmp_path, caplog):
@@ -155,7 +154,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
         if step % 2:
             records, offset, _, _ = read(tmp_path / "metrics.jsonl", offset=offset)
             seen += [r.step for r in records]
-            assert records[-1].end == offset == (tmp_path / "metrics.jsonl").stat().st_size
+            assert offset == (tmp_path / "metrics.jsonl").stat().st_size
     assert seen == list(range(6))
     assert read(tmp_path / "none.jsonl")[:2] == ([], 0)
     with pytest.raises(ValueError, match="cut or replaced"):
