@@ -137,6 +137,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
     for arguments, message in REFUSED:
         with subtests.test(message):
