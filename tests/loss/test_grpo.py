@@ -6,11 +6,9 @@ import math
 from functools import partial
 
 import pytest
-import torch
 
 from rlvr.loss.grpo import grpo
 from tests.loss.by_hand import arms, check_tokens, gradient
-from tests.support.factories import make_batch, make_policy
 
 # (A, r, loss, d loss/dℓ, clipped): ε 0.2 below, 0.28 above; d loss/dℓ is −A·r or 0
 BY_HAND = [
@@ -51,14 +49,6 @@ def test_agrees_with_a_plain_loop(dual_clip: float | None) -> None:
         return min(loss, -A * dual_clip) if dual_clip is not None and A < 0 else loss
 
     check_tokens(partial(grpo, clip_low=0.1, clip_high=0.3, dual_clip=dual_clip), expected)
-
-
-def test_on_policy_gradient_is_the_policy_gradient() -> None:
-    """r = 1: both branches agree and the gradient is −A, so the first update of a rollout is plain REINFORCE."""
-    batch = make_batch()
-    policy = make_policy(batch, log_ratio=0.0)
-    terms = grpo(policy, batch, clip_low=0.2, clip_high=0.2, dual_clip=None)
-    torch.testing.assert_close(gradient(terms, policy), -batch.advantage[:, None] * batch.mask)
 
 
 def test_log_ratio_is_clamped_at_20_nats_with_no_gradient_beyond() -> None:
