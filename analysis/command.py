@@ -111,6 +111,9 @@ def parser() -> terminal.Parser:
     )
     parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
     parser.add_argument("--all", action="store_true", help="print every table, with its notes")
+    parser.add_argument(
+        "--mixed-code", action="store_true", help="average the runs of an arm even if their code was not the same"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: print a list of studies as JSON")
     parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     parser.add_argument(
@@ -182,6 +185,7 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     """Report every requested study; returns the outcomes of their claims."""
     # Imported here, so that --help answers at once.
+    from analysis.frames import own_code
     from analysis.frames.load import catalogue, frames
 
     home = home_of(options.home)
@@ -200,6 +204,8 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
             studies = [study] if study else known_studies[: None if options.studies else 1]
             chosen = [frames(listing, study=name) for name in studies or [None]]
             others = [name for name in known_studies if name not in studies]
+        for of_study in () if options.mixed_code else chosen:
+            own_code.refuse_mixed(home, of_study.runs)
     reported = [_study(of_study, options, home, console) for of_study in chosen]
     if options.json:
         print(json.dumps([record for _, record in reported], indent=2, allow_nan=False))

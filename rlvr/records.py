@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -12,6 +14,19 @@ from numpy.typing import NDArray
 
 Split = Literal["train", "validation", "test"]
 Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "error"]
+
+LONGEST = 100  # characters of a part that is kept whole: trackers take names of 250
+
+
+def name_part(text: str) -> str:
+    """A text as a part of a metric's name, or as a file's: ASCII letters, digits, '_', '.' and '-'.
+
+    No two texts become one: a text with other characters, or a long one, gets a hash of itself at its end.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
+    if plain == text and 0 < len(text) <= LONGEST and not text.startswith("."):
+        return text
+    return f"{plain[:LONGEST].lstrip('.')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import own_code
+from rlvr.config.base_model import response_ends
 from rlvr.config.engine import samples_beside_training
 from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.overrides import key_of
@@ -81,7 +82,8 @@ def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int
         run_ids = [run.run_id for run in planned.runs]
         check_free(planned.name, planned.sweep_id, run_ids, ledger, command.registry.options("study"))
     unread = _unread_lines(planned, command.registry, command.typed)
-    for line in (*unreadable_option_lines(command.registry), *unread, *_default_lr_lines(planned)):
+    of_plan = [*_default_lr_lines(planned), *_response_ends(planned)]
+    for line in (*unreadable_option_lines(command.registry), *unread, *of_plan):
         _warn(line)
     return on_slurm
 
@@ -123,6 +125,14 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             settings = " and ".join(f"cluster.{key}={value}" for value in values)
             where = "on this machine " if key in local_keys else ""
             raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
+
+
+def _response_ends(planned: Plan) -> list[str]:
+    """A line for each model that prompts are turns of: which tokens end its responses."""
+    policies = [run.config.get("policy") or run.config["model"] for run in planned.runs]
+    paths = dict.fromkeys(str(policy["path"]) for policy in policies if policy.get("chat") and policy.get("path"))
+    ends = {path: response_ends(path, chat=True) for path in paths}
+    return [f"{path}: a response ends with {' or '.join(tokens)}." for path, tokens in ends.items() if tokens]
 
 
 def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> list[str]:

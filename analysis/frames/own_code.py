@@ -1,8 +1,8 @@
-"""Notes on runs with different versions of their user's own code, such as two versions of a loss under one name."""
+"""Runs with different versions of the code behind their numbers, such as two versions of a loss under one name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -15,24 +15,47 @@ DIGITS = 7  # of a version's digest
 
 def notes(home: Path, runs: pd.DataFrame) -> list[str]:
     """A line for each module of which these runs used different versions. runs: rows of the frame `runs`."""
-    rows_by_module: dict[str, dict[tuple[str, ...], list[int]]] = {}  # by module and versions, rows of `runs`
+    return [_line(module, rows_of, runs) for module, rows_of in _differing(home, runs).items()]
+
+
+def refuse_mixed(home: Path, runs: pd.DataFrame) -> None:
+    """Raises LookupError if runs of one arm, whose mean a report would show, used different versions of a module."""
+    for module, rows_of in _differing(home, runs).items():
+        if _mixed_arms(rows_of, runs):
+            raise LookupError(
+                f"{_line(module, rows_of, runs)} A mean of both belongs to neither: train one of them anew "
+                "(`rm -r runs/RUN`, and the same launch), or pass --mixed-code to average them all the same."
+            )
+
+
+RowsOf = dict[tuple[str, ...], list[int]]  # by versions of a module, the rows of the runs that used them
+
+
+def _differing(home: Path, runs: pd.DataFrame) -> dict[str, RowsOf]:
+    """{module of which runs used different versions: by versions, their rows}."""
+    rows_by_module: dict[str, RowsOf] = {}
     for row, run_id in enumerate(runs["run_id"]):
         for module, versions in inputs.recorded_code(layout.run(home, str(run_id))).items():
             rows_by_module.setdefault(module, {}).setdefault(versions, []).append(row)
-    return [_line(module, rows_of, runs) for module, rows_of in sorted(rows_by_module.items()) if len(rows_of) > 1]
+    return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if len(rows_of) > 1}
 
 
-def _line(module: str, rows_of: Mapping[tuple[str, ...], Sequence[int]], runs: pd.DataFrame) -> str:
-    """The line on one module. rows_of: by versions, the rows of the runs that used them."""
-    names = runs["name"].astype(str)
-    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
+def _mixed_arms(rows_of: RowsOf, runs: pd.DataFrame) -> list[str]:
+    """The arms with runs of several versions."""
     arms: dict[str, set[str]] = {}
     for versions, rows in rows_of.items():
         for row in rows:
             arms.setdefault(str(runs["group_id"][row]), set()).add(_version(versions))
     of_arm = dict(zip(runs["group_id"].astype(str), runs["arm"].astype(str), strict=True))
-    mixed = [of_arm[group] for group, versions in arms.items() if len(versions) > 1]
-    line = f"`{module}`, code of your own, was not the same in all runs: {'; '.join(parts)}."
+    return [of_arm[group] for group, versions in arms.items() if len(versions) > 1]
+
+
+def _line(module: str, rows_of: RowsOf, runs: pd.DataFrame) -> str:
+    names = runs["name"].astype(str)
+    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
+    whose = "code of the objective" if module.startswith("rlvr.") else "code of your own"
+    line = f"`{module}`, {whose}, was not the same in all runs: {'; '.join(parts)}."
+    mixed = _mixed_arms(rows_of, runs)
     return f"{line} Seeds with different code stand together in {_shown(mixed)}." if mixed else line
 
 

@@ -232,7 +232,8 @@ def _is_model(run: RunRow, name: str) -> bool:
 
 def _names(path: str, model: str) -> bool:
     """Whether a path, or a name on the hub, is that of a model."""
-    return any(part == model or part.endswith(f"--{model}") for part in Path(path).parts)
+    parts = [part.partition("@")[0] for part in Path(path).parts]  # a hub name has its commit behind it
+    return any(part == model or part.endswith(f"--{model}") for part in parts)
 
 
 # --- what they measured

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig
 
-from rlvr.config import memory
+from rlvr.config import memory, revisions
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import Choices, Knobs, is_pretrained
 from rlvr.ledger import layout
@@ -25,7 +25,7 @@ from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
 from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
-from rlvr.task.prompt_length import context_in, file_of_model
+from rlvr.task.prompt_length import context_in, file_of_model, rope_limit
 
 SIZES = (
     "num_hidden_layers",
@@ -37,6 +37,8 @@ SIZES = (
 )
 OFFLINE = "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
 SHOWN = 3  # names of weights in a message
+# Knobs of config.json by which models change their logits after the output embeddings, with the value that does not.
+CHANGED_LOGITS = {"final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
 
 
 def check(config: Knobs) -> None:
@@ -120,8 +122,16 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         remedy = f"Pass rollout.max_tokens={room} or less" if room > 0 else "Pass smaller problems"
         raise ValueError(
             f"{response} after a prompt of {prompt_tokens or 'at least 1'} tokens of task={choices.get('task')} is "
-            f"over the context of {reader}, {context} tokens. {remedy}, or a model with a longer context."
+            f"over the context of {reader}, {context} tokens{_why_limited(model, context)}. {remedy}, or a model with "
+            "a longer context."
         )
+
+
+def _why_limited(model: Mapping[str, Any], context: int) -> str:
+    """The reason, in parentheses, for a context that is shorter than a model's config.json states."""
+    if context != rope_limit(_numbers_of(model) or {}):
+        return ""
+    return " (LongRoPE: beyond them its rotary factors, and so log-probabilities, depend on the rest of a batch)"
 
 
 def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
@@ -157,15 +167,41 @@ def model_of(policy: Path) -> Mapping[str, Any]:
 
 def context_of(model: Mapping[str, Any]) -> int | None:
     """Context length in tokens of a model with this config; None if no file on this machine states it."""
-    numbers: Mapping[str, Any] | None = model.get("architecture")
-    if numbers is None and model.get("path"):
-        directory = _directory(str(model["path"]))
-        numbers = _json(directory / "config.json") if directory is not None else None
+    numbers = _numbers_of(model)
     return None if numbers is None else context_in(numbers)
+
+
+def _numbers_of(model: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The architecture of a model with this config; None if no file on this machine states it."""
+    if model.get("architecture") is not None or not model.get("path"):
+        return model.get("architecture")
+    directory = _directory(str(model["path"]))
+    return _json(directory / "config.json") if directory is not None else None
+
+
+def response_ends(path: str, *, chat: bool) -> list[str]:
+    """The tokens that end a response of a model in Hugging Face format, as its files here name them; [] without them.
+
+    They are those of `rlvr.model.tokenizer.end_tokens`.
+    """
+    directory = _directory(path)
+    if directory is None:
+        return []
+    listed: list[dict[str, Any]] = (_json(directory / "tokenizer.json") or {}).get("added_tokens") or []
+    added: dict[object, str] = {token["id"]: token["content"] for token in listed}
+    named: Any = (_json(directory / "tokenizer_config.json") or {}).get("eos_token")
+    ends: list[object] = [cast("dict[str, object]", named).get("content") if isinstance(named, dict) else named]
+    ids: object = (_json(directory / "generation_config.json") or {}).get("eos_token_id")
+    ends += [added.get(index) for index in (cast("list[object]", ids) if isinstance(ids, list) else [ids])]
+    template = _template(directory) if chat else None
+    if template is not None:
+        ends.append(template.end_of_turn([*added.values()]))
+    return list(dict.fromkeys(end for end in ends if isinstance(end, str)))
 
 
 def clear_caches() -> None:
     """Forget what was read: in a notebook, files and the current directory change between two commands."""
+    revisions.clear_caches()
     _fault.cache_clear()
     _closed_vocabulary.cache_clear()
     memory.of_path.cache_clear()
@@ -228,6 +264,15 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
     elif kind != "rlvr_table" and kind not in _known_kinds():
         code = " Its own code (auto_map) is never run." if "auto_map" in config else ""
         yield f'its config.json has model_type "{kind}": no causal language model that transformers knows.{code}'
+    elif not _has_sdpa(kind):
+        yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
+    of_text: dict[str, Any] = {**config, **(config.get("text_config") or {})}
+    for knob, usual in CHANGED_LOGITS.items():
+        if of_text.get(knob, usual) not in (None, usual):
+            yield (
+                f"its config.json has {knob}={of_text[knob]}: it changes its logits after the output embeddings, and "
+                "the trainer would learn from other ones than those sampled from. Take a model without it."
+            )
 
 
 def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
@@ -245,14 +290,28 @@ def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 @functools.cache
+def _has_sdpa(kind: str) -> bool:
+    """Whether the installed transformers computes a kind's attention with sdpa, by its source; True if that is not
+    where it usually is.
+    """
+    name = kind.replace("-", "_")
+    file = _transformers() / "models" / name / f"modeling_{name}.py"
+    return not file.is_file() or "_supports_sdpa = True" in file.read_text()
+
+
+def _transformers() -> Path:
+    spec = importlib.util.find_spec("transformers")
+    assert spec is not None
+    return Path(str(spec.origin)).parent
+
+
+@functools.cache
 def _known_kinds() -> frozenset[str]:
     """Model types of causal language models of the installed transformers, from the source file that lists them.
 
     It is not imported, because that would import torch.
     """
-    spec = importlib.util.find_spec("transformers")
-    assert spec is not None
-    text = (Path(str(spec.origin)).parent / "models" / "auto" / "modeling_auto.py").read_text()
+    text = (_transformers() / "models" / "auto" / "modeling_auto.py").read_text()
     listed = text.partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2].partition("\n)")[0]
     return frozenset(re.findall(r'\("([\w.-]+)", "', listed))
 
@@ -355,7 +414,7 @@ def _closed_vocabulary(directory: Path) -> frozenset[str] | None:
 
 
 def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
-    template = ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
+    template = _template(directory)
     if template is None:
         yield "its tokenizer has no chat template, and model.chat=true needs one. Drop model.chat=true."
         return
@@ -368,6 +427,10 @@ def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
     except TemplateError as error:
         what = "a prompt" if system is None else "a prompt after model.system"
         yield f"its chat template rejects {what}: {error.message}."
+
+
+def _template(directory: Path) -> ChatTemplate | None:
+    return ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
 
 
 def _json(file: Path) -> dict[str, Any] | None:

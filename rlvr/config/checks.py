@@ -12,7 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import base_model, engine, memory, nodes, pairing, schema, values
+from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, schema, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
@@ -106,6 +106,8 @@ class Checker:
                 abilities = abilities_of(plain["task"], choices)
             self._tasks[setting] = abilities
         if (abilities := self._tasks[setting]) is not None:
+            if not self.dry_run:
+                revisions.check(plain)
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
             base_model.check_words(knobs, choices, abilities)

@@ -16,6 +16,7 @@ from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
 from rlvr.config.schema import as_dict
+from rlvr.config.signature import signature
 from rlvr.ledger.identity import GRID_KEYS, NAMING
 
 # Groups that only training reads: an evaluation has none of them.
@@ -65,6 +66,8 @@ def evaluation_point(
         _check_engine(config, choices, trained)
         config.steps = 1
         config.rollout.engine = OmegaConf.create(as_dict(config.rollout, resolve=True)["engine"])
+        if "task.train" not in typed_values and _may_lack_training_data(config.task):
+            config.task.train = None
         if "reader" in config.task:
             config.task.reader = {
                 "path": policy["path"] if trained is None else trained["model"].get("path"),
@@ -86,6 +89,12 @@ def evaluation_point(
     seed = [] if trained is None else [f"seed={config.seed}"]
     words = [f"policy={policy['name']}", *(word for word in overrides if key_of(word) != "policy"), *seed]
     return words, config, remaining
+
+
+def _may_lack_training_data(task: DictConfig) -> bool:
+    """Whether an evaluation can build the task without its training data, which may be gone."""
+    parameters = signature(task["_target_"]).parameters
+    return any(p.name == "train" and "None" in p.annotation for p in parameters)
 
 
 def _set_as_trained(config: DictConfig, trained: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
+from rlvr.config import revisions
 from rlvr.config.schema import Choices, as_dict
 from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
@@ -53,15 +54,11 @@ def frozen(plain: dict[str, Any], choices: Choices) -> dict[str, Any]:
     _check_components(plain)
     if "_target_" not in (plain.get("presample") or {}):
         plain["presample"] = None  # settings of a recipe whose loss draws no samples before training
-    for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
-        plain["task"][knob] = _absolute(plain["task"][knob])
+    _place_paths(plain)
     engine = plain["rollout"]["engine"]
     if "/" in (engine.get("python") or ""):  # absolute(), not resolve(): the python of an environment is a link
-        engine["python"] = str(Path(engine["python"]).absolute())
-    readers: list[dict[str, Any]] = [plain.get("model") or {}, plain["task"].get("reader") or {}]
-    for node in readers:
-        if node.get("path"):
-            node["path"] = _directory(node["path"])
+        engine["python"] = str(_expanded(engine["python"]).absolute())
+    _place_model(plain)
     options = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**plain, "choices": options}
 
@@ -89,23 +86,74 @@ def _check_components(plain: Mapping[str, Any]) -> None:
             )
 
 
-def _paths(task: str) -> list[str]:
-    """Knobs of a task that are annotated as paths."""
-    return [p.name for p in signature(task).parameters if "Path" in re.findall(r"\w+", f"{p.annotation} {p.kind}")]
+def _place_paths(plain: dict[str, Any]) -> None:
+    """Make absolute the paths in knobs of all components, and give names of data on the hub their commit."""
+    for node in _components(plain):
+        for knob in signature(node["_target_"]).paths & node.keys():
+            node[knob] = _mapped(node[knob], _absolute)
+    task = plain["task"]
+    for knob in {*DATA} & task.keys():
+        task[knob] = _mapped(task[knob], _absolute)
+    if "revision" in task:
+        of_hub = functools.partial(revisions.pinned, kind="dataset", revision=task["revision"])
+        named = {knob: _mapped(task[knob], of_hub) for knob in ("train", "test") if knob in task}
+        if task["revision"] is not None and all(named[knob] == task[knob] for knob in named):
+            raise ValueError(f"task.revision={task['revision']} has no effect: task.train and task.test name files.")
+        plain["task"] = {**task, **named, "revision": None}
 
 
-def _absolute(data: object) -> object:
-    """Data with all existing paths made absolute; names on the hub are unchanged."""
+def _place_model(plain: dict[str, Any]) -> None:
+    """Make absolute the directory of the model, for its reader too, or give its name on the hub its commit."""
+    model: dict[str, Any] = plain.get("model") or {}
+    revision = model.get("revision")
+    readers: list[dict[str, Any]] = [model, plain["task"].get("reader") or {}]
+    for node in readers:
+        if typed := node.get("path"):
+            node["path"] = _directory(typed)
+            if "revision" in model:
+                node["path"] = revisions.pinned(node["path"], "model", revision)
+    if revision is not None:
+        if Path(model["path"]).is_dir():
+            raise ValueError(f"model.revision={revision} has no effect: model.path={model['path']} is a directory.")
+        model["revision"] = None
+
+
+def _components(node: object) -> Iterator[dict[str, Any]]:
+    """All nodes of a config that have a `_target_`."""
+    if isinstance(node, dict):
+        named = cast("dict[str, Any]", node)
+        if isinstance(named.get("_target_"), str):
+            yield named
+        for below in named.values():
+            yield from _components(below)
+
+
+def _mapped(data: object, of_text: Callable[[str], str]) -> object:
+    """Data with `of_text` in place of every text."""
     if isinstance(data, dict):
-        return {k: _absolute(v) for k, v in cast("dict[str, object]", data).items()}
+        return {k: _mapped(v, of_text) for k, v in cast("dict[str, object]", data).items()}
     if isinstance(data, list):
-        return [_absolute(v) for v in cast("list[object]", data)]
-    return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
+        return [_mapped(v, of_text) for v in cast("list[object]", data)]
+    return of_text(data) if isinstance(data, str) else data
+
+
+def _absolute(text: str) -> str:
+    """The absolute path of what exists at a path; any other text, such as a name on the hub, as it is."""
+    path = _expanded(text)
+    return str(path.resolve()) if path.exists() else text
+
+
+def _expanded(path: str) -> Path:
+    """The path with the home directory in place of ~, unless its user does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _directory(path: str) -> str:
     """The absolute path of a model's directory; names on the hub and absolute paths are unchanged."""
-    directory = Path(path).expanduser()
+    directory = _expanded(path)
     return str(directory.resolve()) if not Path(path).is_absolute() and directory.is_dir() else path
 
 

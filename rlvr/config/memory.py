@@ -109,7 +109,8 @@ def of_path(path: str) -> Architecture | None:
     """The architecture of a directory or of a hub name; see `architecture_of_model`."""
     file = file_of_model(path, "config.json")
     if file is None:
-        return architecture(published.MODELS[path]) if path in published.MODELS else None
+        numbers = published.MODELS.get(path.partition("@")[0])
+        return None if numbers is None else architecture(numbers)
     try:
         return architecture(json.loads(file.read_text()))
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):

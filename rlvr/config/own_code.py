@@ -1,8 +1,9 @@
-"""The user's Python files that a run's components come from, and whether they changed since the run used them."""
+"""The Python files of a run's components and objective, and whether they changed since the run used them."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,29 +16,28 @@ from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
 from rlvr.ledger import inputs
 
+# Our packages whose code decides the gradient; and the module that every objective uses.
+OBJECTIVE, AVERAGING = ("rlvr.loss.", "rlvr.objective."), "rlvr.objective.micro_batch"
 # Digest of the file of each imported module. A process that trains several runs keeps using the module that it
 # imported, even if the file has changed since.
 _as_imported: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
 def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
-    """Module -> file, of every `_target_` in these directories and of all modules there that they import.
+    """Module -> file, of every `_target_` in these directories, of the objective's, and of all modules of both places
+    that they import.
 
     paths: `import_paths` of the run. Imports are read from source, including those inside functions; nothing is run.
     """
     directories = {Path(path).resolve() for path in paths}
     file_of_module: dict[str, Path] = {}
-    if not directories:
-        return file_of_module
     waiting = sorted({module for target in targets.targets(config) for module in _prefixes(target)})
+    waiting += [AVERAGING] if any(module.startswith(OBJECTIVE) for module in waiting) else []
     while waiting:
         module = waiting.pop()
         package = module.split(".")[0]
-        if (
-            module in file_of_module
-            or package in imports.PACKAGES
-            or imports.directory_of_package(package) not in directories
-        ):
+        is_own = package not in imports.PACKAGES and imports.directory_of_package(package) in directories
+        if module in file_of_module or not (is_own or module.startswith(OBJECTIVE)):
             continue
         spec = imports.find_spec(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -75,7 +75,24 @@ def _used_version(module: str, file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    status = file.stat()
+    return _cached_digest(file, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(4096)  # the runs of a sweep use the same files
+def _cached_digest(file: Path, _size: int, _time_ns: int) -> str:
+    """SHA-256 of a file; of Python source without comments and docstrings, which change no number."""
+    source = file.read_bytes()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # ValueError: a compiled module
+        return hashlib.sha256(source).hexdigest()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def _possible_imports(module: str, spec: ModuleSpec) -> Iterator[str]:

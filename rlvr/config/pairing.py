@@ -15,10 +15,13 @@ from omegaconf import DictConfig
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared, has_terms_per_response, signature
+from rlvr.ledger.journal import check_name
 from rlvr.objective.limits import orders, subset_sizes
 
 if TYPE_CHECKING:
     from rlvr.records import Task
+
+LOOKED_AT = 1000  # test problems of a user's own task, before launch
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
@@ -50,6 +53,7 @@ class TaskAbilities:
     validates: bool  # it has a validation split with problems that are answered by sampling
     prompt: str  # one of its prompts: its `longest_prompt`, a demonstration's or the first test problem's
     arms: int  # of a bandit; 0: it is none
+    sources: tuple[str, ...] = ()  # benchmarks that a task of the user's own names
 
     @classmethod
     def of(cls, task: object, option: str | None) -> TaskAbilities:
@@ -72,7 +76,14 @@ class TaskAbilities:
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt=_prompt(task),
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
+            sources=() if type(task).__module__.startswith("rlvr.") else _sources(task),
         )
+
+
+def _sources(task: Task) -> tuple[str, ...]:
+    """The benchmarks of the first test problems."""
+    size = min(task.size("test") or 0, LOOKED_AT)
+    return tuple(dict.fromkeys(task.problem("test", index).source for index in range(size)))
 
 
 def _prompt(task: Task) -> str:
@@ -91,6 +102,11 @@ _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
 
 def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
     """Raises ValueError for a task that the objective cannot learn from, or that cannot be evaluated as configured."""
+    for source in task.sources:
+        try:
+            check_name(f"evaluation/{source}/distinct_correct_at_{config.evaluation.samples}")
+        except ValueError as error:
+            raise ValueError(f"task={choices.get('task')}: the source {source!r} of a problem: {error}") from None
     if config.get("policy"):
         if task.arms:
             raise ValueError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,6 +184,12 @@ class Signature:
     parameters: tuple[Parameter, ...]
     declared: frozenset[str] = frozenset()
     takes_any: bool = False  # any other name is accepted too: it has `**knobs`, or source does not tell
+
+    @functools.cached_property
+    def paths(self) -> frozenset[str]:
+        """The parameters that are annotated as paths."""
+        words = {p.name: re.findall(r"\w+", f"{p.annotation} {p.kind}") for p in self.parameters}
+        return frozenset(name for name, annotation in words.items() if "Path" in annotation)
 
 
 UNKNOWN = Signature((), takes_any=True)

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from rlvr.config.schema import as_dict
 from rlvr.job.log import brief
 from rlvr.job.parts import Parts
-from rlvr.ledger import layout
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.identity import of_engine, of_task
@@ -43,6 +44,7 @@ from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
 
+ROWS = ("train", "test")  # knobs of a task that name its rows
 STEP = 1  # an evaluation is a run of one step; its policy has the step of training
 
 
@@ -59,6 +61,7 @@ class Evaluation:
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         if attempt is not None:
             record_stages(run_dir, parts.stages)
+            inputs.record(run_dir, as_dict(config))
         self.problems = held_out_problems(parts.task, config.evaluation.problems)
         self.keys = [key_of(problem) for problem in self.problems]
         options = config.evaluation
@@ -70,12 +73,14 @@ class Evaluation:
 
     def _identity(self) -> dict[str, Any]:
         """All that the samples depend on: not their number, the number of problems, or the ranks that draw them."""
-        policy, plain = self.config.policy, OmegaConf.to_container(self.config)
-        assert isinstance(plain, dict)
+        policy, plain = self.config.policy, as_dict(self.config)
+        # Of rows every problem is identified by its content; not of what judges the answers, such as databases.
+        files = {knob: digest for knob, digest in inputs.inputs(plain).items() if knob.split(".")[1] not in ROWS}
         return {
             "policy": policy.digest,
             "prompt": {"chat": bool(policy.chat), "system": policy.system},
             "task": of_task(plain["task"]),
+            **({"inputs": files} if files else {}),
             "engine": of_engine(plain["rollout"]["engine"]),
             "sampling": vars(self.sampling),
         }
@@ -113,6 +118,9 @@ class Evaluation:
     def _draw(self, chunk: list[Wanted]) -> None:
         requests = [(self.problems[wanted.problem], wanted.first, wanted.count) for wanted in chunk]
         groups = self.parts.sampler.draw(requests, self.sampling)
+        if self.parts.unfinished is not None:
+            finished = [completion.finished for group in groups for completion in group.completions]
+            self.parts.unfinished.check(sum(finished) / len(finished), self.parts.place.max_tokens)
         rows = list[dict[str, Any]]()
         for group, wanted in zip(groups, chunk, strict=True):
             rows += self._rows(group, wanted.first)

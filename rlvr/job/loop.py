@@ -138,6 +138,8 @@ class TrainingRun:
         began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
         self.empty_steps.check(sampled)
+        if self.parts.unfinished is not None and "response/finished" in sampled.metrics:
+            self.parts.unfinished.check(sampled.metrics["response/finished"], self.place.max_tokens)
         groups, staleness = sampled.groups, sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
@@ -171,7 +173,8 @@ class TrainingRun:
         """The groups as the batch of a training step, with everything that the objective reads."""
         trainer, place, rollout = self.trainer, self.place, self.config.rollout
         if "solution" in trainer.objective.needs:
-            groups = known_answers(groups, self.task, self.parts.tokenizer, max_tokens=place.max_tokens)
+            parts = self.parts
+            groups = known_answers(groups, self.task, parts.tokenizer, end=parts.end, max_tokens=place.max_tokens)
         buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
         groups = penalised(groups, max_tokens=place.max_tokens, buffer=buffer, factor=factor)
         own_logp = rollout.logp_old == "trainer"
@@ -207,6 +210,9 @@ class TrainingRun:
         metrics, groups = measure(self.problems)
         for line in without_answers(groups) if step == 0 and distributed.rank() == 0 else ():
             log.warning("%s", line)
+        if self.parts.unfinished is not None:
+            finished = [completion.finished for group in groups for completion in group.completions]
+            self.parts.unfinished.check(sum(finished) / len(finished), self.place.max_tokens)
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,9 @@ from rlvr.config import memory
 from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.schema import as_dict
 from rlvr.job.policy import evaluated
+from rlvr.job.unfinished import Unfinished
 from rlvr.ledger import digests, rollouts
+from rlvr.ledger.policies import weights_digest
 from rlvr.ledger.stages import presample_settings
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
@@ -26,7 +28,7 @@ from rlvr.records import Engine, Rollout, Task, TaughtTask
 from rlvr.rollout.presample import Presample, Samples
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer import distributed
-from rlvr.trainer.collate import decode, encode
+from rlvr.trainer.collate import decode, encode, end_of_turn
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.sharded_load import load_for_shards
@@ -99,7 +101,12 @@ class Parts:
         self.base = self._shared_base(config, store, rank)
         self.stages = [self.base.name] if self.base.parent == store else []  # ids of the stages that the run uses
         self.tokenizer = tokenizer = load_tokenizer(self.base)
-        ends = end_tokens(skeleton(self.base), tokenizer)
+        policy = config.policy or config.model
+        chat, system = bool(policy.get("chat")), policy.get("system")
+        turn = end_of_turn(self.base, tokenizer) if chat else None
+        ends = end_tokens(skeleton(self.base), tokenizer, turn)
+        self.end: Any = tokenizer.eos_token_id if turn is None else turn  # of a known answer
+        self.unfinished = Unfinished(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
         shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes
@@ -112,8 +119,6 @@ class Parts:
         self.engine: Engine = open_engine(
             self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device, self.base)
         )
-        policy = config.policy or config.model
-        chat, system = bool(policy.get("chat")), policy.get("system")
         tokenizing = threading.Lock()  # fast tokenizers fail if two threads use one at the same time
         self.sampler = Sampler(
             self.task,
@@ -159,7 +164,8 @@ class Parts:
         # With several ranks each reads its part of the weights only: none holds the whole model beside the engine's.
         model = load_for_shards(self.base) if distributed.world() > 1 else load_model(self.base, dtype=torch.float32)
         knobs: Knobs = instantiate(self.config.trainer, _convert_="all")
-        return Trainer(model, instantiate(self.config.loss), self.place, knobs)
+        base = "" if knobs.lora_rank is None else weights_digest(self.base)
+        return Trainer(model, instantiate(self.config.loss), self.place, knobs, base=base)
 
     def samples(self) -> Samples | None:
         """The base policy's own answers, if the loss selects `presample`. The engine must still hold its weights."""

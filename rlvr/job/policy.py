@@ -14,6 +14,7 @@ from rlvr.config import schema, targets
 from rlvr.ledger import digests, inputs, layout
 from rlvr.ledger.policies import digest_of
 from rlvr.ledger.runs import check_owner, read_config, read_info
+from rlvr.ledger.stages import base_policy as recorded_base
 from rlvr.ledger.stages import policy_identity, stage
 from rlvr.model.load import parse_dtype
 from rlvr.trainer import checkpoint as checkpoints
@@ -30,7 +31,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
 
 
 def base_of(checkpoint: Path) -> Path:
-    """The directory of the policy that a checkpoint's run started from; built again if it is missing.
+    """The directory of the policy that a checkpoint's run started from; built again, with the task, if it is missing.
 
     Raises ValueError if the model's files have changed since: adapters would be added to other weights, and weights be
     given another tokenizer, without a sign of it.
@@ -39,10 +40,14 @@ def base_of(checkpoint: Path) -> Path:
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
-    if changed := inputs.changed(run_dir, {"task": {}, "model": plain["model"]}):
+    if changed := inputs.changed(run_dir, {"model": plain["model"]}):
         raise ValueError(f"{changed}: its content is not what run {run_dir.name} began with. Put it back.")
     targets.make_importable(read_info(run_dir).import_paths, plain)
-    return base_policy(OmegaConf.create(plain), layout.stages_beside(run_dir))
+    config, store = OmegaConf.create(plain), layout.stages_beside(run_dir)
+    if config.model["_target_"] == "rlvr.model.hub.hub":  # which needs no task, and so none of its data
+        return instantiate(config.model, None, store, _convert_="all")
+    stage_dir = recorded_base(run_dir, "")
+    return stage_dir if stage_dir is not None and not digests.fault_of(stage_dir) else base_policy(config, store)
 
 
 def base_policy(config: DictConfig, store: Path) -> Path:

@@ -7,30 +7,33 @@ continues with other code of its user, and records both versions.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from rlvr.ledger import layout
+from rlvr.ledger.digests import sampled_digest
 from rlvr.ledger.files import read_json, write_json
-from rlvr.ledger.policies import PATTERNS
+from rlvr.ledger.policies import PATTERNS, cached_model
 from rlvr.ledger.runs import flatten
 
+SECTIONS = ("task", "model", "loss", "advantage", "presample", "trainer")  # of a config: their knobs may name files
 READER = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
-WHOLE = 2**26  # bytes: a file of at most this size is hashed as a whole;
-PIECE = 2**20  # bytes: of a larger file, pieces of this size at its beginning, middle and end are hashed
 
 
 def inputs(config: Mapping[str, Any]) -> dict[str, str]:
-    """{knob: 16 hexadecimal digits of the content at its path}, for all local paths in a frozen config."""
-    model: Mapping[str, Any] = config.get("model") or {}
-    knobs = flatten({"task": config["task"], "model": {"path": model.get("path")}})
+    """{knob: 16 hexadecimal digits of the content at its path}, for all local paths in a frozen config.
+
+    A model of the hub counts with its files in the hub's cache.
+    """
+    knobs = flatten({section: config[section] for section in SECTIONS if config.get(section)})
     content_digests: dict[str, str] = {}
     for knob, value in knobs.items():
         texts = cast("list[object]", value) if isinstance(value, list) else [value]
         paths = [Path(text) for text in texts if isinstance(text, str)]
+        if knob == "model.path" and isinstance(value, str):
+            paths = [cached_model(value) or Path(value)]
         if paths and not knob.startswith(READER) and all(path.is_absolute() and path.exists() for path in paths):
             content_digests[knob] = hashlib.sha256("".join(map(_digest, paths)).encode()).hexdigest()[:16]
     return content_digests
@@ -98,25 +101,8 @@ def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
 def _digest(path: Path) -> str:
     """Of a file, or of all files in a directory; in a model directory, of the files of the model only."""
     if path.is_file():
-        return _file_digest(path)
+        return sampled_digest(path)
     is_model = (path / "config.json").is_file()
     files = sorted({file for pattern in (PATTERNS if is_model else ["**/*"]) for file in path.glob(pattern)})
-    parts = [f"{file.relative_to(path).as_posix()} {_file_digest(file)}" for file in files if file.is_file()]
+    parts = [f"{file.relative_to(path).as_posix()} {sampled_digest(file)}" for file in files if file.is_file()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    status = path.stat()
-    return _cached_digest(path, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(4096)  # the runs of a sweep read the same files
-def _cached_digest(path: Path, size: int, _time_ns: int) -> str:
-    with path.open("rb") as file:
-        if size <= WHOLE:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        digest = hashlib.sha256(str(size).encode())
-        for start in (0, size // 2, size - PIECE):
-            file.seek(start)
-            digest.update(file.read(PIECE))
-        return digest.hexdigest()

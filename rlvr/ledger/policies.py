@@ -10,7 +10,8 @@ from pathlib import Path
 from rlvr.ledger import digests, layout
 
 PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")  # files of a model in Hugging Face format
-HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # OWNER/MODEL; a few old models have no owner
+# OWNER/MODEL or OWNER/MODEL@REVISION; a few old models have no owner
+HUB_NAME = re.compile(r"(?P<path>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[\w.-]+))?")
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -20,19 +21,33 @@ def is_checkpoint(path: Path) -> bool:
 def downloaded(name: str) -> Path:
     """The directory of a model of the Hugging Face hub, downloaded once into the hub's own cache (HF_HOME).
 
+    name: OWNER/MODEL, then the main branch, or OWNER/MODEL@REVISION.
+
     Raises ValueError if it is neither in the cache nor available from the hub.
     """
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(PATTERNS)))
+        path, _, revision = name.partition("@")
+        return Path(snapshot_download(path, revision=revision or None, allow_patterns=list(PATTERNS)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
         raise ValueError(
             f"{name} is no directory here, and the hub did not give it ({type(error).__name__}). Check the name and "
             "the network (private models: `hf auth login`), or download it elsewhere with "
-            f"`hf download {name} --local-dir DIR` and pass DIR in its place."
+            f"`hf download {name.replace('@', ' --revision ')} --local-dir DIR` and pass DIR in its place."
         ) from error
+
+
+def cached_model(name: str) -> Path | None:
+    """The directory of a model of the hub, OWNER/MODEL@COMMIT, in the hub's cache; None if it is not there."""
+    match = HUB_NAME.fullmatch(name)
+    if match is None or match["revision"] is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(match["path"], "config.json", revision=match["revision"])
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def digest_of(path: Path) -> str:
@@ -55,6 +70,12 @@ def digest_of(path: Path) -> str:
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a model: it has no config.json.")
     return _hash([[file.name, _content(file)] for file in files])
+
+
+def weights_digest(directory: Path) -> str:
+    """16 hexadecimal digits of the content of a model's weights: what adapters belong to, whatever its path is."""
+    files = sorted(directory.glob("*.safetensors"))
+    return _hash([[file.name, digests.sampled_digest(file)] for file in files])
 
 
 def _content(file: Path) -> object:

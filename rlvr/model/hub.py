@@ -9,11 +9,20 @@ from rlvr.model.tokenizer import load_tokenizer
 from rlvr.records import Task
 
 
-def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = None) -> Path:  # noqa: ARG001 - the signature of all model sources
+def hub(
+    task: Task | None,  # noqa: ARG001 - the signature of all model sources
+    store: Path,  # noqa: ARG001
+    *,
+    path: str,
+    chat: bool,
+    system: str | None = None,  # noqa: ARG001 - read where prompts are wrapped
+    revision: str | None = None,
+) -> Path:
     """The path of a local directory, or of a model of the Hugging Face hub, downloaded once into the hub's own cache.
 
     chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt; it
-    is used when they are wrapped. Raises ValueError if there is no such model, or no chat template.
+    is used when they are wrapped. revision: of a hub name without one (a frozen config has the commit in the name).
+    Raises ValueError if there is no such model, or no chat template.
     """
     directory = Path(path).expanduser()
     if not directory.is_dir():
@@ -22,7 +31,7 @@ def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = 
                 f"model.path={path} is neither a directory on this machine nor a hub name (owner/model). "
                 "Type model.path=/path/to/model or for example model.path=Qwen/Qwen2.5-0.5B."
             )
-        directory = downloaded(path)
+        directory = downloaded(path if revision is None else f"{path}@{revision}")
     if chat and not load_tokenizer(directory).chat_template:
         raise ValueError(f"model.chat=true, but the tokenizer of {path} has no chat template. Drop model.chat=true.")
     return directory

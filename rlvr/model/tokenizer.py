@@ -66,15 +66,24 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that the tokenizer itself puts before a text: the begin token of Llama and Gemma, mostly none."""
-    begin: Any = tokenizer.bos_token_id
-    return [begin] if begin is not None and tokenizer("")["input_ids"][:1] == [begin] else []
+    """The tokens that the tokenizer itself puts before a text: the begin token of Llama and Gemma, [gMASK]<sop> of GLM,
+    mostly none.
+    """
+    if not tokenizer("")["input_ids"]:
+        return []
+    text, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
+    for num_before in range(len(whole) - len(text) + 1) if text else ():
+        if whole[num_before : num_before + len(text)] == text:
+            return whole[:num_before]
+    return []
 
 
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Ids that end a response: those of the tokenizer and of the generation config (chat models have several)."""
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, turn: int | None = None) -> tuple[int, ...]:
+    """Ids that end a response: those of the tokenizer and of the generation config (chat models have several), and that
+    of a turn, if prompts are turns.
+    """
     generation = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    candidates: list[Any] = [tokenizer.eos_token_id]
+    candidates: list[Any] = [tokenizer.eos_token_id, turn]
     candidates += generation if isinstance(generation, list | tuple) else [generation]
     ends = {int(index) for index in candidates if index is not None}
     if not ends:

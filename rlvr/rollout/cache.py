@@ -140,10 +140,15 @@ def shared_prompt_attention(
     value: Tensor,
     attention_mask: Tensor | None,  # noqa: ARG001 - always None: `SHARED_PROMPT` makes no masks
     scaling: float,
-    shared_prompt: SharedPromptCache,
+    shared_prompt: SharedPromptCache | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding."""
+    """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding.
+
+    shared_prompt: None from a model that does not pass arguments on (Nemotron), which is then seen not to fit.
+    """
+    if shared_prompt is None:
+        return torch.zeros_like(query).transpose(1, 2), None
     if shared_prompt.filling is not None:
         key, value, grouped = for_kernels(query, key, value, masked=False)
         read = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)

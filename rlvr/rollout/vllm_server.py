@@ -80,6 +80,16 @@ class Running:
     vllm_id: str  # vLLM's own identifier
 
 
+def _longest(model: Path) -> int:
+    """vLLM's longest sequence: as many tokens as fit (-1), or as LongRoPE's short factors are for. With a longer one
+    vLLM takes its long factors for every request, however short.
+    """
+    config = json.loads((model / "config.json").read_bytes())
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    limit = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    return limit if limit and "long_factor" in rope else -1
+
+
 class Server:
     """vLLM with the weights of `model`, a directory in Hugging Face format, until `sync` replaces them."""
 
@@ -109,7 +119,7 @@ class Server:
             generation_config="vllm",
             enforce_eager=eager,
             seed=0,
-            max_model_len=-1,
+            max_model_len=_longest(Path(model)),
             max_num_seqs=max_batch_sequences,
             tensor_parallel_size=tensor_parallel,
             distributed_executor_backend="mp" if tensor_parallel > 1 else None,  # one process per GPU, on this node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 DAY = datetime(2026, 1, 1)
+ANSWER = "Response0"  # an answer that no template contains
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -55,6 +56,25 @@ class ChatTemplate:
         messages.append({"role": "user", "content": text})
         variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
         return self._compiled.render(**variables, **self.special)
+
+    def end_of_turn(self, tokens: Collection[str]) -> str | None:
+        """The first of these tokens behind an assistant's answer, which ends its turn; None if there is none.
+
+        tokens: the texts of the special and other added tokens of the tokenizer. Base models whose tokenizer ends texts
+        by one token, and whose template ends turns by another, name the latter nowhere else.
+        """
+        messages = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": ANSWER}]
+        from jinja2 import TemplateError
+
+        try:
+            text = self._compiled.render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=False, **self.special
+            )
+        except TemplateError:  # of a template that refuses such turns
+            return None
+        behind = text.rpartition(ANSWER)[2] if ANSWER in text else ""
+        places = [(behind.index(token), -len(token), token) for token in tokens if token and token in behind]
+        return min(places)[2] if places else None
 
     @cached_property
     def _compiled(self) -> Template:

@@ -16,14 +16,15 @@ from rlvr.task.chat_template import ChatTemplate
 log = logging.getLogger("rlvr")
 
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
-MOST_BEFORE = 1  # a begin token is all that is put before a text (`rlvr.model.tokenizer.start_tokens`)
+LONG_ROPE = ("longrope", "su")  # names of the kind of rotary embedding
+MOST_BEFORE = 8  # more tokens than any tokenizer puts before a text (`rlvr.model.tokenizer.start_tokens`)
 LongPrompts = Literal["refuse", "drop"]
 
 
 def file_of_model(path: str, name: str) -> Path | None:
     """One of the files of a model, in the directory `path` or, if that is a hub name, in the hub's cache; else None.
 
-    Nothing is downloaded.
+    path: a hub name may have a revision, `OWNER/MODEL@REVISION`. Nothing is downloaded.
     """
     local = Path(path).expanduser() / name
     if local.is_file():
@@ -32,16 +33,32 @@ def file_of_model(path: str, name: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(path, name)
+        repository, _, revision = path.partition("@")
+        cached = try_to_load_from_cache(repository, name, revision=revision or None)
     except HFValidationError:  # the path does not have the form of a repository's name
         return None
     return Path(cached) if isinstance(cached, str) else None
 
 
 def context_in(numbers: Mapping[str, Any]) -> int | None:
-    """Context length in tokens by a model's config.json; None if it does not state it."""
+    """Context length in tokens by a model's config.json, at most `rope_limit`; None if it does not state it."""
     of_text = {**numbers, **(numbers.get("text_config") or {})}
-    return next((int(of_text[key]) for key in CONTEXT if isinstance(of_text.get(key), int)), None)
+    stated = [int(of_text[key]) for key in CONTEXT if isinstance(of_text.get(key), int)]
+    limit = rope_limit(numbers)
+    return min([*stated[:1], *([] if limit is None else [limit])], default=None)
+
+
+def rope_limit(numbers: Mapping[str, Any]) -> int | None:
+    """Number of positions of LongRoPE's short factors, by a model's config.json; None for other rotary embeddings.
+
+    Beyond it transformers takes the long factors for all sequences of a batch, and vLLM for all requests: what a policy
+    says of a sequence would depend on the others.
+    """
+    of_text = {**numbers, **(numbers.get("text_config") or {})}
+    rope: Mapping[str, Any] = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) not in LONG_ROPE and "long_factor" not in rope:
+        return None
+    return rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -152,7 +169,8 @@ class PromptLimit:
         texts = [self.reader.text(problem.prompt) for problem in candidates]
         try:
             encoded = counter.encode_batch(texts, add_special_tokens=False)
-            before = 0 if self.reader.chat else sum(counter.encode(texts[0]).special_tokens_mask[:MOST_BEFORE])
+            mask = [] if self.reader.chat else counter.encode(texts[0]).special_tokens_mask
+            before = mask.index(0) if 0 in mask else len(mask)
         except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
             raise ValueError(f"{self.reader.path}: its tokenizer cannot read a prompt: {error}.") from None
         counts = {problem.id: before + len(encoding.ids) for problem, encoding in zip(candidates, encoded, strict=True)}

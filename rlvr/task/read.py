@@ -21,7 +21,9 @@ Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
 SHOWN = 8  # names of files in a message
 BRIEF_S = 3.0  # timeout of the hub's first response in a dry run
-HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
+HUB_NAME = re.compile(
+    r"(?P<path>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Table:
     rows: list[tuple[str, Row]]  # (place, row)
 
 
-def read(where: str, split: str) -> Table:
-    """The rows of a file or a hub data set: `organisation/name[/config][:split]`.
+def read(where: str, split: str, revision: str | None = None) -> Table:
+    """The rows of a file or a hub data set: `organisation/name[@revision][/config][:split]`.
 
-    split: the split of a hub data set if `where` has none. Relative paths start at the current directory.
+    split, revision: of a hub data set, if `where` has none. Relative paths start at the current directory.
     Raises ValueError: no such file, unknown format, corrupt line (with its number), no rows. Raises NotAvailable for a
     hub data set that cannot be read.
     """
@@ -46,7 +48,7 @@ def read(where: str, split: str) -> Table:
     elif path.exists():
         raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{_readable(path)}")
     elif reader is None and (name := HUB_NAME.fullmatch(where)):
-        table = Table(name["path"].split("/")[1], _hub(where, name, split))
+        table = Table(name["path"].split("/")[1], _hub(where, name, split, revision))
     else:
         raise ValueError(f"{where} does not exist.{_nearby(path)}")
     if not table.rows:
@@ -140,7 +142,7 @@ def _offline() -> Generator[None, None, None]:
             setattr(module, flag, value)
 
 
-def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
+def _hub(where: str, name: re.Match[str], split: str, revision: str | None) -> list[tuple[str, Row]]:
     try:
         from datasets import load_dataset  # type: ignore[import-not-found]
     except ModuleNotFoundError:
@@ -152,12 +154,17 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
     unreachable = brief is not None and not brief.is_reachable
     try:
         with _offline() if unreachable else contextlib.nullcontext():
-            rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
+            revision = name["revision"] or revision
+            rows = load_dataset(name["path"], name["config"], split=name["split"] or split, revision=revision)
     except (ValueError, OSError) as error:  # unknown data set, config or split; no network
         reason = " ".join(str(error).split())
         if unreachable and isinstance(error, ConnectionError):
             reason = "it does not answer, and its cache on this machine has no such data"
         raise NotAvailable(f"{where} cannot be read from the hub: {reason}") from None
+    # Without the hub the library reads the newest commit in its cache, whatever the revision: the path names it.
+    files = [str(file["filename"]) for file in rows.cache_files]
+    if re.fullmatch("[0-9a-f]{40}", revision or "") and not all(f"/{revision}/" in file for file in files):
+        raise NotAvailable(f"{where} cannot be read from the hub: its cache on this machine has another commit")
     return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
 

@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import json
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rlvr.records import Problem, Split
+from rlvr.records import Problem, Split, name_part
 from rlvr.task.prompt_length import PromptLimit
 from rlvr.task.read import Row, Table, read
 
@@ -151,19 +150,34 @@ def _share(purpose: str, text: str) -> float:
 
 
 def problems(
-    train: Sources, test: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]], selection: Selection
+    train: Sources | None,
+    test: Sources,
+    columns: Sequence[Column],
+    make: Callable[..., tuple[str, Any]],
+    selection: Selection,
+    revision: str | None = None,
 ) -> dict[Split, list[Problem]]:
     """One problem for each row of the data. make: takes the cells of `columns` and returns (prompt, answer).
 
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
         Without a mapping the benchmark is a row's `source`, or else the name of its file or folder.
+        train is None for an evaluation, which reads no training data.
     columns: the first one contains the problem, as `Cell.prompt` reads it.
+    revision: of the hub names without one.
     """
-    return selection.splits(_rows("train", train, columns, make), _rows("test", test, columns, make))
+    of_test = _rows("test", test, columns, make, revision)
+    if train is None:
+        selection.limit.check_test([posed.problem for posed in of_test])
+        return {"train": [], "validation": [], "test": [posed.problem for posed in of_test]}
+    return selection.splits(_rows("train", train, columns, make, revision), of_test)
 
 
 def _rows(
-    split: Split, sources: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]
+    split: Split,
+    sources: Sources,
+    columns: Sequence[Column],
+    make: Callable[..., tuple[str, Any]],
+    revision: str | None,
 ) -> list[Posed]:
     benchmarks = {sources: ""} if isinstance(sources, str) else _benchmarks(sources or ())
     if not benchmarks or not all(benchmarks):
@@ -171,7 +185,7 @@ def _rows(
     rows: list[Posed] = []
     place_of: dict[str, str] = {}  # by benchmark, where it comes from
     for where, benchmark in benchmarks.items():
-        table = read(where, split)
+        table = read(where, split, revision)
         _check_benchmark(split, where, benchmark, table, place_of)
         names = [column.find(table.rows[0][1], where) for column in columns]
         for number, (place, row) in enumerate(table.rows):
@@ -227,8 +241,8 @@ def _get(row: Row, name: str) -> Any:
 
 
 def _source(row: Row, name: str, table: Table) -> str:
-    """The benchmark's name, in characters that are allowed in part of a metric's name (a slash separates parts)."""
-    return re.sub(r"[^\w.-]+", "-", name or str(row.get(SOURCE_FIELD) or table.name))
+    """The benchmark's name, as a part of a metric's name."""
+    return name_part(name or str(row.get(SOURCE_FIELD) or table.name))
 
 
 def _with_distinct_ids(rows: list[Posed]) -> list[Posed]:

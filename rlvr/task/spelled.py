@@ -18,7 +18,7 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.math import ANSWER_FIELDS
 from rlvr.task.procedural import Dice
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Sources
 from rlvr.task.verified import Loaded
 
 REMEDY = "For other texts take a language model: task=math or task=choice, with model=hf model.path=..."
@@ -33,6 +33,7 @@ class Spelled(Loaded):
     max_tokens: default limit of a response. Each character is a token, and so is the end word.
     """
 
+    train: Sources
     prompt_field: str | None
     answer_field: str | None
     mistakes: Annotated[float, Interval(ge=0, lt=1)]

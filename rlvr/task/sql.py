@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rlvr.records import Problem, Reward, Split
+from rlvr.records import Problem, Reward, Split, name_part
 from rlvr.task.fence import last_block
 from rlvr.task.sources import Cell, Column, check_template
 from rlvr.task.verified import Verified
@@ -58,7 +58,9 @@ class Sql(Verified):
     name = "sql"
 
     def __post_init__(self) -> None:
-        self._match = {} if isinstance(self.match, str) else dict(self.match)
+        self._match = (
+            {} if isinstance(self.match, str) else {name_part(name): rule for name, rule in self.match.items()}
+        )
         default = self.match if isinstance(self.match, str) else "set"
         for rule in (default, *self._match.values()):
             if rule not in MATCHES:

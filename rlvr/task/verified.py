@@ -25,20 +25,24 @@ class Loaded:
     train, test: see `rlvr.task.sources.problems`.
     max_tokens: default limit of a response.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    revision: commit, branch or tag of hub names without one. A frozen config has the commit in each name instead.
     """
 
-    train: Sources
+    train: Sources | None
     test: Sources
     max_tokens: PositiveInt
     validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     train_problems: PositiveInt | None = None
+    revision: str | None = None
 
     def load(self, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]) -> None:
         """Read the data: `make` takes the cells of `columns`, of which the first has the problem, and returns (prompt,
         answer). Raises ValueError for data that cannot be read, and for an option that there is not."""
         self._check_options()
         selection = Selection(self.validation, self.train_problems, self.prompt_limit())
-        self._problems: Mapping[Split, Sequence[Problem]] = problems(self.train, self.test, columns, make, selection)
+        self._problems: Mapping[Split, Sequence[Problem]] = problems(
+            self.train, self.test, columns, make, selection, self.revision
+        )
 
     def _check_options(self) -> None:
         """Raises ValueError for a value that its field's `Literal` does not have: a subclass of the user may pass on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from rlvr.ledger import digests
 from rlvr.ledger.files import publish, sync, temporary_path, write_json
 from rlvr.ledger.layout import trainer_state
+from rlvr.ledger.policies import weights_digest
 from rlvr.model.hugging_face import GENERATION_CONFIG_NAME, GenerationConfig
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
@@ -96,6 +97,18 @@ def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
+def check_base(path: Path, state: Mapping[str, Any], base: str) -> None:
+    """Raises ValueError if the adapters of a checkpoint were trained on other weights. base: the digest of those here;
+    "" if it is not known.
+    """
+    expected = (state["lora"] or {}).get("base")
+    if base and expected and base != expected:
+        raise ValueError(
+            f"{path} has adapters to other weights: those of the base policy are {base} here, and were {expected}. Put "
+            "these back where model.path of its run names them; of the hub: hf download NAME --revision COMMIT."
+        )
+
+
 def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
@@ -108,9 +121,10 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
 def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """As `export`, into a directory that exists, without checking the checkpoint. One rank of several may call it."""
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
-    adapters = json.loads(trainer_state(source).read_text())["lora"]
-    if adapters is not None:
-        lora.adapt(model, **adapters, seed=0)
+    state = json.loads(trainer_state(source).read_text())
+    if state["lora"] is not None:
+        check_base(source, state, weights_digest(base))
+        lora.adapt(model, rank=state["lora"]["rank"], alpha=state["lora"]["alpha"], seed=0)
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     tensor_files.load({"parameter": trained}, source)
     weights = dict(lora.merged(model))

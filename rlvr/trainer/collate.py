@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import start_tokens
 from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
-from rlvr.task.chat_template import now
+from rlvr.task.chat_template import ChatTemplate, now
 
 
 def encode(
@@ -35,16 +36,26 @@ def encode(
     return [np.asarray([*start, *token_ids(tokenizer, text)], dtype=np.int64) for text in texts]
 
 
+def end_of_turn(directory: Path, tokenizer: Any) -> int | None:
+    """Id of the token that ends a turn in the chat template of a directory; None if there is none."""
+    template = ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
+    added: dict[str, int] = tokenizer.get_added_vocab()
+    token = None if template is None else template.end_of_turn(added)
+    return None if token is None else added[token]
+
+
 def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence[int]) -> list[str]:
     """Response texts without the `silent` tokens. All other tokens, special ones too, stay visible to the verifier."""
     dropped = set(silent)
     return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
-def known_answers(groups: Sequence[Rollout], task: Task, tokenizer: Any, *, max_tokens: int) -> list[Rollout]:
+def known_answers(
+    groups: Sequence[Rollout], task: Task, tokenizer: Any, *, end: int | None, max_tokens: int
+) -> list[Rollout]:
     """Each group with the task's known answer as its only response, with reward 1: what loss=cross_entropy learns.
 
-    The end token is added if there is room and the answer does not end with it. The answer's log-probabilities are
+    The token `end` is added if there is room and the answer does not end with it. The answer's log-probabilities are
     NaN: `collate` computes them with the policy. Raises ValueError for an answer of more than `max_tokens` tokens.
     """
     assert isinstance(task, SolvedTask)
@@ -52,8 +63,8 @@ def known_answers(groups: Sequence[Rollout], task: Task, tokenizer: Any, *, max_
     for group in groups:
         text = task.solution(group.problem)
         ids = token_ids(tokenizer, text)
-        if tokenizer.eos_token_id is not None and len(ids) < max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
-            ids = [*ids, tokenizer.eos_token_id]
+        if end is not None and len(ids) < max_tokens and ids[-1:] != [end]:
+            ids = [*ids, end]
         if len(ids) > max_tokens:
             raise ValueError(
                 f"the known answer of {group.problem.id} has {len(ids)} tokens and responses have {max_tokens} at "

@@ -44,11 +44,12 @@ class MicroBatch(NamedTuple):
 class Trainer:
     """A policy in training. Every method is called by all ranks, with the same arguments."""
 
-    def __init__(self, model: PreTrainedModel, loss: Loss, place: Place, knobs: Knobs) -> None:
-        """model: with its weights, or from `sharded_load`; the trainer changes it in place. The process group must
-        have been joined before. Raises ValueError for a model or a loss that cannot be trained exactly.
+    def __init__(self, model: PreTrainedModel, loss: Loss, place: Place, knobs: Knobs, *, base: str = "") -> None:
+        """model: with its weights, or from `sharded_load`; the trainer changes it in place. base: the digest of its
+        weights, which checkpoints of adapters name; "" for none. The process group must have been joined before. Raises
+        ValueError for a model or a loss that cannot be trained exactly.
         """
-        self.place, self.knobs = place, knobs
+        self.place, self.knobs, self.base = place, knobs, base
         self.writer = checkpoint.Writer()
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
         self.num_omitted = 0  # updates of the schedule that were not made, as they had nothing to learn from
@@ -305,7 +306,7 @@ class Trainer:
         counts = {"updates": self.num_updates, "learned": self.num_learned}
         counts |= {"averaged": self.num_averaged, "omitted": self.num_omitted}
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
-        adapters = None if rank is None else {"rank": rank, "alpha": alpha}
+        adapters = None if rank is None else {"rank": rank, "alpha": alpha, "base": self.base}
         scale = self.loss_scale.state
         state = {**counts, "world": distributed.world(), "lora": adapters, "loss_scale": scale, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
@@ -314,6 +315,7 @@ class Trainer:
         """Continue from a checkpoint, written by any number of ranks. Returns its `extra`."""
         tensors = self._tensors()
         state = checkpoint.load(path, tensors)
+        checkpoint.check_base(path, state, self.base)
         torch.set_rng_state(tensors["random"]["cpu"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
         self.num_averaged, self.num_omitted = state["averaged"], state["omitted"]

@@ -83,6 +83,15 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     'has hidden_size="wide": a whole number is expected, 1 or more.': lambda d: edit(d, hidden_size="wide"),
     "config.json is damaged: no JSON": lambda d: (d / "config.json").write_text("[1]"),
     "Its own code (auto_map) is never run.": lambda d: edit(d, model_type="mine", auto_map={"AutoModel": "m.M"}),
+    'model_type "gpt_oss", whose attention PyTorch\'s function (sdpa) does not compute.': lambda d: edit(
+        d, model_type="gpt_oss"
+    ),
+    "config.json has logits_scaling=8.0: it changes its logits after": lambda d: edit(
+        d, model_type="granite", logits_scaling=8.0
+    ),
+    "config.json has final_logit_softcapping=30.0: it changes its logits after": lambda d: edit(
+        d, final_logit_softcapping=30.0
+    ),
     "it has no weights in safetensors. pytorch_model.bin is a pickle, which is code and is not read": lambda d: (
         d / "model.safetensors"
     ).rename(d / "pytorch_model.bin"),
@@ -199,3 +208,24 @@ def test_the_context_is_that_of_the_directory_or_of_the_config(model: Path) -> N
     assert context_of({"path": str(model)}) == 256
     assert context_of({"architecture": {"max_position_embeddings": 1024}}) == 1024
     assert context_of({"path": "nobody/nothing"}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "context"),
+    [
+        ({"rope_scaling": {"type": "su", "long_factor": [1.0]}, "original_max_position_embeddings": 64}, 64),  # Phi-3
+        ({"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32}}, 32),
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 512}}, 256),
+        ({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 64}}, 256),
+    ],
+)
+def test_sequences_are_as_long_as_the_short_factors_of_long_rope(
+    changes: dict[str, object], context: int, model: Path, tmp_path: Path
+) -> None:
+    """Beyond, transformers takes other factors for a whole batch: log-probabilities would depend on what is in it."""
+    directory = shutil.copytree(model, tmp_path / "copy")
+    edit(directory, **{"rope_parameters": None, **changes})
+    assert context_of({"path": str(directory)}) == context
+    if context < 256:
+        with pytest.raises(ValueError, match=rf"{context} tokens \(LongRoPE: beyond them its rotary factors"):
+            check_with_task("model=hf", f"model.path={directory}", "task=maze", "rollout.max_tokens=100")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import instantiate
 
 from rlvr.config.compose import Setting, composing
 from rlvr.config.evaluation_config import check_words, evaluation_point
@@ -53,6 +55,23 @@ def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> 
     other = evaluation("task=maze", of=run)
     assert other["task"]["_target_"] == "rlvr.task.maze.Maze"
     assert other["rollout"]["max_tokens"] is None  # the length was that of the other task
+
+
+def test_an_evaluation_reads_no_training_data(tmp_path: Path) -> None:
+    """They may be gone: on a cluster, old files of a work space are deleted."""
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    test.write_text('{"problem": "1", "answer": "1"}\n')
+    words = ("task=math", f"task.train={train}", f"task.test={test}", f"model.path={tmp_path}", "model=hf")
+    of_evaluation = evaluation(of=trained(*words), usual="task=math")
+    assert (of_evaluation["task"]["train"], of_evaluation["task"]["test"]) == (None, str(test))
+    task = instantiate(of_evaluation["task"])
+    assert (task.size("train"), task.size("validation"), task.problem("test", 0).answer) == (0, 0, "1")
+    task.close()
+    assert evaluation("task=math", f"task.test={test}")["task"]["train"] is None  # of a model from elsewhere
+    spelled = ("task=spelled", f"task.train={test}", f"task.test={test}", "model=spelled_tiny")
+    assert evaluation(of=trained(*spelled), usual="task=spelled")["task"]["train"] == str(
+        test
+    )  # it makes demonstrations
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import open_dict
 
 from rlvr.config.freeze import frozen_config, run_name
+from rlvr.ledger import inputs
 from tests.support.composed import composed, identity
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -95,6 +96,25 @@ def test_a_knob_that_is_a_path_becomes_absolute(tmp_path: Path, monkeypatch: pyt
         config.task = {"_target_": "own_frozen.Own", "file": "data.txt", "other": "nowhere.txt", "name": "data.txt"}
     task = frozen_config(config, choices)["task"]
     assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
+
+
+def test_a_path_below_the_home_directory_is_that_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise inputs.json would not have the file, and an edited one would go unnoticed."""
+    (tmp_path / "own_read.py").write_text(
+        "from pathlib import Path\ndef advantage(reward, group, mask, *, weights: Path): ...\n"
+    )
+    (tmp_path / "x.jsonl").write_text('{"problem": "1", "answer": "1"}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    typed = ("task=math", 'task.train="~/x.jsonl"', "task.test={a: ['~/x.jsonl', '~nobody/x.jsonl']}")
+    config, choices = composed(*typed, "rollout=vllm", 'rollout.engine.python="~/env/bin/python"')
+    with open_dict(config):
+        config.advantage = {"_target_": "own_read.advantage", "_partial_": True, "weights": "~/x.jsonl"}
+    plain, file = frozen_config(config, choices), str(tmp_path / "x.jsonl")
+    assert plain["task"]["train"] == plain["advantage"]["weights"] == file
+    assert plain["task"]["test"] == {"a": [file, "~nobody/x.jsonl"]}
+    assert plain["rollout"]["engine"]["python"] == str(tmp_path / "env/bin/python")
+    assert set(inputs.inputs(plain)) == {"task.train", "advantage.weights"}
 
 
 @pytest.mark.slow

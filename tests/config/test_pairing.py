@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from rlvr.config.pairing import TaskAbilities, check_task
+from rlvr.config.schema import Section
 from tests.config.test_schema import COMPANIONS
 from tests.support.composed import check, check_with_task
 
@@ -125,3 +129,12 @@ def test_a_refusal_proposes_a_possible_combination(typed: str) -> None:
 def test_a_bandit_of_right_and_wrong_suits_binary_objectives(loss: str) -> None:
     table = [*COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]]
     check_with_task(f"loss={loss}", "task=bandit", "task.binary=true", *table)
+
+
+def test_a_benchmark_that_no_metric_can_name_is_refused_before_launch() -> None:
+    """The journal would refuse it, at the end of the first evaluation."""
+    abilities = TaskAbilities(8, False, False, False, 9, False, "", 0, sources=("days", "français"))
+    knobs, choices = Section({"evaluation": {"samples": 8}, "policy": {"path": "p"}}), {"task": "mine"}
+    with pytest.raises(ValueError, match="task=mine: the source 'français' of a problem: metric name 'evaluation/fran"):
+        check_task(knobs, choices, abilities)
+    check_task(knobs, choices, replace(abilities, sources=("days",)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.ledger import inputs, layout
+from rlvr.ledger import digests, inputs, layout
 
 
 def make_config(folder: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def make_config(folder: Path) -> dict[str, Any]:
     (folder / "a.jsonl").write_text("2\n")
     (folder / "databases" / "one" / "db.sqlite").write_text("3")
     (folder / "model" / "config.json").write_text("{}")
-    (folder / "model" / "model.safetensors").write_bytes(bytes(3 * inputs.PIECE))
+    (folder / "model" / "model.safetensors").write_bytes(bytes(3 * digests.PIECE))
     task = {
         "_target_": "rlvr.task.sql.Sql",
         "train": str(folder / "train.jsonl"),
@@ -49,7 +49,7 @@ def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Pa
 def test_a_run_does_not_go_on_with_other_content(
     file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "WHOLE", 2 * inputs.PIECE)  # so that the model's file is read in part
+    monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part
     config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
     run_dir.mkdir()
     inputs.record(run_dir, config)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from rlvr.config.base_model import response_ends
 from rlvr.model.tokenizer import encode, end_tokens, start_tokens, word_tokenizer
 from rlvr.records import Problem
 from rlvr.trainer.collate import encode as prompts
+from rlvr.trainer.collate import end_of_turn
 from tests.model.test_load import WORDS, make_qwen
 
 
@@ -55,6 +59,37 @@ def test_a_prompt_begins_as_the_models_tokenizer_begins_a_text_and_an_answer_doe
     assert encode(tokenizer, "ab") == [1, 2]
     assert [p.tolist() for p in prompts(tokenizer, [Problem("1", "ab")], chat=False)] == [[0, 1, 2]]
     assert start_tokens(word_tokenizer(WORDS, "stop")) == []
+
+
+def test_all_tokens_that_a_tokenizer_puts_before_a_text_are_kept_and_none_behind_it() -> None:
+    """As GLM's [gMASK]<sop>; and an end token behind the text, which some tokenizers add."""
+    backend = Tokenizer(models.BPE({"[gMASK]": 0, "<sop>": 1, "a": 2, "</s>": 3}, []))
+    special = [("[gMASK]", 0), ("<sop>", 1), ("</s>", 3)]
+    backend.post_processor = processors.TemplateProcessing(single="[gMASK] <sop> $A </s>", special_tokens=special)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    assert start_tokens(tokenizer) == [0, 1]
+    assert [p.tolist() for p in prompts(tokenizer, [Problem("1", "aa")], chat=False)] == [[0, 1, 2, 2]]
+
+
+def test_a_turn_ends_by_the_token_of_the_chat_template(tmp_path: Path) -> None:
+    """As of Qwen2.5's base models: the tokenizer and generation_config.json name <|endoftext|> alone."""
+    backend = Tokenizer(models.BPE({"a": 0}, []))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path)
+    turn = end_of_turn(tmp_path, tokenizer)
+    assert turn == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    model = make_qwen()
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
+    assert end_tokens(model, tokenizer) == (tokenizer.eos_token_id,)
+    assert end_tokens(model, tokenizer, turn) == tuple(sorted((tokenizer.eos_token_id, turn)))
+    (tmp_path / "config.json").write_text("{}")
+    assert response_ends(str(tmp_path), chat=True) == ["<|endoftext|>", "<|im_end|>"]
+    assert response_ends(str(tmp_path), chat=False) == ["<|endoftext|>"]
 
 
 def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:

@@ -79,3 +79,18 @@ def test_where_a_model_keeps_its_template(tmp_path: Path) -> None:
     template = read_template()
     assert template is not None
     assert template.prompt("") == "own <s>"
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ("<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n", "<|im_end|>"),
+        ("<|{{ m.role }}|>\n{{ m.content }}<|end|>\n<|endoftext|>", "<|end|>"),  # Phi-3
+        ("[INST] {{ m.content }} </s>", "</s>"),
+        ("{{ m.role }}: {{ m.content | trim }}\n\n", None),  # no token ends it
+        ("{% if m.role == 'assistant' %}{{ raise_exception('users only') }}{% endif %}{{ m.content }}</s>", None),
+    ],
+)
+def test_a_turn_ends_by_the_first_token_behind_its_answer(turns: str, expected: str | None) -> None:
+    template = ChatTemplate("{% for m in messages %}" + turns + "{% endfor %}", {})
+    assert template.end_of_turn(["<|endoftext|>", "<|end|>", "<|im_start|>", "<|im_end|>", "</s>", ""]) == expected

@@ -283,7 +283,7 @@ def test_benchmarks_are_named_by_mapping_column_file_or_folder(tmp_path: Path) -
     by_folder = write_jsonl(tmp_path / "amc" / "test.jsonl", [{"problem": "?", "answer": "1"}])
     task = make_math(by_file, [by_column, by_file, by_folder])
     problems = [task.problem("test", i) for i in range(3)]
-    assert [p.source for p in problems] == ["gsm8k-test", "aime", "amc"]  # a slash would split the metric's name
+    assert [p.source for p in problems] == ["gsm8k-test-9a2bcbda", "aime", "amc"]  # a slash would split metrics' names
     assert [p.id for p in problems] == ["x-0", "aime-0", "amc-0"]
     task = make_math(by_file, {2024: by_column, "second": by_folder})  # a name that is typed as a number
     assert [task.problem("test", i).source for i in range(2)] == ["2024", "second"]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rlvr.ledger.journal import check_name
+from rlvr.records import name_part
 from rlvr.task.math import Math
 from tests.support.tasks import DATA, make_task, write_jsonl
 
@@ -135,3 +137,25 @@ def test_repeated_problems_of_real_data_stay_together() -> None:
     assert (task.size("train") or 0) + (task.size("validation") or 0) == 17917
     # 16,921 texts (the data set's own account), 5 % of them with deviation 28
     assert abs(len(sides["validation"]) - 846) < 4 * 28
+
+
+def test_benchmarks_of_other_names_stay_others(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", ROWS)
+    rows = [{**row, "source": name} for row, name in zip(TEST[:4], ("C++", "C#", "français", "n" * 280), strict=True)]
+    task = make_task("math", train=train, test=write_jsonl(tmp_path / "test.jsonl", rows))
+    sources = [task.problem("test", index).source for index in range(4)]
+    assert len({*sources}) == 4
+    assert sources[0].startswith("C-")
+    for source in sources:
+        check_name(f"evaluation/{source}/avg_at_8")
+
+
+def test_no_two_names_become_one_part_of_a_metric() -> None:
+    names = ["C++", "C#", "C-", "C", "français", "fran-ais", "a b", "a-b", "n" * 280, "n" * 281, "..", ".", "", "./a"]
+    parts = [name_part(name) for name in names]
+    assert len({*parts}) == len(names)
+    for part in parts:
+        check_name(f"validation/{part}/distinct_correct_at_1024")
+        assert "/" not in part
+    usual = ["aime24", "AMC_23", "MATH-500", "v1.5"]
+    assert [name_part(name) for name in usual] == usual

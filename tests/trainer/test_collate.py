@@ -87,7 +87,7 @@ def test_known_answers_take_the_place_of_samples() -> None:
     problem = Problem("p", "a b ;", "a b .")
     sampled = rollout("p", [1, 2, 7], ([4], 0.0), ([5, 6], 0.0))
     groups = [Rollout(problem, sampled.prompt, sampled.completions, sampled.texts, sampled.rewards)]
-    (group,) = known_answers(groups, task, tokenizer, max_tokens=3)
+    (group,) = known_answers(groups, task, tokenizer, end=tokenizer.eos_token_id, max_tokens=3)
     words = tokenizer.get_vocab()
     assert group.completions[0].tokens.tolist() == [words["a"], words["b"], words["."]]
     assert list(group.rewards) == task.reward([(problem, group.texts[0])])
@@ -102,7 +102,7 @@ def test_known_answers_take_the_place_of_samples() -> None:
     assert batch.logp_old.tolist() == policy_logp.tolist()  # the policy's own: it did not sample them
     assert batch.tokens.tolist() == batches[0].tokens.tolist()
     with pytest.raises(ValueError, match=r"has 3 tokens and responses have 2 at most: pass rollout.max_tokens=3"):
-        known_answers(groups, task, tokenizer, max_tokens=2)
+        known_answers(groups, task, tokenizer, end=tokenizer.eos_token_id, max_tokens=2)
 
 
 def test_an_end_token_is_added_where_there_is_room() -> None:
@@ -114,7 +114,8 @@ def test_an_end_token_is_added_where_there_is_room() -> None:
     tokenizer = word_tokenizer(task.vocabulary, task.end_word)
     words = tokenizer.get_vocab()
     for room, expected in ((1, ["a"]), (2, ["a", "."])):
-        (group,) = known_answers([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
+        groups = [rollout("p", [1], ([4], 0.0))]
+        (group,) = known_answers(groups, task, tokenizer, end=tokenizer.eos_token_id, max_tokens=room)
         assert group.completions[0].tokens.tolist() == [words[w] for w in expected]
 
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
-from analysis.frames.own_code import notes
+from analysis.frames.own_code import notes, refuse_mixed
 
 
 def a_home(tmp_path: Path, versions_of: dict[str, dict[str, list[str]]]) -> pd.DataFrame:
@@ -29,6 +30,18 @@ def test_seeds_of_one_arm_with_different_code_are_named(tmp_path: Path) -> None:
         "`own`, code of your own, was not the same in all runs: 1111111 in a-0; 2222222 in a-1; 1111111 then 2222222 "
         "in b-0. Seeds with different code stand together in a."
     ]
+
+
+def test_runs_of_one_arm_with_different_code_are_not_averaged(tmp_path: Path) -> None:
+    first, second = "1" * 64, "2" * 64
+    arms = {f"{arm}-{seed}": {"rlvr.loss.lad": [first if arm == "a" else second]} for arm in "ab" for seed in (0, 1)}
+    one = tmp_path / "one"
+    refuse_mixed(one, a_home(one, arms))
+    frame = a_home(tmp_path, {**arms, "a-2": {"rlvr.loss.lad": [second]}})
+    with pytest.raises(
+        LookupError, match=r"`rlvr.loss.lad`, code of the objective, .* together in a\. .* --mixed-code"
+    ):
+        refuse_mixed(tmp_path, frame)
 
 
 def test_arms_with_different_code_are_named_too(tmp_path: Path) -> None:

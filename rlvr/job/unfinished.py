@@ -1,0 +1,33 @@
+"""Says what ends a response, and warns where hardly any response ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+FEW = 0.05  # share of finished responses below which something is likely to be wrong
+
+log = logging.getLogger("rlvr")
+
+
+class Unfinished:
+    """Inspects the first responses of a process."""
+
+    def __init__(self, ends: Sequence[str]) -> None:
+        """ends: the tokens that end a response."""
+        self.ends = " or ".join(ends)
+        self._is_checked = False
+        log.info("a response ends with %s", self.ends)
+
+    def check(self, finished: float, max_tokens: int) -> None:
+        """Warn if few of the first responses have finished. finished: the share of those that have."""
+        if not self._is_checked and finished < FEW and max_tokens > 1:
+            log.warning(
+                "%.1f %% of the first responses ended, by %s; the others were cut after %d tokens. Does the model end "
+                "its answers otherwise, as in turns (model.chat=true), or need more tokens (rollout.max_tokens)? What "
+                "it says after an answer is judged, too",
+                100 * finished,
+                self.ends,
+                max_tokens,
+            )
+        self._is_checked = True
