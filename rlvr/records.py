@@ -265,7 +265,7 @@ class Engine(Protocol):
     dtype: Any  # of its weights, in which the ranks gather what `sync` gets: torch.dtype, or its name
     # Number of copies of the policy among which this rank's requests are distributed, and which the canary tests each;
     # 0 if another rank sends the requests to the engine that they share.
-    workers: int
+    copies: int
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Replace the weights by these (Hugging Face parameter name, full tensor) pairs."""

@@ -33,9 +33,9 @@ def compare(
     tolerance = sampler.engine.tolerance
     if tolerance is None:
         return
-    num_prompts = max(PROMPTS, sampler.engine.workers)
+    num_prompts = max(PROMPTS, sampler.engine.copies)
     of_rank: list[Problem] = []
-    if sampler.engine.workers:  # 0: another rank sends requests to the engine that this rank shares
+    if sampler.engine.copies:  # 0: another rank sends requests to the engine that this rank shares
         of_rank = [problems[(sampler.rank * num_prompts + i) % len(problems)] for i in range(num_prompts)]
     prompts = sampler.encode(of_rank)
     requests = [Request(prompt, SAMPLES, noise_key(problem)) for prompt, problem in zip(prompts, of_rank, strict=True)]

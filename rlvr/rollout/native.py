@@ -45,7 +45,7 @@ class NativeEngine:
     """
 
     tolerance: Tolerance | None = None  # the trainer's own code and weights: they cannot disagree
-    workers = 1
+    copies = 1
 
     def __init__(
         self,

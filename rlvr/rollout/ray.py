@@ -42,7 +42,7 @@ class RayEngine(VllmKnobs):
     """Samples with vLLMs of its own. Each sample is the same as that of a VllmEngine with one vLLM per rank."""
 
     # of all ranks together, each with `tensor_parallel` GPUs of one node: as many for each rank, or one for the first
-    # rank of every few; the engine then replaces this number by that of its own rank
+    # rank of every few
     workers: int
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class RayEngine(VllmKnobs):
             self._clients.append(client)
             if takes_part(self.device, is_remote=place in self._remote_places):
                 receivers.append(client)
-        self.workers, self.tolerance = len(self._clients), tolerance(self.dtype, self.canary)
+        self.copies, self.tolerance = len(self._clients), tolerance(self.dtype, self.canary)
         dtype = parse_dtype(self.dtype)
         self._broadcast = Broadcast(receivers, processes=self.tensor_parallel, device=self.device, dtype=dtype)
 
@@ -108,7 +108,7 @@ class RayEngine(VllmKnobs):
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine; each worker answers an equal part of the requests, and stops by itself."""
-        parts = [range(index, len(requests), self.workers) for index in range(self.workers)]
+        parts = [range(index, len(requests), self.copies) for index in range(self.copies)]
 
         def work(client: VllmClient, rows: Sequence[int]) -> None:
             if rows:
@@ -120,7 +120,7 @@ class RayEngine(VllmKnobs):
         """See StreamingEngine; each worker requests more when it has room."""
         if not self._clients:
             return  # the workers of other ranks sample for all
-        shared = SharedSupply(supply, self.workers)
+        shared = SharedSupply(supply, self.copies)
 
         def work(client: VllmClient) -> None:
             try:
@@ -129,7 +129,7 @@ class RayEngine(VllmKnobs):
                 shared.failed = True
                 raise
 
-        with ThreadPoolExecutor(self.workers, "stream") as threads:
+        with ThreadPoolExecutor(self.copies, "stream") as threads:
             pending = [threads.submit(work, client) for client in self._clients]
         for future in pending:
             future.result()

@@ -45,7 +45,7 @@ class VllmEngine(VllmKnobs):
             )
         self._shares_vllm = self.tensor_parallel > 1 and ranks > 1
         self._is_leader = rank % self.tensor_parallel == 0
-        self.workers = int(self._is_leader)
+        self.copies = int(self._is_leader)
         self.tolerance = tolerance(self.dtype, self.canary)
         # Whether weights are sent by CUDA IPC, unless that fails once: to a single process on this GPU alone.
         self.within_gpu = self.device.type == "cuda" and self.tensor_parallel == 1

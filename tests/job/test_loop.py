@@ -28,6 +28,7 @@ from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter, read
 from rlvr.objective.batch import needs
+from rlvr.rollout.empty_steps import NothingToLearn
 from rlvr.rollout.native import NativeEngine
 from rlvr.trainer.fsdp import Trainer
 from tests.trainer.test_logprob import Entropies
@@ -53,6 +54,19 @@ def recorded(run_dir: Path) -> dict[int, dict[str, float]]:
     timed = ("time/", "throughput/")
     records = read(layout.journal(run_dir)).records
     return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
+
+
+def train(run: TrainingRun, stop: StopFlag) -> Cause:
+    assert run.journal is not None
+    with contextlib.closing(run.journal), contextlib.closing(run):
+        return run.train(stop)
+
+
+def trained(run: TrainingRun) -> dict[int, dict[str, float]]:
+    """Train until the end, or the first failure. The metrics on record, also of earlier runs of its directory."""
+    with contextlib.suppress(NothingToLearn), StopFlag() as stop:
+        train(run, stop)
+    return recorded(run.dir)
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
@@ -145,31 +159,21 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     small = ["steps=1", "rollout.prompts=2", "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=1"]
     evaluation = ["evaluation.every=1", "evaluation.samples=2", "evaluation.k=[1]", "evaluation.validation=3"]
     overrides = [*mazes, *small, *evaluation, "checkpoint.keep_best=true"]
-    with composing():
-        config = OmegaConf.create(frozen_config(compose("run", overrides), {}))
-    run_dir = tmp_path / "runs" / "x"
-    run = TrainingRun(config, run_dir, None, JournalWriter(run_dir, 1))
+    run = make_run(tmp_path, usual=overrides, journal=True)
     assert len(run.validation) == 3
     assert not {p.id for p in run.validation} & {p.id for p in run.problems}
-    try:
-        assert run.train(StopFlag()) is Cause.OK
-        best = run.checkpoints.best
-    finally:
-        run.close()
-    last = read(layout.journal(run_dir)).records[-1].metrics
+    last = trained(run)[1]
     scores = [name for name in last if "/avg_at_" in name]
     assert scores == ["evaluation/maze_5x5/avg_at_2", "validation/maze_5x5/avg_at_2"]
-    assert best == last["validation/maze_5x5/avg_at_2"]
-    assert len(pq.read_table(layout.evaluation(run_dir, 1))) == 4 * 2
+    assert run.checkpoints.best == last["validation/maze_5x5/avg_at_2"]
+    assert len(pq.read_table(layout.evaluation(run.dir, 1))) == 4 * 2
 
 
 def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Path) -> None:
     """The metrics of the first attempt that reached the step are kept, and so must be its samples."""
     for is_first in (True, False):
         run = make_run(tmp_path, "checkpoint.every=2", "checkpoint.keep=2", journal=True)
-        assert run.journal is not None
-        with contextlib.closing(run.journal), contextlib.closing(run):
-            assert run.train(StopFlag()) is Cause.OK
+        assert train(run, StopFlag()) is Cause.OK
         file = layout.evaluation(run.dir, 4)
         if not is_first:
             assert file.read_bytes() == b"of the first attempt"
@@ -199,20 +203,17 @@ def test_rollouts_are_not_written_once_a_newer_attempt_owns_the_run(tmp_path: Pa
 @pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])
 def test_steps_that_the_journal_lost_are_repeated(draws: tuple[str, ...], tmp_path: Path) -> None:
     """Lines of steps 3 and 4 are lost after checkpoints of both: the run resumes after step 2, and ends the same."""
-    checkpointing = ["checkpoint.every=1", "checkpoint.keep=9"]
 
-    def trained(folder: str, steps: str) -> dict[int, dict[str, float]]:
-        run = make_run(tmp_path / folder, *checkpointing, *draws, steps, journal=True)
-        assert run.journal is not None
-        with contextlib.closing(run.journal), contextlib.closing(run):
-            assert run.train(StopFlag()) is Cause.OK
-        return recorded(run.dir)
+    def steps(number: int, folder: str) -> dict[int, dict[str, float]]:
+        knobs = ("checkpoint.every=1", "checkpoint.keep=9", *draws, f"steps={number}")
+        return trained(make_run(tmp_path / folder, *knobs, journal=True))
 
-    expected = trained("whole", "steps=5")
-    trained("lost", "steps=4")
+    expected = steps(5, "whole")
+    assert len(expected) == 6
+    steps(4, "lost")
     journal = tmp_path / "lost" / "runs" / "x" / "metrics.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))  # steps 0 to 2
-    assert trained("lost", "steps=5") == expected
+    assert steps(5, "lost") == expected
 
 
 def test_a_run_may_print_any_character_in_any_locale(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class ScriptedTask:
 class ScriptedEngine:
     """Sample i of every request answers with the token i."""
 
-    dtype, tolerance, workers = torch.float32, None, 1
+    dtype, tolerance, copies = torch.float32, None, 1
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None: ...
     def sleep(self) -> None: ...
@@ -50,6 +50,12 @@ class ScriptedEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         zero = np.zeros(1, dtype=np.float32)
         return [tuple(Completion(np.array([i]), zero, zero, True) for i in range(r.num_samples)) for r in requests]
+
+
+class Board(dict[str, str]):
+    """A board of one process."""
+
+    post, read = dict[str, str].__setitem__, dict[str, str].get
 
 
 def sampler(task: ScriptedTask, **ranks: Any) -> Sampler:

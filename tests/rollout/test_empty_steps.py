@@ -22,10 +22,10 @@ from rlvr.rollout.empty_steps import EmptySteps, NothingToLearn
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
-from tests.job.test_loop import make_run
+from tests.job.test_loop import make_run, recorded, train, trained
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 from tests.rollout.test_in_flight import STREAMING
-from tests.rollout.test_step_sampler import recorded, train, trained, weights
+from tests.rollout.test_step_sampler import weights
 
 # Two answers: after some updates of such a rate all are right.
 SOLVED = ("task.classes=2", "rollout.samples=4", "rollout.max_rounds=2", "lr=1", "steps=9", "evaluation.every=4")
@@ -195,7 +195,7 @@ def test_a_hopeless_run_ends_as_an_error_of_the_user(ahead: int, tmp_path: Path)
     with pytest.raises(NothingToLearn, match="no answer of 10 steps was right") as failure:
         train(run, StopFlag())
     assert cause_of(failure.value) is Cause.USER_ERROR
-    assert [metrics["reward/accuracy"] for step, metrics in recorded(run).items() if step] == [0] * 9
+    assert [metrics["reward/accuracy"] for step, metrics in recorded(run.dir).items() if step] == [0] * 9
     again = make_run(tmp_path, *HOPELESS, f"rollout.ahead={ahead}", journal=True)  # after step 8: seven are left
     with contextlib.closing(again):
         assert train(again, StopFlag()) is Cause.OK

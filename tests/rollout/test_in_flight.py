@@ -27,9 +27,9 @@ from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import Sampler
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
-from tests.job.test_loop import make_run
+from tests.job.test_loop import make_run, recorded, trained
 from tests.rollout.scripted import ScriptedEngine, ScriptedTask
-from tests.rollout.test_step_sampler import fail_after, recorded, trained
+from tests.rollout.test_step_sampler import fail_after
 
 PROMPTS, STEPS, UPDATES = 3, 12, 2  # of a step; of a run; of the optimiser in a step
 USABLE, RIGHT = "+-", "++"
@@ -290,7 +290,7 @@ STREAMING = (
 
 def learned_by(run: TrainingRun) -> list[str]:
     """The problems of all steps, in order. Checks that no step learns from samples older than the bound allows."""
-    metrics, learned = recorded(run), list[str]()
+    metrics, learned = recorded(run.dir), list[str]()
     assert list(metrics) == [0, 1, 2, 3, 4]
     for step in range(1, 5):
         groups = read_rollouts(layout.rollouts(run.dir, step))

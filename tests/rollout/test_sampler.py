@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.records import Problem, Progress, Request, Rollout, Sampling
 from rlvr.rollout.sampler import RolloutCost, noise_key, throughput
-from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
+from tests.rollout.scripted import SAMPLING, Board, ScriptedEngine, ScriptedTask, sampler
 
 
 def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> None:
@@ -76,10 +76,6 @@ class Waiting(ScriptedEngine):
         while not progress.enough:
             assert time.monotonic() < deadline, "the progress never had enough"
             time.sleep(0.01)
-
-
-class Board(dict[str, str]):
-    post, read = dict[str, str].__setitem__, dict[str, str].get
 
 
 def test_engines_that_ranks_share_stop_once_the_first_usable_groups_are_there() -> None:

@@ -67,18 +67,23 @@ def test_the_greedy_filter_refills_and_may_leave_nothing() -> None:
     assert not run(["!-"], "drop", filter="greedy_fails")[1].right
 
 
+class Listening(ScriptedEngine):
+    """Notes the temperature, and problem and number of each sample."""
+
+    def __init__(self) -> None:
+        self.temperatures, self.asked = list[float](), list[tuple[int, int]]()
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        self.temperatures.append(sampling.temperature)
+        self.asked += [(r.key, number) for r in requests for number in range(r.first, r.first + r.num_samples)]
+        return super().generate(requests, sampling)
+
+
 def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
-    seen: list[float] = []
-
-    class Listening(ScriptedEngine):
-        def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-            seen.append(sampling.temperature)
-            return super().generate(requests, sampling)
-
-    task = ScriptedTask(["-+"])
-    listening = replace(sampler(task), engine=Listening())
+    task, engine = ScriptedTask(["-+"]), Listening()
+    listening = replace(sampler(task), engine=engine)
     select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(2, 2, "none", 1, "greedy_fails"))
-    assert seen == [0.0, SAMPLING.temperature]
+    assert engine.temperatures == [0.0, SAMPLING.temperature]
 
 
 def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
@@ -138,21 +143,11 @@ def test_a_problem_that_a_step_draws_again_has_other_samples(
     ranks: dict[str, int], overdraw: float | None, groups: int
 ) -> None:
     """Noise is a function of problem and number of the sample. Three problems, five groups, then refills of five."""
-    seen: list[tuple[int, int]] = []
-
-    class Listening(ScriptedEngine):
-        def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-            seen.extend((request.key, number) for request in requests for number in samples_of(request))
-            return super().generate(requests, sampling)
-
-    def samples_of(request: Request) -> range:
-        return range(request.first, request.first + request.num_samples)
-
-    task = ScriptedTask(["--"], size=3)
+    task, engine = ScriptedTask(["--"], size=3), Listening()
     of_both = {"gather": lambda mine: [mine, mine]} if ranks else {}  # another rank's groups do not matter here
-    listening = replace(sampler(task, **ranks, **of_both), engine=Listening())
+    listening = replace(sampler(task, **ranks, **of_both), engine=engine)
     select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(5, 2, "refill", 3, overdraw=overdraw))
-    assert len(seen) == len(set(seen)) == 2 * groups
+    assert len(engine.asked) == len(set(engine.asked)) == 2 * groups
 
 
 # --- random and flipped rewards ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -24,24 +23,7 @@ from rlvr.records import Sampling
 from rlvr.rollout.empty_steps import NothingToLearn
 from rlvr.rollout.evaluation import NOISE_STREAM
 from rlvr.rollout.step_sampler import FILE, StepGroups
-from tests.job.test_loop import make_run
-from tests.job.test_loop import recorded as metrics_of
-
-Metrics = dict[int, dict[str, float]]
-
-
-def trained(run: TrainingRun) -> Metrics:
-    """Train until the end, or the first failure. The metrics on record, of this and of earlier runs in its directory,
-    but for those of time."""
-    with contextlib.suppress(NothingToLearn), StopFlag() as stop:
-        train(run, stop)
-    return recorded(run)
-
-
-def train(run: TrainingRun, stop: StopFlag) -> Cause:
-    assert run.journal is not None
-    with contextlib.closing(run.journal), contextlib.closing(run):
-        return run.train(stop)
+from tests.job.test_loop import make_run, recorded, train, trained
 
 
 def fail_after(run: TrainingRun, *, updates: int) -> None:
@@ -54,10 +36,6 @@ def fail_after(run: TrainingRun, *, updates: int) -> None:
         return learn(batch)
 
     run.trainer.learn = failing
-
-
-def recorded(run: TrainingRun) -> Metrics:
-    return metrics_of(run.dir)
 
 
 def weights(run: TrainingRun) -> dict[str, torch.Tensor]:
@@ -183,7 +161,7 @@ def test_a_run_that_was_stopped_by_a_signal_continues_the_same(tmp_path: Path) -
     stopped.trainer.learn = signalled
     with StopFlag() as stop:
         assert train(stopped, stop) is Cause.PREEMPTED
-    assert list(recorded(stopped)) == [0, 1, 2, 3]
+    assert list(recorded(stopped.dir)) == [0, 1, 2, 3]
     assert trained(make_run(tmp_path / "stopped", *knobs, journal=True)) == expected
 
 
@@ -202,7 +180,7 @@ def test_a_run_that_was_stopped_in_an_evaluation_continues_with_it(
         signal_in_evaluation(stopped, number=0 if again else 1)
         with StopFlag() as stop:
             assert train(stopped, stop) is Cause.PREEMPTED
-        assert list(recorded(stopped)) == [0, 1]
+        assert list(recorded(stopped.dir)) == [0, 1]
         assert [path.name for path in stopped.checkpoints.directory.iterdir()] == ["step-00000002"]
     resumed = make_run(tmp_path / "stopped", *knobs, journal=True)
     learned = list[int]()
