@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from rlvr.config import memory, revisions
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import Choices, Knobs, is_pretrained
-from rlvr.ledger import layout
+from rlvr.ledger import gguf, layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
@@ -224,15 +224,21 @@ def _fault(path: str, *, chat: bool, system: str | None) -> str:
 
 
 def _fault_of_name(path: str) -> str:
+    if (file := Path(path).expanduser()).suffix == gguf.SUFFIX and file.is_file():
+        return gguf.fault_of(file)
     if not HUB_NAME.fullmatch(path):
-        return "neither a directory on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
+        return "neither a directory or .gguf file on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return OFFLINE
     return ""
 
 
 def _directory(path: str) -> Path | None:
-    """The directory of a model: `path` itself, or the cache entry of a hub name; None: not on this machine."""
+    """The directory of a model: `path` itself, what a GGUF file was converted to, or the cache entry of a hub name.
+
+    None: not on this machine.
+    """
+    path = gguf.as_directory(path)
     if (directory := Path(path).expanduser()).is_dir():
         return directory
     file = file_of_model(path, "config.json")

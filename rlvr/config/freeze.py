@@ -14,6 +14,7 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 from rlvr.config import revisions
 from rlvr.config.schema import Choices, as_dict
 from rlvr.config.signature import signature
+from rlvr.ledger import gguf
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
@@ -112,9 +113,12 @@ def _place_model(plain: dict[str, Any]) -> None:
             node["path"] = _directory(typed)
             if "revision" in model:
                 node["path"] = revisions.pinned(node["path"], "model", revision)
+    for node in readers[1:]:
+        if node.get("path"):
+            node["path"] = gguf.as_directory(node["path"])
     if revision is not None:
-        if Path(model["path"]).is_dir():
-            raise ValueError(f"model.revision={revision} has no effect: model.path={model['path']} is a directory.")
+        if Path(model["path"]).exists():
+            raise ValueError(f"model.revision={revision} has no effect: model.path={model['path']} is no hub name.")
         model["revision"] = None
 
 
@@ -152,9 +156,10 @@ def _expanded(path: str) -> Path:
 
 
 def _directory(path: str) -> str:
-    """The absolute path of a model's directory; names on the hub and absolute paths are unchanged."""
-    directory = _expanded(path)
-    return str(directory.resolve()) if not Path(path).is_absolute() and directory.is_dir() else path
+    """The absolute path of a model's directory or GGUF file; names on the hub and absolute paths are unchanged."""
+    place = _expanded(path)
+    is_here = place.is_dir() or (place.suffix == gguf.SUFFIX and place.is_file())
+    return str(place.resolve()) if not Path(path).is_absolute() and is_here else path
 
 
 def group_of(plain: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from rlvr.config import published
 from rlvr.config.nodes import training_nodes
 from rlvr.config.signature import declared
+from rlvr.ledger import gguf
 from rlvr.task.prompt_length import file_of_model
 
 GB = 2**30
@@ -107,7 +108,7 @@ def architecture_of_model(model: Mapping[str, Any] | None) -> Architecture | Non
 @functools.cache  # called for every point of a sweep
 def of_path(path: str) -> Architecture | None:
     """The architecture of a directory or of a hub name; see `architecture_of_model`."""
-    file = file_of_model(path, "config.json")
+    file = file_of_model(gguf.as_directory(path), "config.json")
     if file is None:
         numbers = published.MODELS.get(path.partition("@")[0])
         return None if numbers is None else architecture(numbers)

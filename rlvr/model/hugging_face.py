@@ -40,6 +40,7 @@ from transformers import (  # noqa: E402 - after the answer above
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward, use_gqa_in_sdpa  # noqa: E402
 from transformers.masking_utils import sdpa_mask  # noqa: E402
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: E402
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast  # noqa: E402
 from transformers.utils import GENERATION_CONFIG_NAME  # noqa: E402
 from transformers.utils.logging import disable_progress_bar  # noqa: E402
@@ -61,6 +62,7 @@ __all__ = [
     "PreTrainedTokenizerBase",
     "PreTrainedTokenizerFast",
     "disable_progress_bar",
+    "load_gguf_checkpoint",
     "sdpa_attention_forward",
     "sdpa_mask",
     "use_gqa_in_sdpa",

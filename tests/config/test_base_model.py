@@ -189,9 +189,9 @@ def test_the_longest_question_that_is_spelled_must_fit_too(tmp_path: Path) -> No
 
 
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="neither a directory on this machine nor a name of the hub"):
+    with pytest.raises(ValueError, match="neither a directory or .gguf file on this machine nor a name of the hub"):
         check("model=hf", f"model.path={tmp_path}/nowhere")
-    with pytest.raises(ValueError, match="neither a directory on this machine nor a name of the hub"):
+    with pytest.raises(ValueError, match="neither a directory or .gguf file on this machine nor a name of the hub"):
         check("model=hf", "model.path=./nope")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

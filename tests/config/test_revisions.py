@@ -85,7 +85,7 @@ def test_files_and_directories_are_no_names_of_the_hub(tmp_path: Path, monkeypat
     files(tmp_path / "some", "{}")
     files(tmp_path / "some" / "model", "{}")
     assert model_path() == str(tmp_path / "some" / "model")
-    with pytest.raises(ValueError, match=f"model.revision=v1 has no effect: model.path={tmp_path}/some/model is a dir"):
+    with pytest.raises(ValueError, match=f"model.revision=v1 has no effect: model.path={tmp_path}/some/model is no"):
         model_path("model.revision=v1")
     (tmp_path / "x.jsonl").write_text('{"problem": "1", "answer": "1"}\n')
     data = ("task=math", "task.train=x.jsonl", "task.test=x.jsonl")

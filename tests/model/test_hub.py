@@ -22,7 +22,7 @@ def test_a_local_directory_is_taken_as_it_is_and_a_chat_model_needs_a_chat_templ
 def test_a_model_that_cannot_be_obtained_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
     for path, message in (
-        ("/no/such/directory", "neither a directory on this machine nor a hub name"),
+        ("/no/such/directory", "neither a directory or .gguf file on this machine nor a hub name"),
         ("nobody/no-such-model", r"the hub did not give it.*hf download nobody/no-such-model"),
     ):
         with pytest.raises(ValueError, match=message):
