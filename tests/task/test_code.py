@@ -33,7 +33,7 @@ def test_rewards_come_in_order_with_their_reasons(tmp_path: Path) -> None:
     task = make_code(write_jsonl(tmp_path / "x.jsonl", [SUM, endless]), cpu_s=1)
     problem = task.problem("train", 0)
     assert problem.prompt.startswith("Print the sum.\n\nWrite a Python program that reads standard input and writes")
-    assert (problem.source, task.size("train"), task.size("test")) == ("made-up", 2, 2)
+    assert (problem.source, task.size("train"), task.size("test")) == ("made-up-ebfbcc16", 2, 2)
     texts = {
         fenced("print(sum(map(int, input().split())))"): "correct",
         fenced("print(8)"): "wrong",
