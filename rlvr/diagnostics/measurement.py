@@ -25,7 +25,7 @@ CONFIG_DIR = ("--config-dir", "-cd")
 
 
 @dataclass(frozen=True)
-class Arm:
+class ReplayArm:
     """One objective, as a complete composed config."""
 
     name: str

@@ -19,7 +19,7 @@ from rlvr.config.overrides import parse
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.signature import signature
 from rlvr.diagnostics import measurement
-from rlvr.diagnostics.measurement import Arm
+from rlvr.diagnostics.measurement import ReplayArm
 from rlvr.ledger import layout
 from rlvr.ledger.runs import check_owner, read_config, read_info
 
@@ -125,7 +125,7 @@ def _checkpoint(policy: str) -> Path | None:
 
 def arms(
     overrides: Sequence[str], like: DictConfig | None, policy: str = "", registry: Registry | None = None
-) -> list[Arm]:
+) -> list[ReplayArm]:
     """One arm for each point of the grid, with each knob passed to the losses that read it.
 
     like: the config of the run that the rollouts come from. registry: None: conf/ only. Raises ValueError for a knob
@@ -154,7 +154,8 @@ def arms(
     swept = [key for key, values in axes.items() if len(values) > 1]
     checker = Checker(registry)
     return [
-        Arm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy, checker, defaults)) for loss, knobs in points
+        ReplayArm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy, checker, defaults))
+        for loss, knobs in points
     ]
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlvr.diagnostics.gradient import Effect, cosines, effect, norms, start
-from rlvr.diagnostics.measurement import Arm, write
+from rlvr.diagnostics.measurement import ReplayArm, write
 from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
@@ -28,7 +28,7 @@ from rlvr.trainer.heads import HEADS
 from rlvr.trainer.sharded_load import stored_shapes
 
 
-def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: Path | None) -> None:
+def screen(arms: Sequence[ReplayArm], source: Path | None, policy: Path | None, out: Path | None) -> None:
     """Measure every arm on the same groups and report.
 
     source: the file of rollouts; None: rollouts are sampled by the first arm's config.
@@ -62,7 +62,7 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
         console.print(f"  {file}", soft_wrap=True, markup=False)
 
 
-def _check_policy(arm: Arm, policy: Path) -> None:
+def _check_policy(arm: ReplayArm, policy: Path) -> None:
     """Raises ValueError for a checkpoint that lacks what an objective trains or keeps beside the policy."""
     needs, trainer, stored = declared_needs(instantiate(arm.config.loss)), arm.config.trainer, stored_shapes(policy)
     heads = [head for head in HEADS if head in needs]
@@ -83,7 +83,7 @@ def _label(source: Path | None) -> str:
     return source.stem if step is None else f"{run_id}-step-{step}"
 
 
-def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
+def _draw_rollouts(arm: ReplayArm, policy: Path | None, store: Path, folder: Path) -> Path:
     """Sample one step of rollouts, and write them with their config, as a run does. Returns their file."""
     with contextlib.closing(start(arm.config, policy, store)) as run:
         groups = run.step_sampler.take(1).groups
@@ -93,7 +93,7 @@ def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> 
     return layout.rollouts(folder, 1)
 
 
-def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> tuple[Effect, list[float]]:
+def _measure(arm: ReplayArm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> tuple[Effect, list[float]]:
     """(the objective's effect for all groups, the norm of its gradient for each group by itself).
 
     A group's norm uses the advantages computed over all groups, and leaves out the responses that a loss rehearses.

@@ -10,7 +10,7 @@ from typing import Any
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.fence import Marking, asking, marked
 from rlvr.task.procedural import Dice
-from rlvr.task.sources import Cell, Column, check_template
+from rlvr.task.sources import Column, RowValue, check_template
 from rlvr.task.verified import Prompted
 
 QUESTION_FIELDS = ("question", "Question", "prompt", "problem", "question_stem")
@@ -57,7 +57,7 @@ class Choice(Prompted):
         self.load(columns, self._posed)
 
     def _posed(
-        self, question: Cell, answer: Cell, choices_cell: Cell, *other_columns: Cell
+        self, question: RowValue, answer: RowValue, choices_cell: RowValue, *other_columns: RowValue
     ) -> tuple[str, dict[str, Any]]:
         text = question.prompt()
         choices, right, ordered = _choices(answer, choices_cell, other_columns)
@@ -83,7 +83,9 @@ class Choice(Prompted):
         return "correct" if letter == problem.answer["letter"] else "wrong"
 
 
-def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) -> tuple[list[str], int, bool]:
+def _choices(
+    answer: RowValue, choices_cell: RowValue, other_columns: Sequence[RowValue]
+) -> tuple[list[str], int, bool]:
     """(choices, index of the right one, whether the data give them an order). Raises ValueError with the row's place.
 
     other_columns: the cells of INCORRECT_FIELDS, then those of the columns A, B, ...
@@ -107,7 +109,7 @@ def _choices(answer: Cell, choices_cell: Cell, other_columns: Sequence[Cell]) ->
     return [text for text in texts if text is not None], present.index(right), True
 
 
-def _right_index(answer: Cell, choices: Sequence[str | None], labels: Sequence[str]) -> int:
+def _right_index(answer: RowValue, choices: Sequence[str | None], labels: Sequence[str]) -> int:
     """Index of the choice that the answer column names: by its label, by its number from 0, or by its text.
 
     choices: None where the row has none under this label and number.
@@ -120,7 +122,7 @@ def _right_index(answer: Cell, choices: Sequence[str | None], labels: Sequence[s
     raise answer.refuse(f"one of {named}, a number from 0 to {len(choices) - 1}, or the text of a choice{reason}")
 
 
-def _named_index(answer: Cell, choices: Sequence[str | None], labels: Sequence[str]) -> int | None:
+def _named_index(answer: RowValue, choices: Sequence[str | None], labels: Sequence[str]) -> int | None:
     """The index that the answer column names, whether or not there is a choice; None if it names none, or several."""
     value = answer.value[0] if isinstance(answer.value, list) and len(answer.value) == 1 else answer.value
     name = str(value).strip()

@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template
+from rlvr.task.sources import PROMPT_FIELDS, Column, RowValue, check_template
 from rlvr.task.verified import Verified
 from rlvr.task.verify.pool import niceness_for
 from rlvr.task.verify.sandbox import Sandbox
@@ -56,7 +56,7 @@ class Code(Verified):
             *(Column("tests_field", None, (name,), optional=True) for name in BEFORE_FIELDS),
         ]
 
-        def make(problem: Cell, tests: Cell, entry: Cell, *before: Cell) -> tuple[str, dict[str, Any]]:
+        def make(problem: RowValue, tests: RowValue, entry: RowValue, *before: RowValue) -> tuple[str, dict[str, Any]]:
             text = problem.prompt()
             setup = "".join(f"{line}\n" for cell in before for line in _code_lines(cell))
             answer = tests_of(tests, text, entry.text() if entry.value is not None else None, setup)
@@ -77,7 +77,7 @@ class Code(Verified):
         )
 
 
-def _code_lines(cell: Cell) -> list[str]:
+def _code_lines(cell: RowValue) -> list[str]:
     """The lines of a cell with code: a text, a list of lines, or null."""
     if cell.value is None:
         return []
@@ -87,7 +87,7 @@ def _code_lines(cell: Cell) -> list[str]:
     return lines
 
 
-def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[str, Any]:
+def tests_of(tests: RowValue, prompt: str, entry: str | None, before: str) -> dict[str, Any]:
     """The tests in the form that `rlvr.task.verify.program` takes. before: code that assertions need.
 
     Accepted: [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text, for
@@ -114,7 +114,7 @@ def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[s
     return _assertions(tests, before + value, prompt, entry)
 
 
-def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:
+def _pairs(tests: RowValue, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:
     """Tests that are pairs of input and output. The first may name the kind of all of them, and the function."""
     kind = pairs[0].get("testtype", pairs[0].get("type"))
     metadata = pairs[0].get("metadata") or {}
@@ -157,7 +157,7 @@ def _case(arguments: Any, expected: Any) -> list[Any]:
 IMPORTS = "from typing import *\nimport collections, heapq, itertools, math\nfrom collections import *\n"
 
 
-def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[str, Any]:
+def _assertions(tests: RowValue, code: str, prompt: str, entry: str | None) -> dict[str, Any]:
     """Tests that are code with assertions, or with a function `check` (HumanEval)."""
     try:
         tree = ast.parse(code)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.fence import Marking, asking, last_boxed, marked
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template
+from rlvr.task.sources import PROMPT_FIELDS, Column, RowValue, check_template
 from rlvr.task.verified import Verified
 from rlvr.task.verify.math_notation import plain
 from rlvr.task.verify.math_syntax import fault
@@ -59,7 +59,7 @@ class Math(Verified):
             Column("tolerance_field", None, (self.tolerance_field or "",), optional=True),
         ]
 
-        def make(problem: Cell, answer: Cell, tolerance: Cell) -> tuple[str, str]:
+        def make(problem: RowValue, answer: RowValue, tolerance: RowValue) -> tuple[str, str]:
             prompt = template.replace("{problem}", problem.prompt())
             if tolerance.value is not None:
                 self._tolerances[prompt] = _tolerance(tolerance)
@@ -122,7 +122,7 @@ def final_answer(text: str, marking: Marking | None = None) -> str | None:
     return None if answer is None else f"\\boxed{{{answer.strip()}}}"
 
 
-def _tolerance(cell: Cell) -> float:
+def _tolerance(cell: RowValue) -> float:
     """The largest allowed distance from the right number. The cell holds a number or its text, such as "1e-1"."""
     try:
         tolerance = float(cell.value)
@@ -141,7 +141,7 @@ def _without_thousands(text: str) -> str:
     return text if re.search(r"[(\[{]", text) else THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
 
 
-def _answer(cell: Cell) -> str:
+def _answer(cell: RowValue) -> str:
     """The final answer as text. Of a worked solution in the style of GSM8K: the text after the last ####."""
     value = cell.value
     if isinstance(value, list) and len(value) == 1:

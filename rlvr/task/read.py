@@ -27,14 +27,14 @@ HUB_NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """The rows of a data set, each with its place (for messages), and a short name of the data set."""
 
     name: str
     rows: list[tuple[str, Row]]  # (place, row)
 
 
-def read(where: str, split: str, revision: str | None = None) -> Table:
+def read(where: str, split: str, revision: str | None = None) -> DataTable:
     """The rows of a file or a hub data set: `organisation/name[@revision][/config][:split]`.
 
     split, revision: of a hub data set, if `where` has none. Relative paths start at the current directory.
@@ -44,11 +44,11 @@ def read(where: str, split: str, revision: str | None = None) -> Table:
     path = Path(where).expanduser()
     reader = next((reader for suffix, reader in READERS.items() if path.name.endswith(suffix)), None)
     if path.is_file() and reader is not None:
-        table = Table(_name(path), list(reader(path)))
+        table = DataTable(_name(path), list(reader(path)))
     elif path.exists():
         raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{_readable(path)}")
     elif reader is None and (name := HUB_NAME.fullmatch(where)):
-        table = Table(name["path"].split("/")[1], _hub(where, name, split, revision))
+        table = DataTable(name["path"].split("/")[1], _hub(where, name, split, revision))
     else:
         raise ValueError(f"{where} does not exist.{_nearby(path)}")
     if not table.rows:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlvr.records import Problem, Split, name_part
 from rlvr.task.prompt_length import PromptLimit
-from rlvr.task.read import Row, Table, read
+from rlvr.task.read import DataTable, Row, read
 
 log = logging.getLogger("rlvr")
 
@@ -45,14 +45,14 @@ class Column:
         looked_for = self.wanted or f"any of {', '.join(self.usual)}"
         raise ValueError(f"{where} has no column {looked_for}. It has: {', '.join(columns)}. Pass task.{self.knob}=...")
 
-    def cell(self, row: Row, name: str | None, place: str) -> Cell:
+    def cell(self, row: Row, name: str | None, place: str) -> RowValue:
         """The value in a row. name: what `find` returned for the data set."""
         if name is None:
             name = next((usual for usual in self.usual if _get(row, usual) is not None), self.usual[0])
-        return Cell(_get(row, name), place, name)
+        return RowValue(_get(row, name), place, name)
 
 
-class Cell(NamedTuple):
+class RowValue(NamedTuple):
     """One value, and the place it comes from."""
 
     value: Any
@@ -88,7 +88,7 @@ class Posed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Selection:
+class TrainSelection:
     """Which rows of the training data are used for training.
 
     validation: share of the training data that is held out, decided by a hash of each problem's text without regard to
@@ -154,7 +154,7 @@ def problems(
     test: Sources,
     columns: Sequence[Column],
     make: Callable[..., tuple[str, Any]],
-    selection: Selection,
+    selection: TrainSelection,
     revision: str | None = None,
 ) -> dict[Split, list[Problem]]:
     """One problem for each row of the data. make: takes the cells of `columns` and returns (prompt, answer).
@@ -162,7 +162,7 @@ def problems(
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
         Without a mapping the benchmark is a row's `source`, or else the name of its file or folder.
         train is None for an evaluation, which reads no training data.
-    columns: the first one contains the problem, as `Cell.prompt` reads it.
+    columns: the first one contains the problem, as `RowValue.prompt` reads it.
     revision: of the hub names without one.
     """
     of_test = _rows("test", test, columns, make, revision)
@@ -197,7 +197,7 @@ def _rows(
     return _with_distinct_ids(rows)
 
 
-def _check_benchmark(split: str, where: str, benchmark: str, table: Table, place_of: dict[str, str]) -> None:
+def _check_benchmark(split: str, where: str, benchmark: str, table: DataTable, place_of: dict[str, str]) -> None:
     """ValueError if two test data sets would be one benchmark by their names, unless their rows name it themselves."""
     if split != "test" or (not benchmark and all(SOURCE_FIELD in row for _, row in table.rows)):
         return
@@ -240,7 +240,7 @@ def _get(row: Row, name: str) -> Any:
     return value
 
 
-def _source(row: Row, name: str, table: Table) -> str:
+def _source(row: Row, name: str, table: DataTable) -> str:
     """The benchmark's name, as a part of a metric's name."""
     return name_part(name or str(row.get(SOURCE_FIELD) or table.name))
 

@@ -18,7 +18,7 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.math import ANSWER_FIELDS
 from rlvr.task.procedural import Dice
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Sources
+from rlvr.task.sources import PROMPT_FIELDS, Column, RowValue, Sources
 from rlvr.task.verified import Loaded
 
 REMEDY = "For other texts take a language model: task=math or task=choice, with model=hf model.path=..."
@@ -48,7 +48,7 @@ class Spelled(Loaded):
             Column("answer_field", self.answer_field, ANSWER_FIELDS),
         ]
 
-        def make(question: Cell, answer: Cell) -> tuple[str, str]:
+        def make(question: RowValue, answer: RowValue) -> tuple[str, str]:
             text = _text(answer)
             if len(spell(text, REMEDY).split()) + 1 > self.max_tokens:
                 raise ValueError(
@@ -103,7 +103,7 @@ class Spelled(Loaded):
         return "correct" if answer == problem.answer else "wrong"
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: RowValue) -> str:
     """The answer in the form that is compared: a text or a number as text, white space normalised."""
     value = cell.value
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():

@@ -15,7 +15,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split, name_part
 from rlvr.task.fence import last_block
-from rlvr.task.sources import Cell, Column, check_template
+from rlvr.task.sources import Column, RowValue, check_template
 from rlvr.task.verified import Verified
 from rlvr.task.verify.sandbox import Sandbox
 
@@ -152,7 +152,7 @@ class Sql(Verified):
 
 
 def _problem(
-    template: str, folders: Sequence[Path], question: Cell, gold: Cell, database: Cell, evidence: Cell
+    template: str, folders: Sequence[Path], question: RowValue, gold: RowValue, database: RowValue, evidence: RowValue
 ) -> tuple[str, dict[str, str]]:
     """(prompt, answer) of one row."""
     file = _database_file(database, folders)
@@ -160,7 +160,7 @@ def _problem(
     return prompt.replace("{question}", question.text()), {"database": str(file), "gold": gold.text()}
 
 
-def _database_file(cell: Cell, folders: Sequence[Path]) -> Path:
+def _database_file(cell: RowValue, folders: Sequence[Path]) -> Path:
     name = cell.text()
     if Path(name).name != name:
         raise cell.refuse("the name of a database, not a path")

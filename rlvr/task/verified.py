@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split, binary
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
-from rlvr.task.sources import Column, Selection, Sources, problems
+from rlvr.task.sources import Column, Sources, TrainSelection, problems
 from rlvr.task.verify.pool import Pool
 
 
@@ -24,7 +24,7 @@ class Loaded:
 
     train, test: see `rlvr.task.sources.problems`.
     max_tokens: default limit of a response.
-    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.TrainSelection`.
     revision: commit, branch or tag of hub names without one. A frozen config has the commit in each name instead.
     """
 
@@ -39,7 +39,7 @@ class Loaded:
         """Read the data: `make` takes the cells of `columns`, of which the first has the problem, and returns (prompt,
         answer). Raises ValueError for data that cannot be read, and for an option that there is not."""
         self._check_options()
-        selection = Selection(self.validation, self.train_problems, self.prompt_limit())
+        selection = TrainSelection(self.validation, self.train_problems, self.prompt_limit())
         self._problems: Mapping[Split, Sequence[Problem]] = problems(
             self.train, self.test, columns, make, selection, self.revision
         )

@@ -273,7 +273,7 @@ def barrier(group: dist.ProcessGroup | None = None) -> None:
         dist.barrier(group)
 
 
-class Board:
+class StoreBoard:
     """Short texts that the ranks of a run post and read without waiting for one another."""
 
     def __init__(self, store: Any) -> None:
@@ -290,9 +290,9 @@ class Board:
 _boards = itertools.count()
 
 
-def new_board() -> Board | None:
+def new_board() -> StoreBoard | None:
     """An empty board that all ranks share; None for a single rank. All ranks call this in the same order."""
     if world() == 1:
         return None
     store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
-    return Board(dist.distributed_c10d.PrefixStore(f"board-{next(_boards)}", store))
+    return StoreBoard(dist.distributed_c10d.PrefixStore(f"board-{next(_boards)}", store))

@@ -52,7 +52,7 @@ class ScriptedEngine:
         return [tuple(Completion(np.array([i]), zero, zero, True) for i in range(r.num_samples)) for r in requests]
 
 
-class Board(dict[str, str]):
+class SharedBoard(dict[str, str]):
     """A board of one process."""
 
     post, read = dict[str, str].__setitem__, dict[str, str].get

@@ -16,7 +16,7 @@ from rlvr.rollout.first_usable import FirstUsable, up_to
 from rlvr.rollout.sampler import RolloutCost, Sampler
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
-from tests.rollout.scripted import SAMPLING, Board, ScriptedEngine, ScriptedTask, sampler
+from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, SharedBoard, sampler
 
 
 def group(number: int, right: bool) -> Rollout:
@@ -40,7 +40,7 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
     verdicts: list[bool], world: int, wanted: int, order: object
 ) -> None:
     groups = [group(number, verdict) for number, verdict in enumerate(verdicts)]
-    board = Board()
+    board = SharedBoard()
     ranks = [
         FirstUsable(
             wanted,

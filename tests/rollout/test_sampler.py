@@ -12,7 +12,7 @@ import pytest
 
 from rlvr.records import Problem, Progress, Request, Rollout, Sampling
 from rlvr.rollout.sampler import RolloutCost, noise_key, throughput
-from tests.rollout.scripted import SAMPLING, Board, ScriptedEngine, ScriptedTask, sampler
+from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, SharedBoard, sampler
 
 
 def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> None:
@@ -84,7 +84,7 @@ def test_engines_that_ranks_share_stop_once_the_first_usable_groups_are_there() 
     """
     task = ScriptedTask(["++", "+-", "--", "+-", "+-", "+-"])
     problems = [task.problem("train", i) for i in range(6)]
-    board, meet, parts = Board(), threading.Barrier(4, timeout=90), list[list[Rollout]]([[], [], [], []])
+    board, meet, parts = SharedBoard(), threading.Barrier(4, timeout=90), list[list[Rollout]]([[], [], [], []])
 
     def run(rank: int) -> list[str]:
         def gather(mine: list[Rollout]) -> list[list[Rollout]]:

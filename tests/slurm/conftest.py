@@ -15,7 +15,7 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle
 from slurm.local_cluster.settings import Settings
-from tests.slurm.place import INTERRUPTED, Place
+from tests.slurm.place import INTERRUPTED, SlurmHome
 from tests.slurm.stand_in import FakeSlurm
 
 
@@ -42,7 +42,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 @pytest.fixture(scope="session")
 def undisturbed(slurm: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     """Where the runs of five seeds are, trained on this machine when they are first asked for."""
-    place = Place(tmp_path_factory.mktemp("undisturbed"), slurm)
+    place = SlurmHome(tmp_path_factory.mktemp("undisturbed"), slurm)
 
     def trained() -> Path:
         if not place.runs():

@@ -26,7 +26,7 @@ INTERRUPTED = ["steps=300", "evaluation.every=300", "checkpoint.every=50", "trac
 
 
 @dataclass(frozen=True)
-class Place:
+class SlurmHome:
     """A home for runs, and the cluster that works on them."""
 
     home: Path

@@ -15,7 +15,7 @@ from rlvr.ledger import layout
 from rlvr.model.pretrain import pretrain
 from rlvr.task.coins import Coins
 from slurm.local_cluster.settings import Settings
-from tests.slurm.place import Place, causes, wait_for
+from tests.slurm.place import SlurmHome, causes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -29,7 +29,7 @@ def test_an_evaluation_on_two_nodes_draws_what_one_here_draws(cluster: Settings,
     architecture = knobs("model/coins_tiny.yaml")
     model = pretrain(task, tmp_path / "stages", **{**architecture, "lr": 3e-3, "steps": 1})
     words = [str(model), "task=coins", "task.test_problems=8", "evaluation.samples=4", "tracker=none"]
-    place, here = Place(tmp_path / "slurm", cluster), tmp_path / "here"
+    place, here = SlurmHome(tmp_path / "slurm", cluster), tmp_path / "here"
     on_two_nodes = ["cluster.nodes=2", "cluster.ranks=2", "cluster.report=false", "cluster.time_min=10"]
     code, output = place.python("-m", "rlvr.evaluate", *words, *on_two_nodes)
     assert code == 0, output

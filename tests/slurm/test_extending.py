@@ -10,7 +10,7 @@ import pytest
 
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_extending import rlvr, written
-from tests.slurm.place import Place, causes, wait_for
+from tests.slurm.place import SlurmHome, causes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -23,7 +23,7 @@ def test_what_lies_elsewhere_runs_on_nodes_is_cancelled_and_retried_from_anywher
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     mine, home, away = written(tmp_path), tmp_path / "home", tmp_path / "away"
     away.mkdir()
-    place = Place(home, cluster)
+    place = SlurmHome(home, cluster)
     place.client("scontrol", "update", "PartitionName=main", "State=DOWN")
     try:
         words = ["run", "--config-dir", "mine", "study=days", *ON_SLURM]

@@ -24,7 +24,7 @@ from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm import ends, submissions
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import INTERRUPTED, Place, causes, freeze, process_of, wait_for
+from tests.slurm.place import INTERRUPTED, SlurmHome, causes, freeze, process_of, wait_for
 from tests.tracker.places import Server, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -46,11 +46,11 @@ def slurmd_of(cluster: Settings, node: str) -> int:
     return next(pid for pid, command in commands.items() if node in command)
 
 
-def by_seed(place: Place) -> dict[int, Path]:
+def by_seed(place: SlurmHome) -> dict[int, Path]:
     return {int(name.rpartition("-s")[2]): path for name, path in place.runs().items()}
 
 
-def said(place: Place, run_dir: Path) -> str:
+def said(place: SlurmHome, run_dir: Path) -> str:
     """What the supervisors of the run's job wrote."""
     return ends.task_logs(submissions.history(Ledger(place.home)))[run_dir.name].read_text()
 
@@ -58,12 +58,12 @@ def said(place: Place, run_dir: Path) -> str:
 @pytest.fixture(scope="module")
 def interrupted(
     cluster: Settings, undisturbed: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Place, dict[int, dict[str, Any]]]:
+) -> tuple[SlurmHome, dict[int, dict[str, Any]]]:
     """The home, and how each run was shown when SLURM had nothing left to do. Then the same command, once more.
 
     Seed 0 loses its supervisor, 1 the slurmd of its node, 2 comes near its time limit, 3 gets too little memory.
     """
-    place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
+    place = SlurmHome(tmp_path_factory.mktemp("interrupted"), cluster)
     place.launch(*ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
     place.launch(*ALONE, "seed=0,1,2")
     runs = by_seed(place)
@@ -103,7 +103,7 @@ def interrupted(
     ],
 )
 def test_an_interrupted_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(
-    interrupted: tuple[Place, dict[int, dict[str, Any]]],
+    interrupted: tuple[SlurmHome, dict[int, dict[str, Any]]],
     undisturbed: Callable[[], Path],
     seed: int,
     state: str,
@@ -121,14 +121,14 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job runs in the checkout that submitted it: here a copy, whose conf/ is spoilt before the job starts."""
-    reference = Place(tmp_path / "reference", cluster)  # from the whole checkout
+    reference = SlurmHome(tmp_path / "reference", cluster)  # from the whole checkout
     reference.launch(*RUN, *RANKS, "cluster=local", "tracker=none")
     checkout, server = tmp_path / "checkout", Server(tmp_path)
     for name in ("conf", "rlvr", "sweeps", "slurm", "analysis", "hydra_plugins"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     monkeypatch.chdir(checkout)
-    place = Place(tmp_path / "home", cluster)
+    place = SlurmHome(tmp_path / "home", cluster)
     place.client("scontrol", "update", "PartitionName=main", "State=DOWN")
     try:
         place.launch(*RUN, *RANKS, f"tracker.uri={server.uri}")

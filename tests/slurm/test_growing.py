@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster.settings import Settings
-from tests.slurm.place import Place, wait_for
+from tests.slurm.place import SlurmHome, wait_for
 from tests.sweeps.growing.test_growing import CONTRAST
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -16,7 +16,7 @@ WORDS = [*(word for word in CONTRAST if word != "cluster=local"), "cluster.time_
 
 
 def test_waves_of_seeds_go_on_without_the_launcher_until_it_is_decided(cluster: Settings, tmp_path: Path) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     assert "submitted to SLURM" in place.launch(world=WORDS)
     (planned,) = place.home.glob("runs/sweeps/*/planned.jsonl")
     ledger, sweep_id = Ledger(place.home), planned.parent.name

@@ -13,7 +13,7 @@ from rlvr.run import main
 from slurm.limits import Node, check, nodes
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources
-from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.support.words import newest
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -65,7 +65,7 @@ class TestReal:
     def test_a_mistake_is_answered_in_one_line_and_leaves_nothing_behind(
         self, cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        place = Place(tmp_path, cluster)
+        place = SlurmHome(tmp_path, cluster)
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         monkeypatch.setenv("RLVR_HOME", str(tmp_path))
         largest = "on a node, but no node of partition main has more than"
@@ -88,7 +88,7 @@ class TestReal:
         self, cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("USER", "ada")
-        place, seen = Place(tmp_path / "home", cluster), tmp_path / "seen"
+        place, seen = SlurmHome(tmp_path / "home", cluster), tmp_path / "seen"
         container = tmp_path / "container"
         container.write_text(f'echo "$USED $HF_HOME $TMPDIR" > {seen}; ls -d "$TMPDIR" >> {seen}\n')
         container.write_text(container.read_text() + f'shift; exec {sys.executable} "$@"\n')  # for `python`
@@ -109,7 +109,7 @@ class TestReal:
         assert not list((tmp_path / "local").iterdir())  # removed
 
     def test_a_tracking_server_that_does_not_answer_is_no_obstacle(self, cluster: Settings, tmp_path: Path) -> None:
-        place = Place(tmp_path, cluster)
+        place = SlurmHome(tmp_path, cluster)
         out = place.launch("steps=1", "tracker.uri=http://127.0.0.1:9", "cluster.report=false")
         (line,) = [line for line in out.splitlines() if "127.0.0.1:9" in line]
         assert "does not answer" in line

@@ -12,7 +12,7 @@ from slurm.local_cluster.settings import Settings
 from sweeps.slurm.nodes import own_ip
 from sweeps.slurm.supervised_run import on_nodes
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.support.words import newest
 
 TWO_RANKS = [
@@ -41,7 +41,7 @@ def test_other_nodes_come_by_the_interface_that_is_named(monkeypatch: pytest.Mon
 @pytest.mark.timeout(1200)
 def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:
     """With shards on both nodes, and with a copy of the weights on each."""
-    alone, spread, copied = (Place(tmp_path / name, cluster) for name in ("alone", "spread", "copied"))
+    alone, spread, copied = (SlurmHome(tmp_path / name, cluster) for name in ("alone", "spread", "copied"))
     spread.launch("cluster.nodes=2", world=TWO_RANKS)
     copied.launch("cluster.nodes=2", "cluster.shard_over=node", world=TWO_RANKS)
     alone.launch("cluster=local", world=TWO_RANKS)

@@ -15,7 +15,7 @@ from sweeps.slurm.jobs import cluster_of, of_runs
 from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import by_run, record
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import Place, causes, freeze, process_of, wait_for
+from tests.slurm.place import SlurmHome, causes, freeze, process_of, wait_for
 
 CLUSTER = {
     **{"threads": 2, "ranks": 1, "nodes": 1, "sampling_nodes": 0, "pack": 3, "cpus": None, "memory_gb": 4, "gpus": 1},
@@ -71,7 +71,7 @@ def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
 def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_is(
     cluster: Settings, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     long = ["steps=300", "evaluation.every=300", "checkpoint.every=50", "tracker=none", "cluster.report=false"]
     packed = [*long, "seed=0,1,2", "cluster.pack=3", "cluster.cpus=1", "cluster.retries=0"]
     place.launch(*packed)

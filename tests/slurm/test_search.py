@@ -10,7 +10,7 @@ import pytest
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
+from tests.slurm.place import BANDIT, SlurmHome, causes, steps_done, wait_for
 from tests.sweeps.search.test_search import GOAL, ONE_BY_ONE, trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
@@ -19,7 +19,7 @@ GRID = [*BANDIT, *GOAL, "hydra/sweeper=optuna", *ONE_BY_ONE, "checkpoint.every=2
 
 
 def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_path: Path) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     options = [
         *(*GRID, "hydra.sweeper.sampler.seed=1", "hydra/sweeper/pruner=median", "hydra.sweeper.retries=1"),
         *("hydra.sweeper.pruner.n_startup_trials=1", "lr=3e-2,1e-9", "steps=600", "when=steps=5000 if lr=1e-9"),
@@ -47,7 +47,7 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
 
 
 def test_a_cancelled_search_stops_and_the_same_command_continues_it(cluster: Settings, tmp_path: Path) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     command = ["-m", "rlvr.run", *GRID, "lr=3e-2,1e-2", "steps=600", "evaluation.every=600"]
     process = place.start(*command)
     try:

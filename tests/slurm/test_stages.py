@@ -21,7 +21,7 @@ from slurm.supervise import Supervisor
 from sweeps.slurm.job_of_stage import StageTask
 from sweeps.slurm.stages import ranks_of_stage
 from sweeps.slurm.submissions import Queue, by_kind, record, with_queue_states
-from tests.slurm.place import Place, causes, wait_for
+from tests.slurm.place import SlurmHome, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -35,7 +35,7 @@ WORLD = [
 ]
 
 
-def stage_jobs(place: Place) -> list[dict[str, Any]]:
+def stage_jobs(place: SlurmHome) -> list[dict[str, Any]]:
     contents = [json.loads(path.read_text()) for path in place.home.glob("runs/submissions/*/submission.json")]
     return sorted((content for content in contents if "stage" in content), key=lambda content: content["created"])
 
@@ -44,7 +44,7 @@ class TestReal:
     pytestmark = real
 
     def test_two_jobs_feed_every_arm_of_two_sweeps(self, cluster: Settings, tmp_path: Path) -> None:
-        place = Place(tmp_path, cluster)
+        place = SlurmHome(tmp_path, cluster)
         output = place.launch("loss=dph_js", world=WORLD)
         assert "1 runs submitted to SLURM" in output
         assert "after stage" in output
@@ -67,7 +67,7 @@ class TestReal:
     ) -> None:
         tables = list[pa.Table]()
         for ranks in (1, 2):
-            place = Place(tmp_path / str(ranks), cluster)
+            place = SlurmHome(tmp_path / str(ranks), cluster)
             place.launch("loss=dph_js", f"cluster.ranks={ranks}", world=WORLD)
             wait_for(lambda place=place: not place.queue())
             assert [causes(run) for run in place.runs().values()] == [["ok"]]
@@ -79,7 +79,7 @@ class TestReal:
         assert one == two
 
     def test_a_failed_stage_releases_nothing_and_says_why(self, cluster: Settings, tmp_path: Path) -> None:
-        place = Place(tmp_path, cluster)
+        place = SlurmHome(tmp_path, cluster)
         wrong = "+model.architecture.hidden_act=nothing"
         assert "2 runs submitted to SLURM" in place.launch("loss=dph_js,dph_forward_kl", wrong, world=WORLD)
         wait_for(lambda: not place.queue())

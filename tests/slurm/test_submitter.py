@@ -15,7 +15,7 @@ from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm import submissions
-from tests.slurm.place import Place
+from tests.slurm.place import SlurmHome
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -39,7 +39,7 @@ def held_partition(cluster: Settings) -> Iterator[None]:
 def test_a_submitter_killed_anywhere_loses_and_doubles_nothing(
     cluster: Settings, tmp_path: Path, kind: str, at_least: int
 ) -> None:
-    code, out = Place(tmp_path, cluster).python("-m", "tests.slurm.killed_launches", str(tmp_path), kind, *TWO_RUNS)
+    code, out = SlurmHome(tmp_path, cluster).python("-m", "tests.slurm.killed_launches", str(tmp_path), kind, *TWO_RUNS)
     assert code == 0, out
     launches = [tuple(map(int, line.split())) for line in out.splitlines() if re.fullmatch(r"\d+ -?\d+ \d+", line)]
     assert len(launches) > at_least

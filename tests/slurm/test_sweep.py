@@ -17,7 +17,7 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import BANDIT, INTERRUPTED, Place, causes, freeze, process_of, wait_for
+from tests.slurm.place import BANDIT, INTERRUPTED, SlurmHome, causes, freeze, process_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -42,7 +42,7 @@ def kill_node(cluster: Settings, name: str) -> None:
 
 
 def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     place.client("scontrol", "update", "PartitionName=main", "State=DOWN")  # nothing starts before it was looked at
     try:
         assert "6 runs submitted to SLURM" in place.launch(*GRID)
@@ -78,9 +78,9 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> SlurmHome:
     """Five runs, a node each: preempted, killed, cancelled, warned of the time limit; the last loses its node."""
-    place = Place(tmp_path_factory.mktemp("interrupted"), cluster)
+    place = SlurmHome(tmp_path_factory.mktemp("interrupted"), cluster)
     place.launch(*INTERRUPTED, *ON_SLURM)
     runs = list(place.runs().values())
     job = place.client("squeue", "-h", "-o", "%F").split()[0]
@@ -116,7 +116,7 @@ def interrupted(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     ],
 )
 def test_an_interrupted_run_goes_on_and_ends_bit_for_bit_the_same(
-    interrupted: Place, undisturbed: Callable[[], Path], seed: int, ends: list[str]
+    interrupted: SlurmHome, undisturbed: Callable[[], Path], seed: int, ends: list[str]
 ) -> None:
     name, run_dir = list(interrupted.runs().items())[seed]
     assert name.endswith(f"-s{seed}")
@@ -124,7 +124,9 @@ def test_an_interrupted_run_goes_on_and_ends_bit_for_bit_the_same(
     assert deterministic(run_dir) == deterministic(undisturbed() / run_dir.name)
 
 
-def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_the_ledger(interrupted: Place) -> None:
+def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_the_ledger(
+    interrupted: SlurmHome,
+) -> None:
     assert json.loads((interrupted.home / "cancelled.json").read_text())["state"] == "preempted"
     run_dir = list(interrupted.runs().values())[1]
     assert "signal 9 (SIGKILL" in json.loads((run_dir / "attempts/1/exit.json").read_text())["message"]
@@ -133,7 +135,7 @@ def test_a_cancelled_run_is_shown_as_resumable_and_a_killed_process_is_named_on_
 def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
     cluster: Settings, undisturbed: Callable[[], Path], tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     two = [*INTERRUPTED, "seed=0,1"]
     place.launch(*two)
     runs = place.runs()
@@ -152,7 +154,7 @@ def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
 
 
 def test_a_failed_training_is_failed_in_slurm_too(cluster: Settings, tmp_path: Path) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     failing = ["lr=1e38", "steps=5", "divergence=js", "trainer.clip_norm=0", "evaluation.every=5"]
     failing += ["tracker=none", "cluster.report=false"]  # whose job would be a second one
     code, out = place.python("-m", "rlvr.run", *BANDIT, *failing, "cluster.account=nobody")

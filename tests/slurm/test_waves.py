@@ -31,7 +31,7 @@ from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.launch import submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
 from sweeps.slurm.waves import Waiting, waiting_for_room
-from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.slurm.stand_in import REFUSED, FakeSlurm
 from tests.support.words import newest
 from tests.sweeps.test_plan import planned
@@ -255,7 +255,7 @@ def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
 def test_a_sweep_of_nine_runs_where_four_jobs_may_be_queued_is_finished_by_its_jobs(
     cluster: Settings, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, cluster)
+    place = SlurmHome(tmp_path, cluster)
     place.client("sacctmgr", "-i", "modify", "user", "root", "set", "MaxSubmitJobs=4")
     short = ["steps=2", "evaluation.every=2", "tracker=none", "cluster.report=false", "cluster.memory_gb=0.8"]
     try:
