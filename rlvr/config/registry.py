@@ -66,7 +66,8 @@ class Registry:
     def of(arguments: Sequence[str]) -> Registry:
         """The registry of a command line's search path. Errors in its overrides are left to Hydra.
 
-        Raises ValueError for a directory that does not exist, which Hydra would only warn of, or ignore.
+        Raises ValueError for a directory that does not exist, which Hydra would only warn of, or ignore, and for an
+        option of the name of a built-in one, which would be taken in its place.
         """
         options = command_line(arguments)
         flags = {f"--config-dir={options.config_dir}": options.config_dir} if options.config_dir is not None else {}
@@ -75,6 +76,8 @@ class Registry:
             path = folder.removeprefix("file://")
             if "://" not in path and not (path and Path(path).is_dir()):
                 raise ValueError(f"{typed}: there is no such directory.")
+            if "://" not in path:
+                _check_names(Path(path))
         return Registry([*folders.values()])
 
     @property
@@ -237,6 +240,18 @@ def _dotted_keys(prefix: str, node: object) -> list[str]:
 def key_reading(name: str, node: Mapping[str, Any]) -> str | None:
     """The dotted key that reads a top-level knob, in a loss or a config before it is resolved; None: none does."""
     return next((key for key, value in flatten(node).items() if f"${{{name}}}" in str(value)), None)
+
+
+def _check_names(folder: Path) -> None:
+    """Raises ValueError for an option of a config directory that has the name of a built-in one."""
+    for group in (path.name for path in schema.CONF.iterdir() if path.is_dir()):
+        for file in sorted((folder / group).rglob("*.yaml")):
+            built_in = schema.CONF / file.relative_to(folder)
+            if built_in.is_file() and not built_in.samefile(file):
+                raise ValueError(
+                    f"{file.resolve()} has the name of a built-in option, {built_in.resolve()}, which would be used in "
+                    "its place. Give it another name."
+                )
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:

@@ -69,6 +69,17 @@ def test_paths_of_folders_are_absolute(folder: Path, monkeypatch: pytest.MonkeyP
     assert Registry(["pkg://hydra.conf"]).folders == ("pkg://hydra.conf",)
 
 
+def test_an_option_with_the_name_of_a_built_in_one_is_refused_with_both_files(tmp_path: Path) -> None:
+    for name, built_in in {"loss/grpo.yaml": "conf/loss/grpo.yaml", "study/eta.yaml": "sweeps/eta.yaml"}.items():
+        mine = tmp_path / name
+        mine.parent.mkdir()
+        mine.write_text("clip_low: 0.9\n")
+        with pytest.raises(ValueError, match=f"{mine} has the name of a built-in option, .*/{built_in}, "):
+            Registry.of(["--config-dir", str(tmp_path)])
+        mine.rename(mine.with_name("mine.yaml"))
+    assert Registry.of([f"--config-dir={tmp_path}"]).folders == (str(tmp_path),)
+
+
 def test_an_option_brings_its_defaults_and_those_of_its_bases(folder: Path) -> None:
     registry = Registry([str(folder)])
     js = BroughtOption("divergence", "js", is_override=False)
