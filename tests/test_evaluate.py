@@ -74,10 +74,12 @@ def test_samples_on_disk_are_read_with_their_rewards() -> None:
         "outcome": ["correct", "wrong", "error", "correct"],
         "answer": ["5", None, None, "6"],
         "reward": [1.0, 0.25, 0.0, 0.5],
+        "num_tokens": [3, 4, 5, 6],
+        "finished": [True, True, False, True],
     }
     assert list(_answers(pa.table(columns), 2)) == [
-        ("a", Answers(("correct", "wrong"), ("5", None), (1.0, 0.25))),
-        ("b", Answers(("error", "correct"), (None, "6"), (0.0, 0.5))),
+        ("a", Answers(("correct", "wrong"), ("5", None), (1.0, 0.25), (3, 4), (True, True))),
+        ("b", Answers(("error", "correct"), (None, "6"), (0.0, 0.5), (5, 6), (False, True))),
     ]
 
 
