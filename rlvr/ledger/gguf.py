@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout
+from rlvr.ledger.digests import sampled_digest
 from rlvr.ledger.stages import stage_id
 
 SUFFIX = ".gguf"
 VERSION = 1  # raise it when what a conversion writes changes: files are then converted again
-KNOWN = ("smollm",)  # ways of splitting text (tokenizer.ggml.pre) that a conversion keeps
+# Way of splitting text (tokenizer.ggml.pre) → the pre-tokenizers of the library tokenizers that split so, in order.
+SPLITTING: Mapping[str, Sequence[tuple[str, Mapping[str, bool]]]] = {
+    "smollm": [("Digits", {"individual_digits": True}), ("ByteLevel", {"add_prefix_space": False, "use_regex": True})]
+}
 
 
 def as_directory(path: str) -> str:
@@ -25,8 +28,7 @@ def as_directory(path: str) -> str:
 
 def identity(file: Path) -> dict[str, Any]:
     """Identity of the stage: an identical file elsewhere is the same."""
-    status = file.stat()
-    return {"source": "gguf", "version": VERSION, "digest": _digest(file, status.st_size, status.st_mtime_ns)}
+    return {"source": "gguf", "version": VERSION, "digest": sampled_digest(file)}
 
 
 def fault_of(file: Path) -> str:
@@ -41,11 +43,11 @@ def fault_of(file: Path) -> str:
         return "to read GGUF files, pip install 'rlvr[gguf]'."
     except (ValueError, IndexError, OSError) as error:
         return f"no readable GGUF file ({error})."
-    if way in KNOWN:
+    if way in SPLITTING:
         return ""
     return (
         f"its tokenizer splits text in a way that is not known here (tokenizer.ggml.pre={way}; known: "
-        f"{', '.join(KNOWN)}). Pass a directory with config.json, safetensors and tokenizer files."
+        f"{', '.join(SPLITTING)}). Pass a directory with config.json, safetensors and tokenizer files."
     )
 
 
@@ -55,9 +57,3 @@ def field(file: Path, name: str) -> Any:
 
     found = GGUFReader(file).get_field(name)
     return None if found is None else found.contents()
-
-
-@functools.cache  # called for every run of a sweep
-def _digest(file: Path, _size: int, _time_ns: int) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-from tokenizers import pre_tokenizers
 
 from rlvr.ledger import gguf
 from rlvr.ledger.stages import stage
@@ -18,27 +15,21 @@ def converted(file: Path, store: Path) -> Path:
 
     Raises ValueError for a file that cannot be converted rightly.
     """
-    if fault := gguf.fault_of(file):
-        raise ValueError(f"model.path={file}: {fault}")
     return stage(store, gguf.identity(file), functools.partial(_convert, file))
 
 
-def _of_smollm() -> pre_tokenizers.PreTokenizer:
-    """Digits one by one, then the words of GPT-2."""
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
-
-
-PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"smollm": _of_smollm}  # of gguf.KNOWN
-
-
 def _convert(file: Path, into: Path) -> dict[str, Any]:
+    if fault := gguf.fault_of(file):
+        raise ValueError(f"model.path={file}: {fault}")
     import torch
+    from tokenizers import pre_tokenizers
 
     from rlvr.model.hugging_face import AutoConfig, AutoModelForCausalLM, AutoTokenizer, load_gguf_checkpoint
 
     tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    tokenizer.backend_tokenizer.pre_tokenizer = PRE_TOKENIZERS[gguf.field(file, "tokenizer.ggml.pre")]()
+    way = gguf.SPLITTING[gguf.field(file, "tokenizer.ggml.pre")]
+    split = [getattr(pre_tokenizers, name)(**options) for name, options in way]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     config: Any = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.model_max_length, config.pad_token_id = config.max_position_embeddings, tokenizer.pad_token_id
     tokenizer.save_pretrained(into)
