@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -34,7 +34,8 @@ class UnresolvedConfig:
     def components(self, section: str) -> tuple[str, ...]:
         """The dotted paths of all components under a top-level key."""
         if section not in self._components:
-            self._components[section] = tuple(_components(section, self._raw.get(section)))
+            # One that is inserted by reference (loss.divergence) is a text here, and has a key of its own.
+            self._components[section] = tuple(schema.components(self._raw.get(section), section))
         return self._components[section]
 
     @functools.cached_property
@@ -46,16 +47,6 @@ class UnresolvedConfig:
     def reads_lr(self) -> bool:
         """Whether any component reads the top-level `lr`. A typed `trainer.lr` takes its place."""
         return registry.key_reading("lr", self._raw) is not None
-
-
-def _components(path: str, node: object) -> Iterator[str]:
-    """Paths of nodes with a `_target_`. One that is inserted by reference (loss.divergence) has a key of its own."""
-    if isinstance(node, Mapping):
-        section = cast("Mapping[str, object]", node)
-        if section.get("_target_"):
-            yield path
-        for key, inner in section.items():
-            yield from _components(f"{path}.{key}", inner)
 
 
 def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:

@@ -15,7 +15,7 @@ from rlvr.config import engine
 from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
-from rlvr.config.schema import as_dict
+from rlvr.config.schema import HUB, as_dict
 from rlvr.config.signature import signature
 from rlvr.ledger.identity import GRID_KEYS, NAMING
 
@@ -124,7 +124,7 @@ def _with_typed(node: Mapping[str, Any], config: DictConfig, section: str, typed
 
 def _check_engine(config: DictConfig, choices: Mapping[str, Any], trained: Mapping[str, Any] | None) -> None:
     """`engine.check_engine` with the model of the run; a model from elsewhere is in Hugging Face format."""
-    model = {"_target_": "rlvr.model.hub.hub"} if trained is None else dict(trained["model"])
+    model = {"_target_": HUB} if trained is None else dict(trained["model"])
     option = "hf" if trained is None else trained["choices"].get("model")
     sections = OmegaConf.create({"rollout": as_dict(config.rollout, resolve=False), "cluster": config.cluster})
     sections.model = OmegaConf.create(model)

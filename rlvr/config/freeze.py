@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from rlvr.config import revisions
-from rlvr.config.schema import Choices, as_dict
+from rlvr.config.schema import Choices, as_dict, components
 from rlvr.config.signature import signature
 from rlvr.ledger import gguf
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
@@ -89,7 +89,7 @@ def _check_components(plain: Mapping[str, Any]) -> None:
 
 def _place_paths(plain: dict[str, Any]) -> None:
     """Make absolute the paths in knobs of all components, and give names of data on the hub their commit."""
-    for node in _components(plain):
+    for node in components(plain).values():
         for knob in signature(node["_target_"]).paths & node.keys():
             node[knob] = _mapped(node[knob], _absolute)
     task = plain["task"]
@@ -107,29 +107,18 @@ def _place_model(plain: dict[str, Any]) -> None:
     """Make absolute the directory of the model, for its reader too, or give its name on the hub its commit."""
     model: dict[str, Any] = plain.get("model") or {}
     revision = model.get("revision")
-    readers: list[dict[str, Any]] = [model, plain["task"].get("reader") or {}]
-    for node in readers:
+    reader: dict[str, Any] = plain["task"].get("reader") or {}
+    for node in (model, reader):
         if typed := node.get("path"):
             node["path"] = _directory(typed)
             if "revision" in model:
                 node["path"] = revisions.pinned(node["path"], "model", revision)
-    for node in readers[1:]:
-        if node.get("path"):
-            node["path"] = gguf.as_directory(node["path"])
+    if reader.get("path"):
+        reader["path"] = gguf.as_directory(reader["path"])
     if revision is not None:
         if Path(model["path"]).exists():
             raise ValueError(f"model.revision={revision} has no effect: model.path={model['path']} is no hub name.")
         model["revision"] = None
-
-
-def _components(node: object) -> Iterator[dict[str, Any]]:
-    """All nodes of a config that have a `_target_`."""
-    if isinstance(node, dict):
-        named = cast("dict[str, Any]", node)
-        if isinstance(named.get("_target_"), str):
-            yield named
-        for below in named.values():
-            yield from _components(below)
 
 
 def _mapped(data: object, of_text: Callable[[str], str]) -> object:

@@ -119,7 +119,7 @@ def of_path(path: str) -> Architecture | None:
 
 
 @dataclass(frozen=True)
-class Setting:
+class MemorySetting:
     """What, beside the model, decides how much memory a GPU needs."""
 
     ranks: int = 1  # GPUs that share weights, gradients and optimiser
@@ -138,7 +138,7 @@ class Setting:
     beside_gb: float = 0.0  # memory that belongs to no tensor
 
 
-def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
+def per_gpu(model: Architecture, setting: MemorySetting) -> dict[str, float]:
     """Peak bytes on one GPU, by cause: at the head or in a layer's backward pass, at the last sum of gradients over
     ranks, or during sampling.
 
@@ -178,7 +178,7 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     return permanent | max(head, backward, summing, sampling, key=lambda phase: sum((permanent | phase).values()))
 
 
-def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
+def at_rest(model: Architecture, setting: MemorySetting) -> dict[str, float]:
     """Bytes on one GPU that are held during the whole run, without those of the engine."""
     n, w, r = model.parameters, setting.width, setting.ranks
     trained = 0 if setting.adapters else 1
@@ -194,12 +194,12 @@ def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
     return permanent
 
 
-def _gathered(model: Architecture, setting: Setting) -> int:
+def _gathered(model: Architecture, setting: MemorySetting) -> int:
     """Parameters that a forward pass gathers: all on one rank, else embedding and head, and two layers."""
     return model.parameters if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
 
 
-def _critic_parameters(model: Architecture, setting: Setting) -> int:
+def _critic_parameters(model: Architecture, setting: MemorySetting) -> int:
     """Parameters of a critic: a decoder without a head."""
     if not setting.critic:
         return 0
@@ -257,7 +257,7 @@ def longest_response(config: Mapping[str, Any]) -> int:
     return config["rollout"]["max_tokens"] or config["task"].get("max_tokens") or 0
 
 
-def setting_of(config: Mapping[str, Any]) -> Setting:
+def setting_of(config: Mapping[str, Any]) -> MemorySetting:
     """The setting of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
     engine, is_reset = rollout["engine"], trainer.get("reference_every") is not None
@@ -269,7 +269,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     unsplit = rollout["samples"] if "whole_groups" in loss else 1  # responses that share a micro-batch
     cluster = config["cluster"]
     copies_of_state = training_nodes(cluster) if cluster.get("shard_over") == "node" else 1
-    return Setting(
+    return MemorySetting(
         ranks=cluster["ranks"] // copies_of_state,
         width=_width(trainer["dtype"]),
         # A response is never split, however long; nor is a group if the loss needs whole groups.

@@ -19,6 +19,7 @@ from rlvr.ledger.layout import home
 PACKAGE = Path(__file__).parents[1]
 CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # in a wheel, in a checkout
 
+HUB = "rlvr.model.hub.hub"  # the `_target_` of model=hf
 LR, FULL_LR = 2e-4, 1e-6  # learning rates where none is set; the second of all weights of a pretrained model
 
 Share = Annotated[float, Interval(gt=0, le=1)]
@@ -174,9 +175,21 @@ def _whose_logp(*, _root_: DictConfig) -> str:
     return "trainer" if dtypes & {"bfloat16", "float16"} else "engine"
 
 
+def components(node: object, path: str = "") -> dict[str, dict[str, Any]]:
+    """{dotted path: section} of a config's sections that have a `_target_`, those above first. path: of `node`."""
+    found: dict[str, dict[str, Any]] = {}
+    if isinstance(node, dict):
+        section = cast("dict[str, Any]", node)
+        if section.get("_target_"):
+            found[path] = section
+        for key, inner in section.items():
+            found |= components(inner, f"{path}.{key}" if path else key)
+    return found
+
+
 def is_pretrained(model: Mapping[str, Any]) -> bool:
     """Whether a `model` is made elsewhere (model=hf), not for the task."""
-    return model.get("_target_") == "rlvr.model.hub.hub"
+    return model.get("_target_") == HUB
 
 
 def _default_lr(*, _root_: DictConfig) -> float:

@@ -17,6 +17,7 @@ from rlvr.config import targets
 from rlvr.config.checks import Checker
 from rlvr.config.overrides import parse
 from rlvr.config.registry import SHORTHANDS, Registry
+from rlvr.config.schema import HUB
 from rlvr.config.signature import signature
 from rlvr.diagnostics import measurement
 from rlvr.diagnostics.measurement import ReplayArm
@@ -222,7 +223,7 @@ def _compose(
         _inherit(config, choices, like, knobs, checker.registry, defaults)
     if policy and _checkpoint(policy) is None:
         prompted = {"chat": config.model.get("chat", False), "system": config.model.get("system")}
-        config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, **prompted}
+        config.model = {"_target_": HUB, "path": policy, **prompted}
     config.trainer.update({**ONE_UPDATE, "steps": config.steps})
     checker.check(config, choices)
     checker.check_task(config, choices)

@@ -44,7 +44,7 @@ def base_of(checkpoint: Path) -> Path:
         raise ValueError(f"{changed}: its content is not what run {run_dir.name} began with. Put it back.")
     targets.make_importable(read_info(run_dir).import_paths, plain)
     config, store = OmegaConf.create(plain), layout.stages_beside(run_dir)
-    if config.model["_target_"] == "rlvr.model.hub.hub":  # which needs no task, and so none of its data
+    if schema.is_pretrained(config.model):  # which needs no task, and so none of its data
         return instantiate(config.model, None, store, _convert_="all")
     stage_dir = recorded_base(run_dir, "")
     return stage_dir if stage_dir is not None and not digests.fault_of(stage_dir) else base_policy(config, store)

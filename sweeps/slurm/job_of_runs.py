@@ -25,7 +25,7 @@ from sweeps.slurm.waves import submit_more
 from sweeps.verdict import RunEnd
 
 
-class ArrayTask(jobs.Job):
+class ArrayTask(jobs.SlurmJob):
     """The runs of one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:

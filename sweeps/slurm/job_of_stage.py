@@ -20,7 +20,7 @@ from sweeps.slurm.waves import submit_more
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 
-class StageTask(jobs.Job):
+class StageTask(jobs.SlurmJob):
     """One stage in one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:

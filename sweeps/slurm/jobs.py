@@ -67,7 +67,7 @@ def python(settings: Mapping[str, Any]) -> list[str]:
     return [*shlex.split(container), "python", "-P"] if container else [sys.executable, "-P"]
 
 
-class Job:
+class SlurmJob:
     """The process of a job on a node: its submission and allocation, and the ledger."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
@@ -81,7 +81,7 @@ class Job:
         raise NotImplementedError
 
 
-def on_node(job: type[Job], *, usage: str | None) -> int:
+def on_node(job: type[SlurmJob], *, usage: str | None) -> int:
     """Entry point of `python -m MODULE SUBMISSION`, under a supervisor for SLURM's signals. Returns the exit code."""
     if len(sys.argv) != 2:
         print(usage)

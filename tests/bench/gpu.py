@@ -108,7 +108,7 @@ def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
 
 
-def fitting(name: str, setting: memory.Setting, total_bytes: float) -> int:
+def fitting(name: str, setting: memory.MemorySetting, total_bytes: float) -> int:
     """Number of a model's layers that can be trained on a device with `total_bytes` of memory. Exits if none can."""
     model = memory.architecture({"model_type": "qwen2", **MODELS[name]})
     assert model is not None
@@ -161,7 +161,7 @@ def train(
 ) -> Row:
     """Updates on `sequences`, in micro-batches of TOKEN_BUDGET tokens (on a CPU of 8192)."""
     layers = layers or fitting(
-        name, memory.Setting(tokens=max(TOKEN_BUDGET, tokens), beside_gb=memory.CONTEXT_GB), memory_bytes(device)
+        name, memory.MemorySetting(tokens=max(TOKEN_BUDGET, tokens), beside_gb=memory.CONTEXT_GB), memory_bytes(device)
     )
     batch, model = sequences(name, tokens), make(name, layers, torch.float32, device)
     knobs = {"dtype": "bfloat16", "token_budget": TOKEN_BUDGET, "compile": compile}

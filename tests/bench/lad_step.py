@@ -60,7 +60,7 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
     }
 
 
-def setting(tokens: int, gpu: str) -> memory.Setting:
+def setting(tokens: int, gpu: str) -> memory.MemorySetting:
     """What decides how much memory the step needs, beside the model."""
     with tempfile.TemporaryDirectory() as place:
         plain: Any = OmegaConf.to_container(_config(Path(place), tokens, gpu, None))

@@ -87,7 +87,7 @@ def test_layers_that_fit_into_80_gb_leave_room() -> None:
     bytes a token and has 233e6 parameters, 8.00e9 bytes. Beside them 1.09e9 parameters of 18 bytes, 0.545e9 of the head
     of 6, and 6.4 GB as above, 29.2e9. 43.8e9 are left: 5 layers.
     """
-    setting = gpu.memory.Setting(tokens=gpu.TOKEN_BUDGET, beside_gb=gpu.memory.CONTEXT_GB)
+    setting = gpu.memory.MemorySetting(tokens=gpu.TOKEN_BUDGET, beside_gb=gpu.memory.CONTEXT_GB)
     assert [gpu.fitting(name, setting, 80 * 2**30) for name in ("1.5b", "7b")] == [23, 5]
     assert gpu.fitting("1.5b", setting, math.inf) == 28
     with pytest.raises(SystemExit, match="not one layer of 7b can be trained in 2 GB"):

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from rlvr.config import memory, published
-from rlvr.config.memory import GB, Architecture, Setting, architecture, per_gpu
+from rlvr.config.memory import GB, Architecture, MemorySetting, architecture, per_gpu
 from rlvr.objective.reduce import counts_of_streams
 from rlvr.trainer import attention
 from rlvr.trainer.fsdp import Trainer
@@ -50,7 +50,7 @@ TINY = Architecture(layers=3, hidden=4, intermediate=8, vocab=10, heads=2, kv_he
 def test_bytes_on_one_gpu_worked_by_hand() -> None:
     n = 3 * 152 + 80 + 4
     assert TINY.parameters == n == 540
-    parts = per_gpu(TINY, Setting(ranks=1, width=2, tokens=5, copies=1, engine_width=4))
+    parts = per_gpu(TINY, MemorySetting(ranks=1, width=2, tokens=5, copies=1, engine_width=4))
     assert parts == {
         "weights": 4 * n,
         "optimiser": 8 * n,
@@ -65,8 +65,8 @@ def test_bytes_on_one_gpu_worked_by_hand() -> None:
 
 
 def test_a_critic_is_a_second_model_in_training_without_a_head() -> None:
-    alone = per_gpu(TINY, Setting(ranks=2, width=2, tokens=5))
-    parts = per_gpu(TINY, Setting(ranks=2, width=2, tokens=5, critic=True))
+    alone = per_gpu(TINY, MemorySetting(ranks=2, width=2, tokens=5))
+    parts = per_gpu(TINY, MemorySetting(ranks=2, width=2, tokens=5, critic=True))
     assert parts["critic"] == (4 + 8) * (540 - 40) / 2
     assert parts["gradients"] == alone["gradients"] + 4 * (540 - 40) / 2
     assert parts["gathered weights"] == 2 * alone["gathered weights"]
@@ -74,7 +74,7 @@ def test_a_critic_is_a_second_model_in_training_without_a_head() -> None:
 
 
 def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
-    parts = per_gpu(TINY, Setting(ranks=4, width=2, tokens=5))
+    parts = per_gpu(TINY, MemorySetting(ranks=4, width=2, tokens=5))
     assert parts["weights"] == parts["gradients"] == 540
     assert parts["optimiser"] == 2 * 540
     assert parts["gathered weights"] == 2 * (80 + 2 * 152)
@@ -82,13 +82,15 @@ def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
 
 
 def test_frozen_copies_in_main_memory_take_only_what_is_gathered() -> None:
-    here, there = (per_gpu(TINY, Setting(ranks=4, tokens=5, copies=1, offload=offload)) for offload in (False, True))
+    here, there = (
+        per_gpu(TINY, MemorySetting(ranks=4, tokens=5, copies=1, offload=offload)) for offload in (False, True)
+    )
     assert here["frozen copies"] == 270
     assert there == {**here, "frozen copies": 0}
 
 
 def test_adapters_leave_no_gradients_no_optimiser_and_half_the_weights() -> None:
-    whole, adapted = (per_gpu(TINY, Setting(ranks=4, width=2, tokens=5, adapters=a)) for a in (False, True))
+    whole, adapted = (per_gpu(TINY, MemorySetting(ranks=4, width=2, tokens=5, adapters=a)) for a in (False, True))
     assert adapted["weights"] == whole["weights"] / 2
     assert adapted["optimiser"] == adapted["gradients"] == adapted["whole gradients"] == 0
     assert adapted["activations"] == whole["activations"]
@@ -97,15 +99,15 @@ def test_adapters_leave_no_gradients_no_optimiser_and_half_the_weights() -> None
 def test_gradients_of_the_embeddings_are_whole_when_activations_are_gone() -> None:
     """Embedding and head of 8000 numbers, in float32 and once more to be summed; on one rank a third time."""
     wide = replace(TINY, vocab=1000)
-    parts = per_gpu(wide, Setting(ranks=4, width=4, tokens=1))
+    parts = per_gpu(wide, MemorySetting(ranks=4, width=4, tokens=1))
     assert parts["whole gradients"] == (4 + 4) * 2 * 1000 * 4
-    alone = per_gpu(wide, Setting(ranks=1, width=4, tokens=1))
+    alone = per_gpu(wide, MemorySetting(ranks=1, width=4, tokens=1))
     assert alone["whole gradients"] == 12 * 2 * 1000 * 4
     assert "activations" not in parts
 
 
 def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> None:
-    parts = per_gpu(TINY, Setting(tokens=5, checkpointing=True))
+    parts = per_gpu(TINY, MemorySetting(tokens=5, checkpointing=True))
     assert parts["activations"] == 5 * (3 * 2 * 4 + 160 + 32)
     assert parts["whole gradients"] == 6 * 40 + 6 * 152
     assert "logits" not in parts
@@ -133,7 +135,7 @@ def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypat
         held.append((many - few) / (num_many - num_few))
         numbers_of = architecture({"model_type": kind, "num_hidden_layers": layers, **numbers})
         assert numbers_of is not None
-        setting = Setting(width=4 if dtype == "float32" else 2, tokens=1000)
+        setting = MemorySetting(width=4 if dtype == "float32" else 2, tokens=1000)
         estimated.append(per_gpu(numbers_of, setting)["activations"] / 1000)
     assert estimated[1] - estimated[0] == pytest.approx(held[1] - held[0], rel=0.02)
 
@@ -184,7 +186,7 @@ def test_one_more_token_takes_what_it_takes_in_a_step(
     (low, few), (high, many) = (peak_bytes(trainer, length, tmp_path / "trace.json") for length in (200, 400))
     model = architecture({"model_type": kind, **numbers})
     assert model is not None
-    setting = Setting(width=4 if dtype == "float32" else 2, checkpointing=checkpointing)
+    setting = MemorySetting(width=4 if dtype == "float32" else 2, checkpointing=checkpointing)
     less, more = (sum(per_gpu(model, replace(setting, tokens=tokens)).values()) for tokens in (10_000, 20_000))
     assert (more - less) / 10_000 == pytest.approx((high - low) / (many - few), rel=0.06)
 
@@ -205,7 +207,7 @@ def peak_bytes(trainer: Trainer, length: int, trace: Path) -> tuple[int, int]:
 def test_logits_stop_growing_at_one_chunk() -> None:
     large = architecture(QWEN_7B)
     assert large is not None
-    assert per_gpu(large, Setting(tokens=100_000))["logits"] == 1.5 * GB  # 2^27 numbers, three times, in float32
+    assert per_gpu(large, MemorySetting(tokens=100_000))["logits"] == 1.5 * GB  # 2^27 numbers, three times, in float32
 
 
 def test_seven_billion_parameters_on_eight_gpus() -> None:
@@ -216,7 +218,7 @@ def test_seven_billion_parameters_on_eight_gpus() -> None:
     """
     model = architecture(QWEN_7B)
     assert model is not None
-    parts = per_gpu(model, Setting(ranks=8, checkpointing=True, engine_width=2))
+    parts = per_gpu(model, MemorySetting(ranks=8, checkpointing=True, engine_width=2))
     expected = {
         "weights": 3.55,
         "optimiser": 7.09,
@@ -231,10 +233,10 @@ def test_seven_billion_parameters_on_eight_gpus() -> None:
 
 
 def test_an_engine_that_sleeps_leaves_its_weights_memory_to_training() -> None:
-    awake, asleep = (per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=s)) for s in (False, True))
+    awake, asleep = (per_gpu(TINY, MemorySetting(tokens=5, engine_width=2, engine_sleeps=s)) for s in (False, True))
     assert awake["engine weights"] == 2 * 540
     assert asleep == {k: v for k, v in awake.items() if k != "engine weights"}
-    parts = per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=True, cache_gb=8))
+    parts = per_gpu(TINY, MemorySetting(tokens=5, engine_width=2, engine_sleeps=True, cache_gb=8))
     assert (parts["engine weights"], parts["engine cache"]) == (2 * 540, 8 * GB)
 
 
@@ -245,12 +247,12 @@ def test_gpus_that_share_an_engine_hold_a_part_of_its_weights_each() -> None:
     alone = memory.cache_gb(config, 80)
     config["rollout"]["engine"]["tensor_parallel"] = 4
     assert memory.cache_gb(config, 80) - alone == pytest.approx(14.19 * 3 / 4, abs=0.01)
-    parts = per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_gpus=4))
+    parts = per_gpu(TINY, MemorySetting(tokens=5, engine_width=2, engine_gpus=4))
     assert parts["engine weights"] == 2 * 540 / 4
 
 
 def test_training_and_sampling_take_turns() -> None:
-    parts = per_gpu(TINY, Setting(cache_gb=8))
+    parts = per_gpu(TINY, MemorySetting(cache_gb=8))
     assert parts["engine cache"] == 8 * GB
     assert "activations" not in parts
 
