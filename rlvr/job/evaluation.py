@@ -119,8 +119,7 @@ class Evaluation:
         requests = [(self.problems[wanted.problem], wanted.first, wanted.count) for wanted in chunk]
         groups = self.parts.sampler.draw(requests, self.sampling)
         if self.parts.unfinished is not None:
-            finished = [completion.finished for group in groups for completion in group.completions]
-            self.parts.unfinished.check(sum(finished) / len(finished), self.parts.place.max_tokens)
+            self.parts.unfinished.check_groups(groups, self.parts.place.max_tokens)
         rows = list[dict[str, Any]]()
         for group, wanted in zip(groups, chunk, strict=True):
             rows += self._rows(group, wanted.first)

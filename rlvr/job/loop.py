@@ -211,8 +211,7 @@ class TrainingRun:
         for line in without_answers(groups) if step == 0 and distributed.rank() == 0 else ():
             log.warning("%s", line)
         if self.parts.unfinished is not None:
-            finished = [completion.finished for group in groups for completion in group.completions]
-            self.parts.unfinished.check(sum(finished) / len(finished), self.place.max_tokens)
+            self.parts.unfinished.check_groups(groups, self.place.max_tokens)
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()

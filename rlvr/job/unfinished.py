@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from rlvr.records import Rollout
+
 FEW = 0.05  # share of finished responses below which something is likely to be wrong
 
 log = logging.getLogger("rlvr")
@@ -18,6 +20,11 @@ class Unfinished:
         self.ends = " or ".join(ends)
         self._is_checked = False
         log.info("a response ends with %s", self.ends)
+
+    def check_groups(self, groups: Sequence[Rollout], max_tokens: int) -> None:
+        """As `check`, for all responses of some groups."""
+        finished = [completion.finished for group in groups for completion in group.completions]
+        self.check(sum(finished) / len(finished), max_tokens)
 
     def check(self, finished: float, max_tokens: int) -> None:
         """Warn if few of the first responses have finished. finished: the share of those that have."""
