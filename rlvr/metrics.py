@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 # Prefixes of the names of metrics on held-out problems: of the test split, and of the validation split.
 EVALUATION, VALIDATION = "evaluation/", "validation/"
 
+# Metrics of an evaluation's samples that say why it came out so, and are no result: shares, and a length in tokens.
+OF_SAMPLES = ("error", "unparsable", "finished", "length")
+
 
 def is_main_result(name: str) -> bool:
     """Whether a metric is the main result of an evaluation: avg@n of a benchmark, or a bandit's expected reward."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rlvr.metrics import EVALUATION, VALIDATION
+from rlvr.metrics import EVALUATION, OF_SAMPLES, VALIDATION
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
@@ -125,8 +125,8 @@ def default_metrics(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
     """The columns that a table has by default: of the usual metrics those that some run measured."""
     ids = list(run_ids)
     _, judged = benchmarks(frames, ids)
-    is_judged = re.compile(r"/((avg|pass|maj|coverage)_at_\d+|error)$")
-    others = [_evaluation(key) for key in evaluation_names(frames, ids) if not is_judged.search(key)]
+    is_elsewhere = re.compile(rf"/((avg|pass|maj|coverage)_at_\d+|{'|'.join(OF_SAMPLES)})$")
+    others = [_evaluation(key) for key in evaluation_names(frames, ids) if not is_elsewhere.search(key)]
     logged = training_names(frames, ids)
     hours = [HOURS] if "time/step_s" in logged else []
     bandit = [] if frames.policy.empty else [TOTAL_VARIATION, MODES_COVERED]

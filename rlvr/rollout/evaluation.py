@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from rlvr.metrics import EVALUATION, coverage, distinct_at_k, maj_at_k, pass_at_k
+from rlvr.metrics import EVALUATION, OF_SAMPLES, coverage, distinct_at_k, maj_at_k, pass_at_k
 from rlvr.records import (
     AnsweringTask,
     ArmedTask,
@@ -228,7 +228,7 @@ def metric_names(
     if isinstance(task, ArmedTask):
         return [f"{EVALUATION}bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
-    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error", "unparsable", "finished", "length"]
+    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), *OF_SAMPLES]
     if _has_several_answers(task):
         names.append(f"distinct_correct_at_{samples}")
     if may_be_graded(task):

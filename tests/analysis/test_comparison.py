@@ -18,7 +18,7 @@ from analysis.report.summary import headlines
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import cell, combine
-from analysis.scores.metric import parse
+from analysis.scores.metric import default_metrics, parse
 from analysis.tables.comparison import ComparisonOptions, table
 from tests.analysis.ledger_factory import config, counts, write_planned, write_run, write_study
 
@@ -260,6 +260,16 @@ def test_an_evaluated_arm_without_a_value_of_a_metric_is_not_measured(tmp_path):
     by_arm = cells[~cells["base"]].set_index("row")[["state", "mean"]].T.to_dict("list")
     assert by_arm["lr = 0.1"] == ["ok", 3.0]
     assert by_arm["lr = 1"][0] == "not measured"
+
+
+def test_what_explains_an_evaluation_is_a_column_only_if_it_is_asked_for(tmp_path):
+    shares = {f"evaluation/maze7/{name}": 0.5 for name in ("error", "unparsable", "finished", "length", "depth")}
+    write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(0.5)}, logged_at={40: shares})
+    frames = load(tmp_path)
+    usual = [str(metric) for metric in default_metrics(frames, [run.run_id for run in frames.rows])]
+    assert [name for name in usual if name.startswith("maze7/")] == ["maze7/depth"]
+    asked = comparison(frames, metrics="maze7/unparsable,maze7/length")
+    assert asked.shown == ("maze7/unparsable", "maze7/length")
 
 
 def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(one):
