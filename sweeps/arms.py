@@ -36,6 +36,20 @@ def arms(states: Iterable[RunState]) -> list[RunTotals]:
     return [total(group[0].arm or group[0].name, group) for group in groups.values()]
 
 
+def mixed_code(states: Iterable[RunState]) -> list[str]:
+    """A line for each arm whose runs, or attempts, did not all use the same code."""
+    names: dict[str, dict[str, list[str]]] = {}  # by arm and code, the runs
+    for state in states:
+        if state.code:
+            names.setdefault(state.arm or state.name, {}).setdefault(state.code, []).append(state.name)
+    lines: list[str] = []
+    for arm, of_arm in names.items():
+        if len(of_arm) > 1 or any(", then " in code for code in of_arm):
+            shown = [f"{code} in {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}" for code, runs in of_arm.items()]
+            lines.append(f"{arm}: its code changed: {'; '.join(shown)}. `python -m analysis` says in which modules.")
+    return lines
+
+
 def total(name: str, states: Sequence[RunState]) -> RunTotals:
     """The summary of these runs."""
     accuracies = [state.accuracy for state in states if state.accuracy is not None]

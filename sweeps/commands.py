@@ -19,7 +19,7 @@ from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import Unreadable, lines_by_reason, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
-from sweeps.arms import arms, total
+from sweeps.arms import arms, mixed_code, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import Queue, is_launched_here, read_queue, with_queue_states
 
@@ -238,6 +238,8 @@ def _print_sweep(console: Any, sweep: Sweep, states: Sequence[RunState], *, all_
         console.print(f"{state.state} {state.name}: {why(state)}{log}", markup=False)
     if len(failed) > SHOWN and not all_runs:
         console.print(f"and {len(failed) - SHOWN} more such runs: --runs shows all", markup=False)
+    for line in mixed_code(states):
+        console.print(line, markup=False)
     if planned := sum(state.state is State.PLANNED for state in states):
         again = f"python -m sweeps retry {'RUN' if sweep.sweep_id == '-' else sweep.sweep_id}"
         console.print(f"{planned} planned: repeat the launch, or {again}", markup=False)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import targets
+from rlvr.config import own_code, targets
 from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_verified_config, to_yaml
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import VALIDATION
@@ -71,8 +68,8 @@ def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]
 
 def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, Any]) -> None:
     """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: the content of sweep.json."""
-    sha, dirty = git_state()
-    of_launch = {"git_sha": sha, "git_dirty": dirty, "host": socket.gethostname()}
+    is_dirty = bool(own_code.git("status", "--porcelain", "--untracked-files=no"))
+    of_launch = {"git_sha": own_code.git("rev-parse", "HEAD"), "git_dirty": is_dirty, "host": socket.gethostname()}
     of_launch |= {key: about[key] for key in ("study", "command", "config_dirs")}
     for run in runs:
         info = {**run.about, **of_launch, "created": time.time(), "import_paths": list(run.import_paths)}
@@ -94,19 +91,3 @@ def read_launchable(ledger: Ledger, run_ids: Iterable[str]) -> tuple[dict[str, M
             targets.make_importable(read_info(run_dir).import_paths, config)
             configs[run_id] = config
     return configs, errors
-
-
-def git_state() -> tuple[str, bool]:
-    """(commit, whether files differ from it) of the checkout that this package runs from; ("", False) elsewhere."""
-    checkout = Path(__file__).parent.parent
-    if not (checkout / ".git").exists():
-        return "", False
-
-    def git(*args: str) -> str:
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        process = subprocess.run(
-            ["git", *args], cwd=checkout, capture_output=True, text=True, env=environment, check=False
-        )
-        return process.stdout.strip()
-
-    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from rlvr.ledger import inputs, layout
 
+OBJECTIVE = ("rlvr.loss.", "rlvr.objective.")
 SHOWN = 3  # at most so many runs are named in a line
 DIGITS = 7  # of a version's digest
 
@@ -32,31 +33,37 @@ RowsOf = dict[tuple[str, ...], list[int]]  # by versions of a module, the rows o
 
 
 def _differing(home: Path, runs: pd.DataFrame) -> dict[str, RowsOf]:
-    """{module of which runs used different versions: by versions, their rows}."""
+    """{module of which runs, or attempts of a run, used different versions: by versions, their rows}."""
     rows_by_module: dict[str, RowsOf] = {}
     for row, run_id in enumerate(runs["run_id"]):
         for module, versions in inputs.recorded_code(layout.run(home, str(run_id))).items():
             rows_by_module.setdefault(module, {}).setdefault(versions, []).append(row)
-    return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if len(rows_of) > 1}
+    return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if _is_mixed(rows_of)}
+
+
+def _is_mixed(versions: Collection[tuple[str, ...]]) -> bool:
+    """Whether these are several versions of a module: of several runs, or of the attempts of one."""
+    return len(versions) > 1 or any(len(of_run) > 1 for of_run in versions)
 
 
 def _mixed_arms(rows_of: RowsOf, runs: pd.DataFrame) -> list[str]:
-    """The arms with runs of several versions."""
-    arms: dict[str, set[str]] = {}
+    """The arms with runs of several versions, also of one run."""
+    arms: dict[str, set[tuple[str, ...]]] = {}
     for versions, rows in rows_of.items():
         for row in rows:
-            arms.setdefault(str(runs["group_id"][row]), set()).add(_version(versions))
+            arms.setdefault(str(runs["group_id"][row]), set()).add(versions)
     of_arm = dict(zip(runs["group_id"].astype(str), runs["arm"].astype(str), strict=True))
-    return [of_arm[group] for group, versions in arms.items() if len(versions) > 1]
+    return [of_arm[group] for group, versions in arms.items() if _is_mixed(versions)]
 
 
 def _line(module: str, rows_of: RowsOf, runs: pd.DataFrame) -> str:
     names = runs["name"].astype(str)
     parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
-    whose = "code of the objective" if module.startswith("rlvr.") else "code of your own"
+    whose = "code of the objective" if module.startswith(OBJECTIVE) else "our code"
+    whose = whose if module.startswith("rlvr.") else "code of your own"
     line = f"`{module}`, {whose}, was not the same in all runs: {'; '.join(parts)}."
     mixed = _mixed_arms(rows_of, runs)
-    return f"{line} Seeds with different code stand together in {_shown(mixed)}." if mixed else line
+    return f"{line} Not of one version: {_shown(mixed)}." if mixed else line
 
 
 def _version(versions: Sequence[str]) -> str:

@@ -1,80 +1,111 @@
-"""The Python files of a run's components and objective, and whether they changed since the run used them."""
+"""The Python files that make a run's numbers, ours and its user's, and whether they changed since the run used them."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from weakref import WeakKeyDictionary
 
 from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
 from rlvr.ledger import inputs
 
-# Our packages whose code decides the gradient; and the module that every objective uses.
-OBJECTIVE, AVERAGING = ("rlvr.loss.", "rlvr.objective."), "rlvr.objective.micro_batch"
-# Digest of the file of each imported module. A process that trains several runs keeps using the module that it
+# Our packages of which a run uses some modules; and the module that every objective uses.
+CHOSEN, AVERAGING = ("rlvr.loss.", "rlvr.objective.", "rlvr.task."), "rlvr.objective.micro_batch"
+# Our packages that every run uses, or whose modules other processes import: each counts as one. The others (config,
+# ledger, tracker) carry numbers and make none.
+PLATFORM = ("rlvr.job", "rlvr.metrics", "rlvr.model", "rlvr.noise", "rlvr.records", "rlvr.rollout", "rlvr.trainer")
+VERIFIERS = "rlvr.task.verify"
+# Digest of the code of each imported module. A process that trains several runs keeps using the module that it
 # imported, even if the file has changed since.
-_as_imported: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_as_imported: dict[str, str] = {}
 
 
 def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
-    """Module -> file, of every `_target_` in these directories, of the objective's, and of all modules of both places
-    that they import.
+    """Module -> file, of every `_target_` in these directories and in our packages of components, and of all modules of
+    both places that they import; package -> directory, of those that count as one.
 
     paths: `import_paths` of the run. Imports are read from source, including those inside functions; nothing is run.
     """
     directories = {Path(path).resolve() for path in paths}
     file_of_module: dict[str, Path] = {}
+    for package in PLATFORM:
+        if (file := _file(package)) is not None:
+            file_of_module[package] = file
     waiting = sorted({module for target in targets.targets(config) for module in _prefixes(target)})
-    waiting += [AVERAGING] if any(module.startswith(OBJECTIVE) for module in waiting) else []
+    waiting += [AVERAGING] if any(module.startswith(CHOSEN[:2]) for module in waiting) else []
     while waiting:
         module = waiting.pop()
+        module = VERIFIERS if module.startswith(VERIFIERS) else module
         package = module.split(".")[0]
         is_own = package not in imports.PACKAGES and imports.directory_of_package(package) in directories
-        if module in file_of_module or not (is_own or module.startswith(OBJECTIVE)):
+        if module in file_of_module or not (is_own or module.startswith(CHOSEN)):
             continue
+        file = _file(module)
+        if file is None:
+            continue
+        file_of_module[module] = file
         spec = imports.find_spec(module)
-        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-            continue
-        file_of_module[module] = Path(spec.origin)
-        waiting += _possible_imports(module, spec)
+        waiting += _possible_imports(module, spec) if spec is not None and file.is_file() else []
     return file_of_module
 
 
-def record(run_dir: Path, config: object, paths: Sequence[str]) -> list[str]:
-    """Record with a run the versions of the files that it uses; to be called once they are imported.
+def _file(module: str) -> Path | None:
+    """The file of a module; the directory of a package that counts as one; None for a module without a file."""
+    spec = imports.find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return None
+    is_one = module in (*PLATFORM, VERIFIERS) and spec.submodule_search_locations is not None
+    return Path(spec.origin).parent if is_one else Path(spec.origin)
 
-    Returns the files of which the run used other versions before.
-    """
-    used = files(config, paths)
-    changed = inputs.record_code(run_dir, {module: _used_version(module, file) for module, file in used.items()})
-    return [str(used[module]) for module in changed]
+
+def versions(config: object, paths: Sequence[str]) -> dict[str, str]:
+    """Module -> SHA-256 of the code that this process uses of it, for all `files` of a run."""
+    return {module: _used_version(module, file) for module, file in files(config, paths).items()}
+
+
+def in_short(code: Mapping[str, str]) -> str:
+    """12 hexadecimal digits that stand for `versions`: the same for two seeds only if they use the same code."""
+    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def changed(run_dir: Path) -> list[str]:
     """The files, as Python finds them now, of which the run used another version, or several."""
-    changed_files: list[str] = []
-    for module, versions in inputs.recorded_code(run_dir).items():
-        spec = imports.find_spec(module)
-        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-            continue
-        if versions != (_digest(Path(spec.origin)),):
-            changed_files.append(spec.origin)
-    return changed_files
+    used = {module: (_file(module), digests) for module, digests in inputs.recorded_code(run_dir).items()}
+    return [str(file) for file, digests in used.values() if file is not None and digests != (_digest(file),)]
+
+
+def git(*arguments: str) -> str:
+    """Output of git in the checkout that this package runs from; "" elsewhere, and without git."""
+    if not (imports.ROOT / ".git").exists():
+        return ""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    with contextlib.suppress(OSError):  # a node may lack git
+        process = subprocess.run(
+            ["git", *arguments], cwd=imports.ROOT, capture_output=True, text=True, env=environment, check=False
+        )
+        return process.stdout.strip()
+    return ""
 
 
 def _used_version(module: str, file: Path) -> str:
-    loaded = sys.modules.get(module)
-    return _digest(file) if loaded is None else _as_imported.setdefault(loaded, _digest(file))
+    if module not in sys.modules:
+        _as_imported.pop(module, None)
+    return _as_imported.setdefault(module, _digest(file))
 
 
 def _digest(file: Path) -> str:
+    if file.is_dir():
+        parts = [f"{path.relative_to(file)} {_digest(path)}" for path in sorted(file.rglob("*.py"))]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
     status = file.stat()
     return _cached_digest(file, status.st_size, status.st_mtime_ns)
 

@@ -25,6 +25,7 @@ from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
 from rlvr.job.loop import TrainingRun
+from rlvr.ledger import inputs
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, num_gpu_ooms, prune_reason, write_rank_end
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter
@@ -64,19 +65,22 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
     plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
     targets.make_importable(paths, plain)
+    code: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         journal = None
         if attempt is not None:
             journal = JournalWriter(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(journal))
+            code = own_code.versions(plain, paths)
+            attempt.add_to_record(code=own_code.in_short(code), git_sha=own_code.git("rev-parse", "HEAD"))
         with stop.interruptible():  # building policy, answers and model may take minutes, and there is nothing to save
             if config.trainer is not None:  # only the first rank has read how attempts ended, for its token budget
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
             work = (Evaluation if config.policy else TrainingRun)(config, run_dir, attempt, journal)
         if attempt is not None:
-            for file in own_code.record(run_dir, plain, paths):
-                log.warning("%s: not the version that this run began with; it goes on with this one", file)
+            for module in inputs.record_code(run_dir, code):
+                log.warning("%s: not the version that this run began with; it goes on with this one", module)
         stack.enter_context(contextlib.closing(work))
         return work.train(stop) if isinstance(work, TrainingRun) else work.run(stop)
 

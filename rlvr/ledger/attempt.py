@@ -113,6 +113,10 @@ class Attempt:
             raise
         return attempt
 
+    def add_to_record(self, **fields: Any) -> None:
+        """Add what became known after `open` to job.json."""
+        write_json(layout.job(self.path), {**(read_json(layout.job(self.path)) or {}), **fields})
+
     def holds_lease(self) -> bool:
         """Whether this attempt may still write. To be checked before every durable write; costs a few microseconds.
 

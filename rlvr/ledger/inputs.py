@@ -1,8 +1,8 @@
-"""Digests of what a run reads beside its config: data files, the model that it starts from, and its user's code.
+"""Digests of what a run reads beside its config: data files, the model that it starts from, and its code.
 
 A run id identifies a config, and with it paths, but not their contents. Without these digests, after a file is edited
 in place, a resumed run would train on a mixture, and a finished one would pass for a result of the new data. A run
-continues with other code of its user, and records both versions.
+continues with other code, and records both versions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def has_begun(run_dir: Path) -> bool:
 
 
 def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
-    """{module of the user: SHA-256 of each version of its file that the run used, in order}; {} without a record."""
+    """{module: SHA-256 of each version of its code that the run used, in order}; {} without a record."""
     content = read_json(layout.own_code(run_dir)) or {}
     return {
         module: tuple(map(str, cast("list[object]", versions)))
@@ -85,7 +85,7 @@ def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
 
 
 def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
-    """Record which files of its user a run uses, {module: SHA-256}. Returns the modules that have changed since it
+    """Record which code a run uses, {module: SHA-256}. Returns the modules that have changed since it
     began.
     """
     before = recorded_code(run_dir) if has_begun(run_dir) else {}

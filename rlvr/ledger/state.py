@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class RunState:
     arm: str = ""  # the name of these runs without the seed
     end_time: float | None = None  # unix time, if the attempt recorded its end
     log: Path | None = None
+    code: str = ""  # 12 digits of the code that its attempts used; `1f…, then 2e…` if it was not the same for all
 
     @property
     def hours(self) -> tuple[float, float, float]:
@@ -161,7 +162,17 @@ def read(run_dir: Path) -> RunState:
         arm=info.arm,
         end_time=shown.end.time if shown.end else None,
         log=layout.log(shown.path),
+        code=", then ".join(_without_repeats(str(attempt.job.get("code") or "") for attempt in attempts)),
     )
+
+
+def _without_repeats(values: Iterable[str]) -> list[str]:
+    """The values that are neither empty nor that of the attempt before."""
+    kept: list[str] = []
+    for value in values:
+        if value and [value] != kept[-1:]:
+            kept.append(value)
+    return kept
 
 
 def is_at_work(run_dir: Path, job: Mapping[str, Any], last_heartbeat: float | None, now: float) -> bool:

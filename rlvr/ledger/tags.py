@@ -26,7 +26,7 @@ OURS = "rlvr."  # prefix of the names of our tags
 CIRCUMSTANCES = frozenset(
     (
         *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "own_gpus", "command", "kind"),
-        *("state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
+        *("code", "state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
         *("params_cut", "non_finite", "damaged_lines"),
     )
 )
@@ -91,6 +91,7 @@ def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, s
         "rlvr.git_dirty": info.git_dirty,
         "rlvr.host": state.host or info.host,
         "rlvr.own_gpus": state.own_gpus or None,
+        "rlvr.code": state.code,
         "rlvr.state": state.state.value,
         "rlvr.attempts": state.attempt,
         "rlvr.sweeps": ",".join(sweep.sweep_id for sweep in sweeps),

@@ -11,7 +11,7 @@ import pytest
 
 from rlvr.config import own_code
 from rlvr.ledger import layout
-from rlvr.ledger.inputs import recorded_code
+from rlvr.ledger.inputs import record_code, recorded_code
 
 FILES = {
     "oc_loss.py": "import math\nimport oc_terms.parts as parts\nfrom rlvr.objective.batch import Terms\n",
@@ -37,6 +37,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def recorded(run_dir: Path, mine: Path) -> list[str]:
+    """The modules of which the run used other versions before, once it has recorded those that it uses now."""
+    return record_code(run_dir, own_code.versions(CONFIG, [str(mine)]))
+
+
 def test_files_are_those_of_targets_and_of_what_they_import_from_the_same_directories(mine: Path) -> None:
     files = own_code.files(CONFIG, [str(mine)])
     used = ("oc_loss.py", "oc_terms/__init__.py", "oc_terms/parts.py", "oc_terms/weights.py", "oc_late.py")
@@ -55,23 +60,46 @@ def test_the_objective_has_files_of_ours(mine: Path) -> None:
 
 def test_comments_and_docstrings_make_no_other_version(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    own_code.record(tmp_path / "run", CONFIG, [str(mine)])
+    recorded(tmp_path / "run", mine)
     (mine / "oc_terms/weights.py").write_text(
         '"""Late."""\n\ndef late():\n    """Imports."""\n    import oc_late  # now\n'
     )
     assert own_code.changed(tmp_path / "run") == []
 
 
-def test_built_in_and_installed_packages_have_no_files(mine: Path) -> None:
-    assert own_code.files({"task": {"_target_": "rlvr.task.maze.Maze"}}, [str(mine)]) == {}
-    assert own_code.files({"task": {"_target_": "collections.Counter"}}, [str(mine)]) == {}
-    assert own_code.files(CONFIG, []) == {}
+def test_of_the_platform_what_makes_numbers_counts_and_of_its_tasks_the_one_that_is_used(mine: Path) -> None:
+    maze = own_code.files({"task": {"_target_": "rlvr.task.maze.Maze"}}, [str(mine)])
+    assert {"rlvr.trainer", "rlvr.rollout", "rlvr.job", "rlvr.model", "rlvr.noise", "rlvr.task.maze"} <= set(maze)
+    assert maze["rlvr.trainer"].is_dir()
+    assert not any(module.startswith(("rlvr.ledger", "rlvr.task.math", "rlvr.loss")) for module in maze)
+    math = own_code.files({"task": {"_target_": "rlvr.task.math.Math"}}, [])
+    assert math["rlvr.task.verify"].is_dir()  # its modules are named to processes, which no import statement shows
+    for installed in ({"task": {"_target_": "collections.Counter"}}, {}):
+        assert own_code.files(installed, []).keys() == set(own_code.PLATFORM)
+
+
+def test_any_file_of_a_package_makes_another_version_of_it_but_not_its_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout that moves to another commit between two attempts."""
+    for number, text in enumerate(("X = 1\n", "X = 1  # one\n", "X = 2\n")):
+        package = tmp_path / str(number)
+        (package / "inner").mkdir(parents=True)
+        (package / "inner/late.py").write_text(text)
+    monkeypatch.setattr(own_code, "PLATFORM", ("rlvr.trainer",))
+    monkeypatch.setattr(own_code, "_as_imported", {})
+    in_short: list[str] = []
+    for number in range(3):
+        monkeypatch.setattr(own_code, "_file", lambda _module, number=number: tmp_path / str(number))
+        monkeypatch.delitem(sys.modules, "rlvr.trainer", raising=False)  # as in a new process
+        in_short.append(own_code.in_short(own_code.versions({}, [])))
+    assert in_short[0] == in_short[1] != in_short[2]
 
 
 def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    assert own_code.record(run_dir, CONFIG, [str(mine)]) == []
+    assert recorded(run_dir, mine) == []
     late = hashlib.sha256((mine / "oc_late.py").read_bytes()).hexdigest()  # it is no Python
     assert recorded_code(run_dir)["oc_late"] == (late,)
     assert own_code.changed(run_dir) == []
@@ -79,7 +107,7 @@ def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     (mine / "oc_unused.py").write_text("edited")
     assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]
     layout.journal(run_dir).write_text("a step\n")
-    assert own_code.record(run_dir, CONFIG, [str(mine)]) == [str(mine / "oc_terms/weights.py")]
+    assert recorded(run_dir, mine) == ["oc_terms.weights"]
     assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]  # it began with the other one
 
 
@@ -94,6 +122,6 @@ def test_a_process_keeps_using_the_version_that_it_imported(
         (mine / "oc_terms/weights.py").write_text(FILES["oc_terms/weights.py"] if number == 0 else text)
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
-        own_code.record(run_dir, CONFIG, [str(mine)])
+        recorded(run_dir, mine)
         digests += recorded_code(run_dir)["oc_terms.weights"]
     assert digests[0] == digests[1]

@@ -235,6 +235,8 @@ def test_runs_of_an_edited_loss_are_told_at_launch_and_in_the_report(tmp_path: P
     remove = re.search(r"To train anew: rm -r (\S+), and the same command", line)
     assert remove is not None
     assert Path(remove[1]) == before
+    assert "its code changed: " in rlvr("status", home=home, cwd=tmp_path)[1]
+    assert json.loads((before / "attempts/1/job.json").read_text())["code"]
     code, out = rlvr("report", home=home, cwd=tmp_path)
     assert code == 2
     assert "`filtered`, code of your own, was not the same in all runs: " in out

@@ -32,12 +32,12 @@ def test_text_that_is_no_plain_value_stays_text() -> None:
 def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> None:
     chosen = {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}
     info = RunInfo("a", "n", "arm", "g", "eta", 5.0, "sha", True, "host", "command")
-    state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7", own_gpus=True)
+    state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7", own_gpus=True, code="1a, then 2b")
     sweep = Sweep("s", {"study": "eta"}, ({"run_id": "a", "trial": 3}, {"run_id": "b"}))
     run_tags = {**tags.tags(info, state, [sweep]), **tags.choice_tags({"choices": chosen})}
     run_tags |= dict.fromkeys(("rlvr.params_cut", "rlvr.non_finite", "rlvr.damaged_lines", "rlvr.sweep_id"), "x")
     assert tags.choices_of(run_tags) == {"loss": "lad", "divergence": "js"}
-    names = ("state", "cause", "host", "own_gpus", "attempts", "sweeps", "trial")
+    names = ("state", "cause", "host", "own_gpus", "attempts", "sweeps", "trial", "code")
     assert {k: run_tags[f"rlvr.{k}"] for k in names} == {
         "state": "failed",
         "cause": "gpu_oom",
@@ -46,6 +46,7 @@ def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> Non
         "attempts": "2",
         "sweeps": "s",
         "trial": "s/3",
+        "code": "1a, then 2b",
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
-from sweeps.arms import arms, total
+from sweeps.arms import arms, mixed_code, total
 
 
 def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
@@ -27,3 +27,12 @@ def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
     assert dataclasses.asdict(total("all", states))["steps"] == 30  # the queued one as long as its siblings
     nothing = total("all", [])  # a sweep cut off before its first run
     assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)
+
+
+def test_an_arm_whose_code_changed_between_runs_or_attempts_is_named() -> None:
+    code = {"a-s0": "1a", "a-s1": "1a", "a-s2": "2b", "b-s0": "1a, then 2b", "c-s0": "3c", "c-s1": ""}
+    states = [RunState(name, name, State.FINISHED, arm=name[0], code=code) for name, code in code.items()]
+    assert mixed_code(states) == [
+        "a: its code changed: 1a in a-s0, a-s1; 2b in a-s2. `python -m analysis` says in which modules.",
+        "b: its code changed: 1a, then 2b in b-s0. `python -m analysis` says in which modules.",
+    ]

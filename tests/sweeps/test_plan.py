@@ -366,7 +366,7 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
     config = {"task": {}, "loss": {"_target_": "launched_loss.f"}, "steps": 1}
     for run_id in ("a" * 12, "b" * 12, "c" * 12):
         ledger.create_run(run_id, "steps: 1\n", {"name": run_id[0], "overrides": []})
-        own_code.record(ledger.run_dir(run_id), config, [str(mine)])
+        inputs.record_code(ledger.run_dir(run_id), own_code.versions(config, [str(mine)]))
     configs = dict.fromkeys(ledger.runs(), config)
     finish(ledger, "a" * 12, 1, 1)
     warn_of_changed_inputs(ledger, configs)

@@ -28,7 +28,7 @@ def test_seeds_of_one_arm_with_different_code_are_named(tmp_path: Path) -> None:
     versions_of = {"a-0": {"own": [first]}, "a-1": {"own": [second]}, "b-0": {"own": [first, second]}, "grpo-0": {}}
     assert notes(tmp_path, a_home(tmp_path, versions_of)) == [
         "`own`, code of your own, was not the same in all runs: 1111111 in a-0; 2222222 in a-1; 1111111 then 2222222 "
-        "in b-0. Seeds with different code stand together in a."
+        "in b-0. Not of one version: a, b."
     ]
 
 
@@ -39,9 +39,16 @@ def test_runs_of_one_arm_with_different_code_are_not_averaged(tmp_path: Path) ->
     refuse_mixed(one, a_home(one, arms))
     frame = a_home(tmp_path, {**arms, "a-2": {"rlvr.loss.lad": [second]}})
     with pytest.raises(
-        LookupError, match=r"`rlvr.loss.lad`, code of the objective, .* together in a\. .* --mixed-code"
+        LookupError, match=r"`rlvr.loss.lad`, code of the objective, .* Not of one version: a\. .* --mixed-code"
     ):
         refuse_mixed(tmp_path, frame)
+
+
+def test_a_run_whose_code_changed_between_its_attempts_is_not_averaged_with_others(tmp_path: Path) -> None:
+    """Also if it changed under all runs alike, as when a checkout moves to another commit."""
+    both = {"rlvr.trainer": ["1" * 64, "2" * 64]}
+    with pytest.raises(LookupError, match=r"`rlvr.trainer`, our code, .*: 1111111 then 2222222 in a-0, a-1\. Not of"):
+        refuse_mixed(tmp_path, a_home(tmp_path, {"a-0": both, "a-1": both}))
 
 
 def test_arms_with_different_code_are_named_too(tmp_path: Path) -> None:
