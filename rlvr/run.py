@@ -25,7 +25,7 @@ from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import __version__
-from rlvr.config import imports, schema
+from rlvr.config import imports, option_files, schema
 from rlvr.config.explain import BAD_INPUT, MULTIRUN, explain
 from rlvr.config.overrides import check, command_line, key_of, quoted
 from rlvr.config.registry import Registry
@@ -76,6 +76,7 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
     registry = None
     try:
         registry = Registry.of(words)
+        option_files.check(words, registry)
         yield registry
     except BAD_INPUT as error:
         raise ValueError(explain(error, words, registry or Registry(), sweep)) from error

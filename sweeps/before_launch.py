@@ -27,7 +27,7 @@ from rlvr.tracker import store
 from slurm.client import is_configured
 from sweeps import controls
 from sweeps.growing import tuning
-from sweeps.machine import available_gpus, check_here, computes_bfloat16, gpus_of
+from sweeps.machine import available_cores, available_gpus, check_here, computes_bfloat16, gpus_of
 from sweeps.naming import check_free
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
@@ -185,6 +185,9 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool, n_jobs: int 
         for key in ("nodes", "gpus")
     }
     check_here(**largest)
+    threads = max(cluster["threads"] * cluster["ranks"] for _, cluster in clusters)
+    if threads > (cores := available_cores()):
+        _warn(f"A run takes {threads} threads (cluster.threads x cluster.ranks), and this machine has {cores} cores.")
     _check_turns([run.config for run in planned.runs], n_jobs)
 
 

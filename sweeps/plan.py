@@ -10,8 +10,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from omegaconf.errors import InterpolationResolutionError
+
 from analysis.scores.claim import read as read_claim
-from rlvr.config import imports, targets
+from rlvr.config import imports, own_code, targets
 from rlvr.config.checks import Checker, NotRead
 from rlvr.config.compose import Composed, Points, Setting
 from rlvr.config.freeze import arm_name, run_name
@@ -125,6 +127,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRu
             if of_run not in paths:
                 paths[of_run] = imports.import_paths(targets.packages(plain))
                 targets.refuse_targets(plain, paths[of_run])
+                own_code.refuse_missing(plain, paths[of_run])
             checker.check(setting.config, setting.choices, plain, setting.written)
             checker.check_task(setting.config, setting.choices, plain)
         typed = _typed(words)
@@ -148,6 +151,8 @@ def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generat
         yield
     except NotRead as error:
         raise NotRead(f"{error}{where}", error.knob, error.loss) from None
+    except InterpolationResolutionError:  # also a ValueError; `explain` names the line
+        raise
     except ValueError as error:
         raise ValueError(f"{error}{where}") from None
 

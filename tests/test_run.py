@@ -150,6 +150,8 @@ MISTAKES = {
     "--config-dir=/nowhere": "/nowhere: there is no such directory.",
     "--config-dir=": "--config-dir=: there is no such directory.",
     "hydra.searchpath=[file:///nowhere]": "hydra.searchpath=[file:///nowhere]: there is no such directory.",
+    "loss=../task/maze": "loss=../task/maze is no option of loss.",
+    "\N{EN DASH}m seed=0,1": "\N{EN DASH}m begins with a dash that is no hyphen. Type it anew: -m.",
     "loss=grpo.yaml": "loss=grpo.yaml is the name of a file. Type loss=grpo.",
     "-m loss=lad also=loss=grpo.yaml": "Type loss=grpo. (in the grid point",
 }

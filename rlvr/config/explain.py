@@ -7,6 +7,7 @@ options and knobs that there are, until one is at fault; Hydra's own text is sho
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_origin
@@ -24,7 +25,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from rlvr.config import schema, values
+from rlvr.config import option_files, schema, values
 from rlvr.config.binding import close_match
 from rlvr.config.checks import NotRead
 from rlvr.config.overrides import key_of, parse, quoted
@@ -77,7 +78,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
         return _encoding_error(error, registry)
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
-        return _interpolation_error(error)
+        return _interpolation_error(error, arguments, registry)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, option = error.missing_cfg_file.rpartition("/")
         return _no_option(group, option, registry)
@@ -353,8 +354,11 @@ def _encoding_error(error: UnicodeDecodeError, registry: Registry) -> str:
     return f"{file}: no YAML, byte {error.start + 1} is not valid in UTF-8."
 
 
-def _interpolation_error(error: InterpolationResolutionError) -> str:
-    key, reason = str(error.full_key), _without_internals(str(error))
+def _interpolation_error(error: InterpolationResolutionError, words: Sequence[str], registry: Registry) -> str:
+    key, reason = str(error.full_key or ""), _without_internals(str(error))
+    missing = re.search(r"'(.+)'", reason)
+    if place := option_files.place_of("${" + (missing[1] if missing else ""), words, registry):
+        return f"{place}: {reason}. A knob's value is ${{KEY}}; {LIST_ALL}"
     return f"{key} cannot be resolved: {reason}. Type {key}=VALUE." if key else f"{reason}."
 
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn, cast
 
 from hydra._internal.utils import get_args_parser
@@ -26,7 +27,7 @@ Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
 
 def command_line(words: Sequence[str]) -> argparse.Namespace:
     """The options and overrides of a command, as Hydra parses them. ValueError for unknown options or useless ones."""
-    parser = get_args_parser()
+    words, parser = _with_one_config_dir(words), get_args_parser()
     parser.error = _refuse_options  # type: ignore[method-assign] - argparse would print Hydra's usage and exit
     options = parser.parse_intermixed_args(list(words))
     if options.package is not None and options.cfg is None:
@@ -36,6 +37,19 @@ def command_line(words: Sequence[str]) -> argparse.Namespace:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} has no effect: a run is composed from run.yaml. Add options by --config-dir DIR.")
     return options
+
+
+def _with_one_config_dir(words: Sequence[str]) -> Sequence[str]:
+    """Of several `--config-dir` Hydra takes the last: the others are given as its search path."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.error = _refuse_options  # type: ignore[method-assign]
+    parser.add_argument("--config-dir", "-cd", action="append", default=[])
+    found, others = parser.parse_known_args(list(words))
+    *further, last = found.config_dir or [None]
+    if not further:
+        return words
+    entries = ",".join(as_text(f"file://{Path(folder).resolve()}") for folder in further)
+    return [*others, f"--config-dir={last}", f"hydra.searchpath=[{entries}]"]
 
 
 def _refuse_options(message: str) -> NoReturn:
@@ -109,6 +123,8 @@ def read(word: str) -> Override:
 
 def _why_unreadable(word: str) -> str:
     key, equals_sign, value = word.partition("=")
+    if word[0] in "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}":
+        return f"{word} begins with a dash that is no hyphen. Type it anew: -{word.lstrip(word[0])}."
     if word.startswith("-"):
         return f"{word} is no option of this command. `python -m rlvr.run --help` lists what can be typed."
     if not equals_sign or not key:

@@ -67,6 +67,19 @@ def _file(module: str) -> Path | None:
     return Path(spec.origin).parent if is_one else Path(spec.origin)
 
 
+def refuse_missing(config: object, paths: Sequence[str]) -> None:
+    """Raises ValueError for a library that a file of the user needs when it is imported, and that is not installed."""
+    for module, file in files(config, paths).items() if paths else ():
+        ours = module.split(".")[0] in imports.PACKAGES
+        for node in ast.parse(file.read_bytes()).body if not ours and file.suffix == ".py" else ():
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            for name in (name.split(".")[0] for name in names):
+                if name not in sys.builtin_module_names and imports.find_spec(name) is None:
+                    raise ValueError(f"{file}, line {node.lineno}: no module {name} is installed. pip install it here.")
+
+
 def versions(config: object, paths: Sequence[str]) -> dict[str, str]:
     """Module -> SHA-256 of the code that this process uses of it, for all `files` of a run."""
     return {module: _used_version(module, file) for module, file in files(config, paths).items()}

@@ -118,12 +118,20 @@ class Registry:
         return self._nodes[group, option]
 
     def _merged(self, group: str, option: str) -> DictConfig:
-        config, defaults = self._load(f"{group}/{option}")
-        bases = [self.node(*_split(path)) for path in _bases(group, defaults)]
-        merged = OmegaConf.merge(*bases, config)
+        merged = OmegaConf.merge(*(self.load(path)[0] for path in self.lineage(f"{group}/{option}")))
         assert isinstance(merged, DictConfig)
         OmegaConf.set_readonly(merged, True)
         return merged
+
+    def lineage(self, path: str, above: tuple[str, ...] = ()) -> list[str]:
+        """The options of its group that an option is based on, and the option itself, last; each as group/option.
+
+        Raises ValueError for an option that is based on itself.
+        """
+        if path in above:
+            raise ValueError(f"{path} is based on itself: {' > '.join((*above, path))}. Drop it from its `defaults`.")
+        bases = _bases(_split(path)[0], self.load(path)[1])
+        return [*(found for base in bases for found in self.lineage(base, (*above, path))), path]
 
     def as_written(self, choices: Mapping[str, str | None], key: str) -> object:
         """The value of a knob in the file of the chosen option, or in run.yaml; None if it has none or interpolates."""
@@ -131,7 +139,7 @@ class Registry:
         option = choices.get(group)
         path = f"{group}/{option}" if option else "run"
         if path not in self._plain:
-            node = self.node(group, option) if option else self._load(path)[0]
+            node = self.node(group, option) if option else self.load(path)[0]
             self._plain[path] = OmegaConf.to_container(node, resolve=False)
         value = self._plain[path]
         for name in (knob if option else key).split("."):
@@ -140,14 +148,9 @@ class Registry:
 
     def brought(self, group: str, option: str) -> list[BroughtOption]:
         """What an option brings along, by its defaults list and those of the options that it is based on."""
-        _, defaults = self._load(f"{group}/{option}")
-        return [*self._brought_by_bases(group, defaults), *_groups_of(defaults)]
+        return [found for path in self.lineage(f"{group}/{option}") for found in _groups_of(self.load(path)[1])]
 
-    def _brought_by_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[BroughtOption]:
-        for path in _bases(group, defaults):
-            yield from self.brought(*_split(path))
-
-    def _load(self, path: str) -> tuple[DictConfig, list[InputDefault]]:
+    def load(self, path: str) -> tuple[DictConfig, list[InputDefault]]:
         """(content, defaults list) of a file. Raises ValueError if there is no such file."""
         if path not in self._read:
             loaded = self.loader.repository.load_config(path)
@@ -219,13 +222,15 @@ class Registry:
 
 
 def check_option_names(choices: Mapping[str, object]) -> None:
-    """Raises ValueError for an option that is chosen by the name of its file, `loss=grpo.yaml`.
+    """Raises ValueError for an option that is chosen by a path, `loss=grpo.yaml` or `loss=../task/maze`.
 
-    Hydra takes it, but checks and the names of arms would treat it as another option than `loss=grpo`.
+    Hydra takes both, but checks and the names of arms would treat the first as another option than `loss=grpo`.
     """
     for group, option in choices.items():
         if isinstance(option, str) and option.endswith(".yaml"):
             raise ValueError(f"{group}={option} is the name of a file. Type {group}={option.removesuffix('.yaml')}.")
+        if isinstance(option, str) and ".." in option.split("/"):
+            raise ValueError(f"{group}={option} is no option of {group}. `python -m rlvr.run --help` lists them.")
 
 
 def _dotted_keys(prefix: str, node: object) -> list[str]:

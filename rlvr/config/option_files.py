@@ -1,0 +1,102 @@
+"""Faults of a user's own config files that Hydra reports far from the line at fault, or not at all.
+
+Only the files that a command chooses are read, those beside conf/: a damaged one must not break a run without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from hydra.core.default_element import GroupDefault
+
+from rlvr.config import schema
+from rlvr.config.binding import close_match
+from rlvr.config.overrides import key_of
+from rlvr.config.registry import Registry
+
+GLOBAL = "# @package _global_"
+KNOBS = frozenset(field.name for field in dataclasses.fields(schema.RunConfig))
+Entry = tuple[str, yaml.Node, int]  # a key, its value, its line
+
+
+def chosen(words: Sequence[str], registry: Registry) -> Iterator[tuple[str, Path]]:
+    """(group, file) of the options of the user's directories that a command names."""
+    groups = registry.groups()
+    for word in words:
+        group = key_of(word)
+        if group in groups:
+            for option in word.partition("=")[2].split(","):
+                files = (Path(folder, group, f"{option}.yaml") for folder in registry.directories)
+                yield from ((group, file) for file in files if file.is_file())
+
+
+def check(words: Sequence[str], registry: Registry) -> None:
+    """Raises ValueError with file, line and what to write for the first fault of a file that a command chooses."""
+    for group, file in chosen(words, registry):
+        registry.lineage(f"{group}/{file.stem}")
+        root = yaml.compose(file.read_text(encoding="utf-8"))
+        if root is None:
+            raise ValueError(f"{file} is empty. Fill it, or choose another {group}.")
+        for line, fault in _faults(group, file, root, registry):
+            raise ValueError(f"{file}, line {line}: {fault}")
+
+
+def place_of(text: str, words: Sequence[str], registry: Registry) -> str:
+    """`FILE, line N` of a text in the files that a command chooses; "" if it is in none."""
+    for _, file in chosen(words, registry):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            if text in line.partition("#")[0]:
+                return f"{file}, line {number}"
+    return ""
+
+
+def _faults(group: str, file: Path, root: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
+    """(line, what to write) of each fault."""
+    entries = _entries(root)
+    text = file.read_text(encoding="utf-8")
+    is_global = bool(re.search(r"^#\s*@package\s+_global_\s*$", text, re.MULTILINE))
+    if group not in KNOBS and not group.startswith("hydra") and not is_global:
+        yield 1, f"a {group} sets knobs of the whole run. Its first line must be `{GLOBAL}`."
+    for key, value, line in entries:
+        if is_global and key not in KNOBS and key not in ("defaults", "hydra", group):
+            yield line, f"{key} is not a knob of a run.{close_match(key, [*KNOBS, 'defaults', 'hydra'])}"
+        if key == "defaults":
+            yield from _of_defaults(value, registry)
+        if key == "hydra":
+            yield from _of_sweeper(value, registry)
+
+
+def _of_defaults(node: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
+    """Groups that every run has, chosen without `override` or without the slash."""
+    of_run = {default.group for default in registry.load("run")[1] if isinstance(default, GroupDefault)}
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        for key, value, line in _entries(item):
+            written, group = key.partition(" ")[0], key.rpartition(" ")[2]
+            if group.lstrip("/") in of_run and not (written == "override" and group.startswith("/")):
+                yield (
+                    line,
+                    f"every run has a {group.lstrip('/')}. Write `- override /{group.lstrip('/')}: {value.value}`.",
+                )
+
+
+def _of_sweeper(node: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
+    """Keys that no sweeper has, and axes that are no text."""
+    known = {str(key) for option in registry.options("hydra/sweeper") for key in registry.node("hydra/sweeper", option)}
+    for name, sweeper, _ in _entries(node):
+        for key, value, line in _entries(sweeper) if name == "sweeper" else ():
+            if key not in {*known, "sampler", "pruner"}:
+                yield line, f"{key} is not a knob of hydra.sweeper.{close_match(key, known)}"
+            for axis, values, line_of_axis in _entries(value) if key == "params" else ():
+                if isinstance(values, yaml.SequenceNode):
+                    listed = ",".join(str(item.value) for item in values.value)
+                    yield line_of_axis, f"the values of an axis are one text. Write `{axis}: {listed}`."
+
+
+def _entries(node: yaml.Node) -> list[Entry]:
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    return [(str(key.value), value, key.start_mark.line + 1) for key, value in node.value]
