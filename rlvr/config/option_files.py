@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import yaml
 from hydra.core.default_element import GroupDefault
@@ -38,7 +39,7 @@ def check(words: Sequence[str], registry: Registry) -> None:
     """Raises ValueError with file, line and what to write for the first fault of a file that a command chooses."""
     for group, file in chosen(words, registry):
         registry.lineage(f"{group}/{file.stem}")
-        root = yaml.compose(file.read_text(encoding="utf-8"))
+        root = cast("yaml.Node | None", yaml.compose(file.read_text(encoding="utf-8")))  # pyright: ignore[reportUnknownMemberType]
         if root is None:
             raise ValueError(f"{file} is empty. Fill it, or choose another {group}.")
         for line, fault in _faults(group, file, root, registry):

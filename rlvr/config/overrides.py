@@ -45,9 +45,10 @@ def _with_one_config_dir(words: Sequence[str]) -> Sequence[str]:
     parser.error = _refuse_options  # type: ignore[method-assign]
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     found, others = parser.parse_known_args(list(words))
-    *further, last = found.config_dir or [None]
-    if not further:
+    folders = cast("list[str]", found.config_dir)
+    if len(folders) < 2:
         return words
+    *further, last = folders
     entries = ",".join(as_text(f"file://{Path(folder).resolve()}") for folder in further)
     return [*others, f"--config-dir={last}", f"hydra.searchpath=[{entries}]"]
 
