@@ -19,6 +19,11 @@ MAX_ARRAY = 1001  # SLURM's default: one more than the highest index
 _FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*")
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp|Min)\w+")
 NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
+# States of jobs that have ended, which `scontrol show job` still lists for a while.
+_ENDED = (
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+    *("OUT_OF_MEMORY", "REVOKED"),
+)
 # Variables in which a user sets options of these commands. They override those of a batch script, and change the
 # output.
 _OPTIONS = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
@@ -90,30 +95,64 @@ def is_configured() -> bool:
     return True
 
 
-def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[QueuedTask]:
-    """This user's jobs whose name begins with `prefix`: pending, running and ending ones, in one call."""
+def queue(mark: str, patience_s: float = PATIENCE_S) -> list[QueuedTask]:
+    """This user's jobs whose name contains `mark`: pending, running and ending ones, in one call.
+
+    Some sites cache the answer: jobs of the last minute may be missing (`tasks_of` finds them).
+    """
     tasks: list[QueuedTask] = []
     for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j", patience_s=patience_s).splitlines():
-        job, index, state, reason, node, name = line.split("|", 5)
-        if name.startswith(prefix):
+        fields = line.split("|", 5)
+        if len(fields) == 6 and mark in fields[5]:  # a site may print lines of its own
+            job, index, state, reason, node, name = fields
             tasks.append(QueuedTask(job, name, int(index) if index.isdigit() else None, state, reason, node))
     return tasks
 
 
+def tasks_of(number: str) -> list[QueuedTask]:
+    """The tasks of the job with this number that have not ended, from the controller itself."""
+    try:
+        records = _records(number)
+    except ValueError:  # SLURM has forgotten it
+        return []
+    return [
+        QueuedTask(number if index is None else f"{number}_{index}", of["JobName"], index, state, of["Reason"], "")
+        for of in records
+        if (state := of["JobState"]) not in _ENDED
+        for index in _indices(of.get("ArrayTaskId", ""))
+    ]
+
+
+def _records(job: str) -> list[dict[str, str]]:
+    """What `scontrol` says about a job: a record for each task of an array, and one for those that wait together."""
+    env = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have set another
+    lines = call("scontrol", "show", "job", "-o", job, patience_s=PING_S, env=env).splitlines()
+    return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines if "JobState=" in line]
+
+
+def _indices(of_array: str) -> list[int | None]:
+    """`0,2-4%3` -> 0, 2, 3, 4; "" -> None: no array."""
+    ranges = [part.partition("-") for part in of_array.partition("%")[0].split(",") if part]
+    return [index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)] or [None]
+
+
 def state_of(job: str) -> str:
-    """State of one job; "" if SLURM does not know it any more."""
-    lines = call("squeue", "-h", "-j", job, "-o", "%T", patience_s=PING_S).split()
-    return lines[0] if lines else ""
+    """State of one job; "" if it has ended."""
+    return next((record["JobState"] for record in _records(job)), "")
 
 
 def end_of(job: str) -> float | None:
     """When a running job reaches its time limit, in seconds since the epoch; None: no limit, or not known."""
     try:
-        env = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have set another
-        times = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=env).split()
-        return datetime.fromisoformat(times[0]).timestamp() if times else None  # by the cluster's clock, in local time
-    except ValueError:  # no answer; or N/A, NONE: no limit
+        end = next((record["EndTime"] for record in _records(job)), "")
+        return datetime.fromisoformat(end).timestamp()  # by the cluster's clock, in local time
+    except ValueError:  # no answer; or Unknown: no limit
         return None
+
+
+def rename(job: str, name: str) -> None:
+    """Give a job, or a task of an array alone, another name."""
+    call("scontrol", "update", f"JobId={job}", f"JobName={name}", patience_s=PING_S)
 
 
 def last_end(job: str) -> str:

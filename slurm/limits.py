@@ -44,6 +44,8 @@ def nodes() -> list[Node]:
     """Every node of every partition, in one call of sinfo."""
     members: list[Node] = []
     for line in client.call("sinfo", "-a", "-h", "-N", "-o", "%P|%c|%m|%G|%l").splitlines():
+        if line.count("|") != 4:  # of the site
+            continue
         partition, cpus, memory, gres, limit = line.split("|")
         gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres))
         megabytes = int(memory.rstrip("+"))

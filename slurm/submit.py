@@ -16,6 +16,8 @@ from typing import Any
 
 from slurm import client
 
+BEGAN = "RLVR_BEGAN"  # environment variable: a file of the node, which the job's program fills when it begins
+FEW = 3  # after so many nodes on which no program could begin, the jobs that wait are cancelled
 SAVE_S = 120  # time between the warning signal and the time limit: for a step and a checkpoint
 
 
@@ -64,6 +66,7 @@ def script(
     name: str,
     folder: Path,
     log: str,
+    bad_nodes: Path,
     count: int | None,
     max_parallel: int | None = None,
     after_any: Sequence[str] = (),
@@ -74,7 +77,8 @@ def script(
 
     count None: one job, no array. after_any: jobs that must have ended, with or without success. after_ok: jobs that
     must have succeeded; if one fails, SLURM cancels this job, which would otherwise wait for ever. requeues: how often
-    a job may return to the queue after its command was killed.
+    a job may return to the queue after its command was killed, or could not begin on its node. bad_nodes: file of the
+    nodes where that happened.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -95,7 +99,7 @@ def script(
         "mem": f"{max(1, round(resources.memory_gb * 1024))}M",
         "gpus_per_node": resources.gpus or None,
         "signal_delay_s": min(SAVE_S, resources.time_min * 15),
-        "setup": resources.lines or None,
+        "setup": [_leave_node(bad_nodes, resources, requeues), *resources.lines, "trap - ERR"],
         "array_parallelism": max_parallel or count or 1,
         "map_count": count,
         "stderr_to_stdout": True,
@@ -109,19 +113,57 @@ def script(
     # One log per task: without --output srun writes to the log of the batch script.
     text = text.replace(f" --output {submitit_log}", "")
     log_path = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
-    return text + (_REQUEUE_IF_KILLED.format(requeues=requeues, log=log_path) if requeues else "")
+    return text + _AT_END.format(requeues=requeues, log=log_path)
 
 
-# Requeues a job whose command was killed, but not by SLURM, as the same would happen again: a job that SLURM has
-# cancelled, or whose time is over, is not RUNNING any more, and the log of one that used too much memory contains that.
-_REQUEUE_IF_KILLED = """
+def _leave_node(bad_nodes: Path, resources: Resources, requeues: int) -> str:
+    """Shell function for a job that fails before its program has begun, which is the node's fault: neither the job nor
+    those that wait go there again. A failing command of the setup calls it, too, but not one within a file that the
+    setup reads. A job that is requeued gets SIGTERM; it goes on, to name the nodes that it must not return to.
+    """
+    file, excluded = shlex.quote(str(bad_nodes)), str(resources.options.get("exclude") or "")
+    return _LEAVE_NODE.format(
+        began=BEGAN, file=file, few=FEW, requeues=requeues, excluded=shlex.quote(excluded + "," * bool(excluded))
+    )
+
+
+_LEAVE_NODE = """\
+export {began}=$(mktemp)
+array=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}
+task=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_}}${{SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}}
+leave_node() {{
+  trap - ERR
+  echo "ended on node $SLURMD_NODENAME before its program began, with exit code $1"
+  echo "$SLURMD_NODENAME" >> {file}
+  bad=$(sort -u {file} | paste -sd,)
+  num_bad=$(sort -u {file} | wc -l)
+  if [ "$num_bad" -ge {few} ] || [ "$num_bad" -ge "$(sinfo -h -N -o %N -p "$SLURM_JOB_PARTITION" | sort -u | wc -l)" ]
+  then
+    echo "so it did on each of $bad: the jobs that wait are cancelled"
+    scancel --state=PENDING "$array"
+  elif [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
+    trap '' TERM
+    scontrol update JobId="$array" ExcNodeList={excluded}"$bad" > /dev/null 2>&1
+    scontrol requeue "$task" && scontrol update JobId="$task" ExcNodeList={excluded}"$bad"
+  fi
+  exit "$1"
+}}
+trap '[ "${{#BASH_SOURCE[@]}}" -gt 1 ] || {{ code=$?; echo "failed: $BASH_COMMAND"; leave_node "$code"; }}' ERR"""
+
+# Requeues a job whose program could not begin, or was killed, but not by SLURM, as the same would happen again: a job
+# that SLURM has cancelled, or whose time is over, is not RUNNING any more, and the log of one that used too much memory
+# contains that.
+_AT_END = """
 code=$?
-if [ "$code" -eq 137 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ] \\
-    && scontrol show job -o "$SLURM_JOB_ID" | grep -q JobState=RUNNING \\
+if [ "$code" -ne 0 ] && scontrol show job -o "$task" | grep -q JobState=RUNNING \\
     && ! tail -c 4096 {log} | grep -Eq 'memory limit|oom_kill'; then
-  echo "killed by somebody else than SLURM: requeued"
-  scontrol requeue "$SLURM_JOB_ID"
+  [ -s "$RLVR_BEGAN" ] || leave_node "$code"
+  if [ "$code" -eq 137 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
+    echo "killed by somebody else than SLURM: requeued"
+    scontrol requeue "$task"
+  fi
 fi
+rm -f "$RLVR_BEGAN"
 exit "$code"
 """
 
@@ -146,7 +188,8 @@ def submit_script(path: Path, resources: Resources, *, keep_open: Sequence[int] 
     """Submit a script by sbatch. Returns the job's number.
 
     keep_open: descriptors that sbatch inherits, such as a lock that must stay held until sbatch has ended. Raises
-    ValueError with SLURM's reason and the resources; QueueFull if it may be accepted later.
+    ValueError with SLURM's reason and the resources; QueueFull if it may be accepted later. A site may print lines
+    around the number.
     """
     try:
         out = client.call("sbatch", "--parsable", str(path), env=_environment(resources), pass_fds=keep_open)
@@ -157,4 +200,9 @@ def submit_script(path: Path, resources: Resources, *, keep_open: Sequence[int] 
         )
         refusal = QueueFull if client.is_full(str(error)) else ValueError
         raise refusal(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
-    return out.strip().split(";")[0]
+    numbers = re.findall(r"^\s*(\d+)(?:;\S+)?\s*$", out, re.MULTILINE)
+    if not numbers:
+        raise ValueError(
+            f"sbatch printed no number of a job, but {out.strip()[:200]!r}: `squeue --me` shows what it did."
+        )
+    return numbers[0]

@@ -227,6 +227,7 @@ def worker_log(sweep_dir: Path, number: int) -> Path:
 # --- in the directory of a submission to SLURM
 
 submission_info = _in("submission.json")
+bad_nodes = _in("bad_nodes")  # on which its jobs could not begin, a line each
 stage_end = _in("end.json")  # why its stage was not built
 
 

@@ -25,6 +25,8 @@ KILLED: tuple[tuple[str, Cause, str], ...] = (
     ("DUE TO PREEMPTION", Cause.PREEMPTED, "preempted before it could save"),
 )
 CANCELLED = "CANCELLED AT"
+# What the script of a job prints if its program could not begin (slurm/submit.py), and how srun's own lines begin.
+LEFT_NODE, STOPPED, OF_SRUN = "ended on node ", "so it did on each of ", ("srun: ", "slurmstepd: error: *** ")
 # State in accounting of a job that SLURM started again -> cause; any other state was a preemption.
 STARTED_AGAIN: Mapping[str, Cause] = {
     "NODE_FAIL": Cause.NODE,
@@ -78,8 +80,12 @@ def _with_end_from_log(state: RunState, log: Path) -> RunState:
         return state
     if CANCELLED in tail:
         return _ended(state, Cause.PREEMPTED, "cancelled before it began", log)
-    last_line = tail.strip().splitlines()[-1]
-    return _ended(state, Cause.ERROR, f"its job ended before the run began: {last_line}", log)
+    said, where, after = tail.rpartition(LEFT_NODE)
+    lines = [line for line in (said if where else tail).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(OF_SRUN)] or lines  # srun speaks last, of the exit code
+    node = f" on node {after.split()[0]}" if where else ""
+    stopped = "; " + after.splitlines()[1] if STOPPED in after else ""
+    return _ended(state, Cause.ERROR, f"its job ended{node} before the run began: {told[-1]}{stopped}", log)
 
 
 def _ended(state: RunState, cause: Cause, message: str, log: Path) -> RunState:

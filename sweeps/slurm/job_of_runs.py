@@ -8,6 +8,7 @@ not ended.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import read_json, write_json
+from slurm import client
 from slurm.supervise import Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.nodes import Nodes
@@ -31,6 +33,16 @@ class ArrayTask(jobs.SlurmJob):
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
         super().__init__(submission, supervisor)
         self.run_ids = submissions.runs_of(self.settings, self.here.index)
+        if not self.here.node:
+            self._name_job()
+
+    def _name_job(self) -> None:
+        """Name this job after its sweep and its run: the array was named before its tasks were separate jobs."""
+        with contextlib.suppress(ValueError):  # a name is for people
+            sweep = self.ledger.sweep(str(self.settings["sweep_id"]))
+            more = f"+{len(self.run_ids) - 1}" if len(self.run_ids) > 1 else ""
+            labels = sweep.name or sweep.study or sweep.sweep_id, self.ledger.state(self.run_ids[0]).name + more
+            client.rename(self.here.job, submissions.job_name(self.submission, *labels))
 
     def run(self) -> int:
         """Execute all runs. Returns the exit code of this node's task; that of the first node is the job's."""

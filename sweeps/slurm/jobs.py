@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable
 from rlvr.ledger.sweeps import Ledger
-from slurm.submit import Resources
+from slurm.submit import BEGAN, Resources
 from slurm.supervise import Allocation, Supervisor
 from sweeps.slurm import submissions
 
@@ -67,6 +68,12 @@ def python(settings: Mapping[str, Any]) -> list[str]:
     return [*shlex.split(container), "python", "-P"] if container else [sys.executable, "-P"]
 
 
+def has_begun(*, yes: bool = True) -> None:
+    """Let the job's script know whether its program has begun on this node: it sends the job elsewhere if not."""
+    if (path := Path(os.environ.get(BEGAN) or os.devnull)).is_file():  # missing on nodes but the first
+        path.write_text("yes" if yes else "")
+
+
 class SlurmJob:
     """The process of a job on a node: its submission and allocation, and the ledger."""
 
@@ -74,6 +81,7 @@ class SlurmJob:
         self.submission, self.settings = submission, submissions.read(submission)
         self.supervisor, self.here = supervisor, Allocation.here()
         self.ledger = Ledger(layout.home_of(submission))
+        has_begun()
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:

@@ -224,7 +224,7 @@ def _send_first_part(ledger: Ledger, sweep_id: str, array: Array, outcome: Submi
 
 def _is_continued(ledger: Ledger) -> bool:
     """Whether the queue has jobs of this home that submit more at their end: those of runs and of stages."""
-    tasks = client.queue(submissions.PREFIX)
+    tasks = submissions.queue(ledger)
     return bool(submissions.by_run(ledger, tasks) or submissions.by_kind(ledger, tasks, "stage"))
 
 
@@ -260,11 +260,11 @@ def give_up_stage(ledger: Ledger, stage: str) -> None:
 
 def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
     """ValueError if runs have a job in the queue with other settings than these: SLURM would keep the old ones."""
-    tasks = submissions.by_run(ledger, client.queue(submissions.PREFIX)) if configs else {}
+    tasks = submissions.by_run(ledger, submissions.queue(ledger)) if configs else {}
     differ: dict[str, str] = {}
     for run_id, config in configs.items():
         if run_id in tasks:
-            path = layout.submissions(ledger.home) / tasks[run_id].name.removeprefix(submissions.PREFIX)
+            path = layout.submissions(ledger.home) / submissions.token(tasks[run_id].name)
             old: Mapping[str, Any] = submissions.read(path).get("asked") or {}
             new = _job_settings(jobs.cluster_of(config))
             changes = [f"cluster.{k}={old[k]}, not {new[k]}" for k in old if new.get(k) != old[k]]
@@ -288,7 +288,7 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
     """(an outcome with the runs that need no job, the queue), after waiting for jobs that are just ending."""
     deadline = time.monotonic() + ENDING_S
     while True:
-        queue = client.queue(submissions.PREFIX)
+        queue = submissions.queue(ledger)
         tasks = submissions.by_run(ledger, queue)
         ending = [r for r in run_ids if r in tasks and tasks[r].state == "COMPLETING"]
         if not ending or time.monotonic() > deadline:
@@ -384,7 +384,7 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
     Returns the runs whose job ends, with those that are packed into the same jobs.
     """
     with _submit_lock_held(ledger, LOCK_S):
-        queue = client.queue(submissions.PREFIX)
+        queue = submissions.queue(ledger)
         if sweep_id is not None:
             write_json(layout.cancelled(ledger.sweep_dir(sweep_id)), {"time": time.time()})
         tasks = submissions.by_run(ledger, queue)

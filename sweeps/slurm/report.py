@@ -63,5 +63,6 @@ def _send(
         folder=ledger.sweep_dir(sweep_id),
         arguments=["--ship"] if ship else [],
         count=None,
+        requeues=cluster["requeues"],
         after_any=after,
     )

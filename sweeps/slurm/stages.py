@@ -74,7 +74,9 @@ class StageJobs:
         about = {key: stage_cluster[key] for key in keys}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
         where = self.ledger, self.sweep_id
-        return submissions.send(*where, "stage", about, resources, held=self.held, count=None, after_ok=after)
+        return submissions.send(
+            *where, "stage", about, resources, held=self.held, count=None, after_ok=after, requeues=cluster["requeues"]
+        )
 
 
 def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:

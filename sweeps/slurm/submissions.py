@@ -7,14 +7,17 @@ runs/submissions/<token>/submission.json   written before sbatch: which run is w
 For a stage's job there are the same files, but with `stage` instead of runs, stage.out, and end.json if the stage could
 not be built. For a sweep's report there is `report`; its script and log are in the sweep's directory.
 
-The job's name is `rlvr-<token>`, so that the queue alone determines which runs have a job. Job numbers are not used for
-this, because SLURM reuses them. A submission whose sbatch was never called has no job in the queue, and no effect.
+The job's name ends with `rlvr-<token>`, so that the queue alone determines which runs have a job; before that it names
+the sweep and the arm, for people. Job numbers are not used for this, because SLURM reuses them, but for jobs of the
+last minutes, which a site's cached squeue may lack. A submission whose sbatch was never called has no job in the queue,
+and no effect.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import shutil
 import time
 import uuid
@@ -38,7 +41,9 @@ from slurm.submit import QueueFull, Resources, script, submit_script
 from sweeps.slurm import waves
 from sweeps.slurm.ends import Submission, with_ends_from_slurm
 
-PREFIX = "rlvr-"
+MARK = "rlvr-"  # before the token in the name of a job
+LABEL = 40  # characters of the sweep's name in it, and of the arm's
+FRESH_S = 300.0  # a job that is not older may be missing in the answer of squeue
 WAITING = (
     *("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING", "SUSPENDED"),
     "RESV_DEL_HOLD",
@@ -97,7 +102,9 @@ def send(
     module = f"sweeps.slurm.job_of_{'runs' if kind == 'array' else kind}"
     command = ["env", python_path, *imports.python_command("-m", module, str(folder)), *arguments]
     log = (layout.task_log(folder, "%a") if kind == "array" else layout.job_log(folder, kind)).name
-    text = script(command, resources, name=job_name(target), folder=folder, log=log, **placement)
+    name = job_name(target, *_labels(ledger, sweep_id, kind, run_ids))
+    bad_nodes = layout.bad_nodes(target)
+    text = script(command, resources, name=name, folder=folder, log=log, bad_nodes=bad_nodes, **placement)
     path = layout.script(folder, kind)
     write_text(path, text, private=True)
     try:
@@ -140,18 +147,18 @@ def may_have_jobs(ledger: Ledger, run_ids: Container[str]) -> bool:
 
     The queue is asked because SLURM may have accepted a job whose sbatch ended with an error, such as a timeout.
     """
-    names: set[str] = set()
+    tokens: set[str] = set()
     for submission, content in history(ledger):
         if any(run_id in run_ids for run_id in content["runs"]):
             if layout.job(submission).exists():
                 return True
-            names.add(job_name(submission))
+            tokens.add(submission.name)
         elif str(content.get("run")) in run_ids:
-            names.add(job_name(submission))
-    if not names:
+            tokens.add(submission.name)
+    if not tokens:
         return False
     try:
-        return any(task.name in names for task in client.queue(PREFIX))
+        return any(token(task.name) in tokens for task in client.queue(MARK))
     except ValueError:
         return True
 
@@ -165,8 +172,36 @@ def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
             yield submission, read(submission)
 
 
-def job_name(submission: Path) -> str:
-    return PREFIX + submission.name
+def job_name(submission: Path, *labels: str) -> str:
+    """`<label>-<label>-rlvr-<token>`. Characters of a label that a shell or SLURM might take for its own become `_`."""
+    return "-".join([*(re.sub(r"[^\w.=+-]", "_", label, flags=re.ASCII)[:LABEL] for label in labels), ""]) + (
+        MARK + submission.name
+    )
+
+
+def _labels(ledger: Ledger, sweep_id: str, kind: str, run_ids: Sequence[str]) -> tuple[str, str]:
+    """What the name of a job tells people: its sweep, and its arm or how many it has."""
+    sweep, of_job = ledger.sweep(sweep_id), set(run_ids)
+    arms = {str(run.get("arm") or run["run_id"]) for run in sweep.runs if run["run_id"] in of_job}
+    return sweep.name or sweep.study or sweep_id, (kind, *arms)[-1] if len(arms) < 2 else f"{len(arms)}-arms"
+
+
+def token(name: str) -> str:
+    """The token at the end of a job's name."""
+    return name.rpartition(MARK)[2]
+
+
+def queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> list[QueuedTask]:
+    """All jobs of this user's launches that are in the queue: those that squeue lists, and those of this home of the
+    last minutes that it lacks, as its answer may be cached.
+    """
+    tasks = client.queue(MARK, patience_s)
+    listed, since = {token(task.name) for task in tasks}, time.time() - FRESH_S
+    for submission in layout.submissions(ledger.home).glob("*"):
+        path = layout.job(submission)
+        if submission.name not in listed and path.exists() and path.stat().st_mtime > since:
+            tasks += client.tasks_of(str((read_json(path) or {}).get("job")))
+    return tasks
 
 
 def record_job(submission: Path, job: str) -> None:
@@ -182,7 +217,7 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
     if shutil.which("squeue") is None:
         return Queue({}, answered=False)
     try:
-        tasks = client.queue(PREFIX, patience_s)
+        tasks = queue(ledger, patience_s)
     except ValueError:
         return Queue({}, answered=False)
     runs, stages = by_run(ledger, tasks), by_kind(ledger, tasks, "stage")
@@ -216,7 +251,7 @@ def by_kind(ledger: Ledger, tasks: Iterable[QueuedTask], kind: Literal["stage", 
 
 def _of_this_home(ledger: Ledger, tasks: Iterable[QueuedTask]) -> list[tuple[QueuedTask, Path, Mapping[str, Any]]]:
     """The tasks of this home, each with its submission and the content of that."""
-    named = [(task, layout.submissions(ledger.home) / task.name.removeprefix(PREFIX)) for task in tasks]
+    named = [(task, layout.submissions(ledger.home) / token(task.name)) for task in tasks]
     contents = dict(_readable({submission for _, submission in named}))
     return [(task, submission, contents[submission]) for task, submission in named if submission in contents]
 

@@ -16,13 +16,14 @@ from slurm import client
 from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps import verdict
 from sweeps.slurm.ends import STARTED_AGAIN
-from sweeps.slurm.jobs import python
+from sweeps.slurm.jobs import has_begun, python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import RunEnd
 from sweeps.watchdog import Watchdog
 from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
+NOT_EXECUTED = (126, 127)  # exit codes of a shell that could not execute a command
 BUSY_S = 600.0  # longest wait for a run that another process holds
 
 
@@ -87,6 +88,8 @@ class SupervisedRun:
             command = [*command, str(self.dir)]
             ended = self.supervisor.run(command, env, ranks=ranks, should_kill=watchdog.finds_hung)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
+        if ended.status in NOT_EXECUTED and newest_attempt(self.dir) == before and self.settings["pack"] == 1:
+            has_begun(yes=False)  # such as without the program of the container
         known = watchdog.verdict(self.log) or self._verdict_of_allocation(before, ended)
         stopping = self.supervisor.stop_signal is not None
         return verdict.verdict_of_exit(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from sweeps.slurm.submissions import history, with_queue_states
+from sweeps.slurm.submissions import history, token, with_queue_states
 
 REFUSED = (
     "AssocMaxSubmitJobLimit; Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
@@ -81,11 +81,11 @@ class FakeSlurm:
 
     def jobs(self) -> Counter[str]:
         """How many jobs in the queue each run has, by its id, and how many build stages and reports."""
-        contents = {f"rlvr-{submission.name}": content for submission, content in history(self.ledger)}
+        contents = {submission.name: content for submission, content in history(self.ledger)}
         counts = Counter[str]()
         for line in self.queue.read_text().splitlines():
             _, index, *_, name = line.split("|")
-            content = contents[name]
+            content = contents[token(name)]
             counts.update([word for word in ("stage", "report") if word in content])
             counts.update([content["runs"][int(index)]] if content["runs"] else [])
         return counts

@@ -168,3 +168,31 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
 
 
 ODD = ("nan", "inf", "-inf")  # not sent: MLflow cannot hold them
+
+
+SHORT = ["steps=2", "evaluation.every=2", "tracker=none", "cluster.report=false", "cluster.memory_gb=1"]
+BROKEN = {
+    "a module is missing": 'cluster.setup=["[ $SLURMD_NODENAME != n1 ]"]',
+    "python is missing": 'cluster.setup=["[ $SLURMD_NODENAME != n1 ] || srun() { /gone/bin/python; }"]',
+}
+
+
+@pytest.mark.parametrize("setup", BROKEN.values(), ids=BROKEN.keys())
+def test_a_node_where_no_run_can_begin_eats_no_sweep(cluster: Settings, tmp_path: Path, setup: str) -> None:
+    place = SlurmHome(tmp_path, cluster)
+    place.launch(*SHORT, "seed=0,1,2,3,4,5", setup)
+    wait_for(lambda: not place.queue())
+    assert {run["state"] for run in place.status().values()} == {"finished"}
+    (bad,) = tmp_path.glob("runs/submissions/*/bad_nodes")
+    assert set(bad.read_text().split()) == {"n1"}
+    assert "n1" not in {run["node"] for run in place.status().values()}
+
+
+def test_a_setup_that_fails_everywhere_stops_the_sweep_and_says_why(cluster: Settings, tmp_path: Path) -> None:
+    place = SlurmHome(tmp_path, cluster)
+    place.launch(*SHORT, "seed=0,1,2,3,4,5,6,7,8,9,10,11", 'cluster.setup=["module load gone"]', "cluster.cpus=4")
+    wait_for(lambda: not place.queue())
+    reasons = {run["reason"] for run in place.status().values() if run["state"] == "failed"}
+    (bad,) = tmp_path.glob("runs/submissions/*/bad_nodes")
+    assert len(set(bad.read_text().split())) >= 3, bad.read_text()  # more if they began at once
+    assert any("failed: module load gone; so it did on each of n" in reason for reason in reasons), reasons

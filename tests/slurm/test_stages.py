@@ -141,4 +141,4 @@ def test_a_preempted_job_of_a_stage_that_cannot_be_requeued_records_its_end(
         supervisor.stop_signal = signal.SIGTERM
         assert StageTask(submission, supervisor).run() == Cause.PREEMPTED.code
     assert json.loads((submission / "end.json").read_text())["cause"] == "preempted"
-    assert "not requeued: squeue is not on PATH" in capfd.readouterr().out
+    assert "not requeued: scontrol is not on PATH" in capfd.readouterr().out

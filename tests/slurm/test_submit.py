@@ -13,6 +13,7 @@ import pytest
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
+from slurm import client
 from slurm.client import QueuedTask, is_configured, last_end, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
@@ -30,6 +31,7 @@ SCRIPT = """\
 #SBATCH --account=ours
 #SBATCH --array=0-11%3
 #SBATCH --cpus-per-task=2
+#SBATCH --exclude=old
 #SBATCH --gpus-per-node=1
 #SBATCH --job-name=rlvr-ab
 #SBATCH --mem=4096M
@@ -43,28 +45,65 @@ SCRIPT = """\
 #SBATCH --time=240
 
 # setup
+export RLVR_BEGAN=$(mktemp)
+array=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
+task=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}
+leave_node() {
+  trap - ERR
+  echo "ended on node $SLURMD_NODENAME before its program began, with exit code $1"
+  echo "$SLURMD_NODENAME" >> /shared/bad
+  bad=$(sort -u /shared/bad | paste -sd,)
+  num_bad=$(sort -u /shared/bad | wc -l)
+  if [ "$num_bad" -ge 3 ] || [ "$num_bad" -ge "$(sinfo -h -N -o %N -p "$SLURM_JOB_PARTITION" | sort -u | wc -l)" ]
+  then
+    echo "so it did on each of $bad: the jobs that wait are cancelled"
+    scancel --state=PENDING "$array"
+  elif [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ]; then
+    trap '' TERM
+    scontrol update JobId="$array" ExcNodeList=old,"$bad" > /dev/null 2>&1
+    scontrol requeue "$task" && scontrol update JobId="$task" ExcNodeList=old,"$bad"
+  fi
+  exit "$1"
+}
+trap '[ "${#BASH_SOURCE[@]}" -gt 1 ] || { code=$?; echo "failed: $BASH_COMMAND"; leave_node "$code"; }' ERR
 module load cuda
+trap - ERR
 
 # command
 export SUBMITIT_EXECUTOR=slurm
 srun --unbuffered --cpus-per-task=2 python -m sweeps.slurm.job_of_runs '/a b'
+
+code=$?
+if [ "$code" -ne 0 ] && scontrol show job -o "$task" | grep -q JobState=RUNNING \\
+    && ! tail -c 4096 /shared/runs/submissions/ab/task_$SLURM_ARRAY_TASK_ID.out | grep -Eq 'memory limit|oom_kill'; then
+  [ -s "$RLVR_BEGAN" ] || leave_node "$code"
+  if [ "$code" -eq 137 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ]; then
+    echo "killed by somebody else than SLURM: requeued"
+    scontrol requeue "$task"
+  fi
+fi
+rm -f "$RLVR_BEGAN"
+exit "$code"
 """
 
 
 def test_the_batch_script_is_this() -> None:
-    resources = Resources(240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",))
+    resources = Resources(
+        240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",), options={"exclude": "old"}
+    )
     folder = Path("/shared/runs/submissions/ab")
     command = ["python", "-m", "sweeps.slurm.job_of_runs", "/a b"]
-    about = {"name": "rlvr-ab", "folder": folder, "log": "task_%a.out", "count": 12, "max_parallel": 3}
-    assert script(command, resources, **about) == SCRIPT
+    about = {"name": "rlvr-ab", "folder": folder, "log": "task_%a.out", "count": 12, "max_parallel": 3, "requeues": 5}
+    assert script(command, resources, bad_nodes=Path("/shared/bad"), **about) == SCRIPT
 
 
+PLACE = {"folder": Path("/x"), "bad_nodes": Path("/x/bad_nodes")}
 # Options of a script of two minutes → (lines that it has, texts that it has not)
 OPTIONS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     (
         {"count": None, "log": "report.out", "after_any": ["7", "12"]},  # no array
         ["#SBATCH --dependency=afterany:7:12", "#SBATCH --output=/x/report.out"],
-        ["--array", "%"],
+        ["--array", "%a"],
     ),
     (
         {"count": 2, "after_ok": ["7", "12"]},  # cancelled if one of those fails
@@ -86,7 +125,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 def test_what_is_asked_of_a_script_is_in_it() -> None:
     for options, lines, absent in OPTIONS:
-        text = script(["true"], Resources(2, 1, 1.0), **{"name": "x", "folder": Path("/x"), "log": "o", **options})
+        text = script(["true"], Resources(2, 1, 1.0), **{"name": "x", "log": "o", **PLACE, **options})
         assert set(lines) <= set(text.splitlines()), options
         assert not [word for word in absent if word in text], options
 
@@ -101,7 +140,9 @@ def test_slurm_writes_the_logs_of_such_a_folder_into_it(
     folder = tmp_path / "a%j" / "50% %%x"
     folder.mkdir(parents=True)
     for count, log in ((None, "report.out"), (2, "task_%a.out")):
-        text = script(["echo", "here"], Resources(2, 1, 0.1), name="x", folder=folder, log=log, count=count)
+        text = script(
+            ["echo", "here"], Resources(2, 1, 0.1), name="x", log=log, count=count, **{**PLACE, "folder": folder}
+        )
         path = folder / f"{count}.sbatch"
         path.write_text(text)
         submit_script(path, Resources(2, 1, 0.1))
@@ -113,13 +154,14 @@ def test_slurm_writes_the_logs_of_such_a_folder_into_it(
 def test_a_profile_says_what_a_site_needs() -> None:
     shell = {"setup": ("module load cuda",), "environment": {"HF_HOME": '/data/$USER/"hf"'}, "scratch": "/local/$USER"}
     site = Resources(60, 1, 1.0, **shell, options={"constraint": "a100", "exclusive": True})
-    text = script(["true"], site, name="x", folder=Path("/x"), log="o", count=1)
+    text = script(["true"], site, name="x", log="o", count=1, **PLACE)
     assert "#SBATCH --constraint=a100\n" in text
     assert "#SBATCH --exclusive\n" in text
     prepared = text.split("# setup\n")[1].split("\n\n")[0].splitlines()
-    assert prepared == [
+    assert prepared[prepared.index("}") + 2 :] == [
         *("module load cuda", 'export HF_HOME="/data/$USER/\\"hf\\""'),
         *('export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID', 'mkdir -p "$TMPDIR"', "trap 'rm -rf \"$TMPDIR\"' EXIT"),
+        "trap - ERR",
     ]
 
 
@@ -217,6 +259,10 @@ slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-21T08:45:39 ***
 LIMIT = "slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-21T08:49:35 DUE TO TIME LIMIT ***\n"
 CANCELLED = "slurmstepd-n1: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-21T08:49:35 ***\nsrun: got SIGCONT\n"
 NO_PYTHON = "slurmstepd-n1: error: execve(): /gone/bin/python: No such file or directory\n"
+EXITED = "srun: error: n1: task 0: Exited with exit code 2\n"
+LEFT = "ended on node n1 before its program began, with exit code 2\n"
+STOPPED = "so it did on each of n1,n2,n3: the jobs that wait are cancelled\n"
+ENDED = "before the run began: slurmstepd-n1: error: execve(): /gone/bin/python: No such file or directory"
 
 
 LOGS = [
@@ -224,6 +270,9 @@ LOGS = [
     (LIMIT, "preempted", "time_limit", "killed at its time limit before it could save; see "),
     (CANCELLED, "preempted", "preempted", "cancelled before it began"),
     (NO_PYTHON, "failed", "error", "its job ended before the run began: slurmstepd-n1: error: execve(): /gone/bin"),
+    (NO_PYTHON + EXITED, "failed", "error", f"its job ended {ENDED}"),  # not srun's line after it
+    (NO_PYTHON + EXITED + LEFT + EXITED, "failed", "error", f"its job ended on node n1 {ENDED}"),
+    (NO_PYTHON + LEFT + STOPPED, "failed", "error", f"its job ended on node n1 {ENDED}; so it did on each of n1,n2,n3"),
     ("", "planned", "", ""),
 ]
 
@@ -314,6 +363,48 @@ def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_
     assert given("sbatch") == kept
     queue("rlvr-")
     assert given("squeue") == {"SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}
+
+
+@pytest.mark.parametrize("printed", ["7", "7;cluster", "Welcome to 2 clusters\n\n  7 \nUse node-hours with care."])
+def test_the_number_of_a_job_is_found_among_what_a_site_prints(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program := tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat <<'END'\n{printed}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0)) == "7"
+    program.write_text("#!/bin/sh\necho It\\'s down\n")
+    with pytest.raises(ValueError, match=r"sbatch printed no number of a job, but \"It's down\""):
+        submit_script(tmp_path / "a.sbatch", Resources(2, 1, 1.0))
+
+
+CONTROLLER = """\
+JobId=9 ArrayJobId=7 ArrayTaskId=4-5,8%3 JobName=eta-2-arms-rlvr-ab UserId=me JobState=PENDING Reason=Priority
+JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=eta-lad-s1-rlvr-ab JobState=RUNNING Reason=None EndTime=2026-03-01T12:00:00
+JobId=7 ArrayJobId=7 ArrayTaskId=0 JobName=eta-lad-s0-rlvr-ab JobState=COMPLETED Reason=None
+"""
+
+
+def test_the_controller_says_which_tasks_of_a_job_have_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program := tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat <<'END'\n{CONTROLLER}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tasks = client.tasks_of("7")
+    assert [(of.job, of.state) for of in tasks] == [
+        *(("7_4", "PENDING"), ("7_5", "PENDING"), ("7_8", "PENDING")),
+        ("7_1", "RUNNING"),
+    ]
+    assert {submissions.token(of.name) for of in tasks} == {"ab"}
+    program.write_text("#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2; exit 1\n")
+    assert client.tasks_of("7") == []
+
+
+def test_the_name_of_a_job_is_one_short_word_that_ends_with_its_token() -> None:
+    name = submissions.job_name(Path("/runs/submissions/ab12"), "my study; $(x)", "a" * 50)
+    assert name == f"my_study____x_-{'a' * 40}-rlvr-ab12"
+    assert submissions.token(name) == "ab12"
 
 
 def test_the_last_end_of_a_requeued_job_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

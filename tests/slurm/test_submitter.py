@@ -58,7 +58,7 @@ def jobs(ledger: Ledger, queue: list[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in queue:
         index, name = line.split("|")
-        path = layout.submissions(ledger.home) / name.removeprefix(submissions.PREFIX) / "submission.json"
+        path = layout.submissions(ledger.home) / submissions.token(name) / "submission.json"
         about = read_json(path) or {"runs": []}
         counts.update([word for word in ("stage", "report") if word in about])
         counts.update([about["runs"][int(index)]] if about["runs"] else [])

@@ -226,6 +226,27 @@ def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypat
     assert waiting_for_room(ledger) == {}
 
 
+SHOW_JOB = r"sed -n 's/^[0-9]*_\([0-9]*\)|.*|\([A-Z]*\)|||\(.*\)/ArrayTaskId=\1 JobState=\2 JobName=\3 Reason=None/p' "
+
+
+def test_jobs_that_a_cached_squeue_does_not_show_yet_are_not_submitted_again_and_are_cancelled(
+    fake: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*BANDIT, "seed=0,1", "cluster=slurm", "tracker=none", "cluster.report=false"]
+    fake.set(QUEUE=f"{fake.queue}.real")
+    fake.queue.with_name("queue.real").touch()
+    fake.programs(squeue=f"cat {fake.queue}", scontrol=f"{SHOW_JOB} $QUEUE")  # squeue: of a minute ago
+    for said in ("2 runs submitted to SLURM", "0 runs submitted to SLURM, 2 have a job already"):
+        assert main(words) == 0
+        assert said in capsys.readouterr().out
+    assert fake.states() == [("queued", "PENDING")] * 2
+    (sweep,) = fake.ledger.sweeps()
+    assert commands.main(["cancel", sweep.sweep_id]) == 0
+    assert fake.queue.with_name("queue.real.cancelled").read_text() == "-Q 1_0 1_1\n"
+    names = {line.split("|")[5] for line in fake.queue.with_name("queue.real").read_text().splitlines()}
+    assert [re.fullmatch(r"main-lad-js-eta0.25-rlvr-[0-9a-f]{12}", name) is not None for name in names] == [True], names
+
+
 @pytest.mark.slow
 def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
     fake: FakeSlurm, capfd: pytest.CaptureFixture[str]
