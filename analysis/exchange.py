@@ -150,8 +150,9 @@ def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
     shown: dict[tuple[str, int], list[Response]] = {}
     for excerpt in excerpts(frames):
         for of_run in excerpt.shown:
-            for responses in of_run.responses.values():
-                shown.setdefault((of_run.run_id, of_run.step), []).extend(responses)
+            for evaluation in of_run.evaluations:
+                for responses in evaluation.responses.values():
+                    shown.setdefault((of_run.run_id, evaluation.step), []).extend(responses)
     for pair in pairs(frames):
         shown.setdefault((pair.run_id, pair.step), []).extend(pair.answers)
     return shown

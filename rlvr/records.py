@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 Split = Literal["train", "validation", "test"]
 Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "error"]
 
+MOST_ANSWER = 2000  # characters of a right answer for people: tests of programs can be megabytes
 LONGEST = 100  # characters of a part that is kept whole: trackers take names of 250
 
 
@@ -155,6 +157,14 @@ class SolvedTask(Task, Protocol):
     def solution(self, problem: Problem) -> str:
         """A response with the full reward; it includes the end word if the task has one and there is room for it."""
         ...
+
+
+def right_answer(task: Task, problem: Problem) -> str:
+    """The right answer as people read it: the task's own solution, else what its verifier compares answers to."""
+    if isinstance(task, SolvedTask):
+        return task.solution(problem)
+    answer = "" if problem.answer is None else problem.answer
+    return (answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))[:MOST_ANSWER]
 
 
 @runtime_checkable

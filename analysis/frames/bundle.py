@@ -50,7 +50,8 @@ MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
-_SHOWN_ON_THE_PAGE = ("prompt", "response")  # and nowhere else
+_SHOWN_ON_THE_PAGE = ("prompt", "response", "right_answer")  # and nowhere else
+_LATER = ("right_answer",)  # columns that older bundles lack
 Shown = Mapping[tuple[str, int], Collection[Response]]  # by run and step, samples that are shown
 
 
@@ -190,16 +191,20 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     too_much = ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
     if file.metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
         raise too_much
-    if not file.schema_arrow.equals(schema(name)):
+    columns = {column: kind for column, kind in SCHEMAS[name].items() if column in file.schema_arrow.names}
+    if not file.schema_arrow.equals(pa.schema(list(columns.items()))) or {*SCHEMAS[name]} - {*columns} - {*_LATER}:
         raise ValueError(f"its table {name} has other columns than {', '.join(SCHEMAS[name])}")
     # A few bytes may say that one long text stands in every row: as a dictionary it is in memory once.
-    texts = [column for column, kind in SCHEMAS[name].items() if kind == TEXT]
+    texts = [column for column, kind in columns.items() if kind == TEXT]
     table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(use_threads=False)
     if sum(map(_text_bytes, table.select(texts).columns)) > MOST_BYTES:
         raise too_much
     for column in texts:
         if column not in _SHOWN_ON_THE_PAGE:
             table = table.set_column(table.schema.get_field_index(column), column, _printable(table[column]))
+    for column in _LATER if name == "responses" else ():
+        if column not in columns:
+            table = table.append_column(column, pa.nulls(table.num_rows, TEXT))
     return table.cast(schema(name))
 
 

@@ -24,7 +24,7 @@ Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem,
 
 @dataclass(frozen=True)
 class Response:
-    """One sample with its text. prompt: "" where the run did not store it."""
+    """One sample with its text. prompt, right_answer: "" where the run did not store it."""
 
     source: str
     problem_id: str
@@ -33,6 +33,7 @@ class Response:
     response: str
     outcome: str
     num_tokens: int
+    right_answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class StoredSamples:
         ids = pc.field("problem_id").isin(sorted({problem for _, problem in problems}))
         rows: list[dict[str, Any]] = table.filter(ids).to_pylist()
         chosen = set(problems)
-        return [Response(**{"prompt": "", **row}) for row in rows if (row["source"], row["problem_id"]) in chosen]
+        known = [{name: value for name, value in row.items() if value is not None} for row in rows]
+        return [Response(**{"prompt": "", **row}) for row in known if (row["source"], row["problem_id"]) in chosen]
 
 
 def of_home(home: Path) -> StoredSamples:
@@ -85,7 +87,7 @@ def of_home(home: Path) -> StoredSamples:
         return [layout.step_of(file) or 0 for file in layout.evaluations(layout.run(home, run_id))]
 
     def read(run_id: str, step: int, columns: Sequence[str]) -> pa.Table | None:
-        required = [column for column in columns if column != "prompt"]
+        required = [column for column in columns if column not in ("prompt", "right_answer")]
         return read_table(layout.evaluation(layout.run(home, run_id), step), required, optional=columns)
 
     return StoredSamples(steps, read, complete=True)

@@ -32,6 +32,7 @@ class Grid:
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of the best of each column
     second: frozenset[tuple[int, int]] = frozenset()
+    folded: bool = False  # a page shows it on request
 
     def mark(self, row: int, column: int) -> str:
         """The mark of a text: "best", "second" or ""."""
@@ -47,9 +48,10 @@ class Grid:
 
 
 @lru_cache(maxsize=64)  # every format lays out the same tables
-def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
+def grids(table: Table, *, width: int = WIDE, side_by_side: bool = False) -> list[Grid]:
     """The grids of our cells, block by block; a block wider than `width` characters is split between metrics.
 
+    side_by_side: differences stand beside the scores, not in a grid of their own, unless there are several benchmarks.
     A table with `beside` set is laid out as its published table instead, at any width.
     """
     if table.beside:
@@ -62,12 +64,21 @@ def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
     laid_out: list[Grid] = []
     for title, cells in blocks.items():
         compared = [c for c in cells if not math.isnan(c["difference"])]
+        together = side_by_side and table.scores and len({c["column"] for c in cells}) == 1
         if table.scores:
-            laid_out += _split(lambda part, t=title: _score_grid(t, part, table), cells, table, width)
+            draw = _deciding_grid if together and table.differences else _score_grid
+            laid_out += _split(partial(_drawn, draw, title, table), cells, table, width)
         if table.differences and compared:
-            laid_out += _split(lambda part, t=title: _difference_grid(t, part, table), compared, table, width)
+            if not together:
+                laid_out += _split(partial(_drawn, _difference_grid, title, table), compared, table, width)
             laid_out += _deciding(title, compared, table) if table.scores else []
     return laid_out
+
+
+def _drawn(
+    draw: Callable[[str, Sequence[Record], Table], Grid], title: str, table: Table, cells: Sequence[Record]
+) -> Grid:
+    return draw(title, cells, table)
 
 
 def deciding_grids(table: Table, metrics: Sequence[str] = ()) -> list[Grid]:
@@ -367,7 +378,7 @@ def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
     shown_rows = tuple(tuple(row[i] for i in shown) for row in rows)
     shown_header = tuple(header[i] for i in shown)
     notes = (_legend(shown_header), *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
-    return [Grid(title, shown_header, shown_rows, notes)]
+    return [Grid(title, shown_header, shown_rows, notes, folded=True)]
 
 
 def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
@@ -397,8 +408,9 @@ def _header(keys: Sequence[Key], table: Table, per_cent: str = "%") -> list[str]
     several_units = len(_units(keys, table)) > 1
     header: list[str] = []
     for metric, column in keys:
-        name = column if one_metric or not metric else f"{column} {metric}".strip()
-        unit = table.format_of(metric, column).unit
+        form = table.format_of(metric, column)
+        name = column if one_metric or not metric else f"{column} {form.name or metric}".strip()
+        unit = form.unit
         unit = per_cent if unit == "%" else unit
         header.append(f"{name}, {unit}" if several_units and unit not in ("", name) else name)
     return header
@@ -413,7 +425,7 @@ def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -
     units, metrics = _units(keys, table), {metric for metric, _ in keys}
     unit = units.pop() if len(units) == 1 else ""
     unit = per_cent if unit == "%" else unit
-    only_metric = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
+    only_metric = (table.format_of(*keys[0]).name or metrics.pop()) if len(metrics) == 1 and len(keys) > 1 else ""
     title = ": ".join(part for part in (block, only_metric) if part)
     return f"{title}, {unit}" if title and unit not in ("", only_metric) else title or unit
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from analysis.frames.digest import DRAWN
 from analysis.frames.frames import Frames
 from analysis.scores import student
+from analysis.scores.ablation import metrics
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.excerpt import Excerpt, excerpts
+from analysis.scores.excerpt import Evaluation, Excerpt, Problem, excerpts
 from analysis.scores.importance import explored
 from analysis.scores.metric import training_names
 from analysis.scores.selection import ordered
-from analysis.scores.trajectory import curve, settings_with_curves
+from analysis.scores.trajectory import Curve, curve, settings_with_curves
 
 MOST_CURVES = 2500  # runs times metrics; of a larger study the page shows the metrics DRAWN alone
 MOST_TEXT = 4000  # characters of a prompt or a response
@@ -53,23 +54,27 @@ def script(data: Any) -> str:
 
 
 def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
-    """A panel per setting and metric, in per cent; each line an arm's mean with its interval."""
+    """A panel per setting and metric, in per cent: those that tables show first, then all other k."""
+    settings = settings_with_curves(frames)
+    pairs = [(setting, metric) for setting in settings for metric in setting.shown]
+    others = [(setting, m) for setting in settings for m in metrics(setting).values() if m not in setting.shown]
+    pairs += others if len(frames.rows) * len(others) <= MOST_CURVES else []
     position = {arm.group_id: number for number, arm in enumerate(shown)}
     panels: list[dict[str, Any]] = []
-    for setting in settings_with_curves(frames):
-        for metric in setting.shown:
-            lines: list[dict[str, Any]] = []
-            for arm in setting.arms:
-                trajectory = curve(frames, arm, metric, setting.sources)
-                if trajectory.steps:
-                    mean, *ends = (np.array(part, float) for part in (trajectory.mean, trajectory.low, trajectory.high))
-                    # Without a band at some step, as where all seeds agree, its ends meet there.
-                    known = [np.where(np.isfinite(end), end, mean) for end in ends] if np.isfinite(ends).any() else []
-                    values = [_rounded(100 * part) for part in (mean, *known)]
-                    lines.append(_line(position[arm.group_id], list(trajectory.steps), *values))
-            title = setting.titled(f"{metric}, {setting.overall}, %")
-            panels += [{"title": title, "lines": lines, "evaluation": True}] if lines else []
+    for setting, metric in pairs:
+        curves = {position[arm.group_id]: curve(frames, arm, metric, setting.sources) for arm in setting.arms}
+        lines = [_of_curve(number, trajectory) for number, trajectory in curves.items() if trajectory.steps]
+        title = setting.titled(f"{metric}, {setting.overall}, %")
+        panels += [{"title": title, "lines": lines, "evaluation": True}] if lines else []
     return panels
+
+
+def _of_curve(number: int, trajectory: Curve) -> dict[str, Any]:
+    """The mean of arm `number` with its interval, in per cent."""
+    mean, *ends = (np.array(part, float) for part in (trajectory.mean, trajectory.low, trajectory.high))
+    # Without a band at some step, as where all seeds agree, its ends meet there.
+    known = [np.where(np.isfinite(end), end, mean) for end in ends] if np.isfinite(ends).any() else []
+    return _line(number, list(trajectory.steps), *(_rounded(100 * part) for part in (mean, *known)))
 
 
 def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
@@ -120,24 +125,33 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 def _reader(excerpt: Excerpt) -> dict[str, Any]:
-    """Of each arm, by problem in order: [samples right, samples judged, [[outcome, tokens, response], ...]]."""
-    prompts: dict[tuple[str, str], str] = {}
+    """Of each arm and evaluation, by problem in order: [samples right, samples judged, [[outcome, tokens, text], ...]].
+
+    prompts, answers: of each problem, from the first run that stored them.
+    """
+    prompts: dict[Problem, str] = {}
+    answers: dict[Problem, str] = {}
     columns: list[dict[str, Any]] = []
     for shown in excerpt.shown:
-        for problem, responses in shown.responses.items():
+        for problem, responses in shown.last.responses.items():
             prompts[problem] = prompts.get(problem) or _cut(responses[0].prompt)
-        cells = [
-            [
-                *shown.right.get(problem, (0, 0)),
-                [[r.outcome, r.num_tokens, _cut(r.response)] for r in shown.responses.get(problem, ())],
-            ]
-            for problem in excerpt.problems
-        ]
-        columns.append({"label": shown.arm.label, "run": shown.name, "step": shown.step, "cells": cells})
+            answers[problem] = answers.get(problem) or _cut(responses[0].right_answer)
+        evaluations = [{"step": e.step, "cells": _cells(e, excerpt.problems)} for e in shown.evaluations]
+        columns.append({"label": shown.arm.label, "run": shown.name, "evaluations": evaluations})
     several = len({source for source, _ in excerpt.problems}) > 1
     names = [f"{source}: {name}" if several else name for source, name in excerpt.problems]
-    texts = [prompts.get(problem, "") for problem in excerpt.problems]
-    return {"setting": excerpt.setting, "problems": names, "prompts": texts, "arms": columns}
+    texts = [[by.get(problem, "") for problem in excerpt.problems] for by in (prompts, answers)]
+    return {"setting": excerpt.setting, "problems": names, "prompts": texts[0], "answers": texts[1], "arms": columns}
+
+
+def _cells(evaluation: Evaluation, problems: Sequence[Problem]) -> list[Any]:
+    return [
+        [
+            *evaluation.right.get(problem, (0, 0)),
+            [[r.outcome, r.num_tokens, _cut(r.response)] for r in evaluation.responses.get(problem, ())],
+        ]
+        for problem in problems
+    ]
 
 
 def _cut(text: str) -> str:

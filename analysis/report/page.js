@@ -147,13 +147,13 @@
   }
 
   const redraw = () => panels.forEach((panel) => panel.plot && build(panel));
-  function addPanel(spec) {
+  function addPanel(spec, into = "panels") {
     const host = el("div");
     const tip = el("div", { className: "tip" });
     const node = el("div", { className: "panel" }, el("h3", { textContent: spec.title }), host, tip);
     const panel = { spec, host, tip, node, focused: null };
     panels.push(panel);
-    $("panels").append(node);
+    $(into).append(node);
     watch.observe(node);
   }
   const watch = new IntersectionObserver((entries) => { // panels are drawn when they come into view
@@ -170,13 +170,13 @@
   }
   function drawLegend() {
     const words = ($("arm-filter")?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-    $("legend").replaceChildren(...data.arms.flatMap((label, arm) => {
+    for (const legend of document.querySelectorAll(".legend")) legend.replaceChildren(...data.arms.flatMap((label, arm) => {
       if (!words.every((word) => label.toLowerCase().includes(word))) return [];
       const button = el("button", { type: "button", title: "double click: this one alone" }, swatch(arm), label);
       button.setAttribute("aria-pressed", visible.has(arm));
       button.addEventListener("click", () => {
         if (!visible.delete(arm)) visible.add(arm);
-        button.setAttribute("aria-pressed", visible.has(arm));
+        drawLegend();
         redraw();
       });
       button.addEventListener("dblclick", () => { choose([arm]); });
@@ -191,9 +191,12 @@
     redraw();
   }
   if ($("panels")) {
-    const FIRST = 9;
-    data.panels.slice(0, FIRST).forEach(addPanel);
-    const later = data.panels.slice(FIRST);
+    const [EVALUATIONS, TRAINING] = [2, 7];
+    const training = data.panels.filter((spec) => !spec.evaluation).slice(0, TRAINING);
+    const first = data.panels.filter((spec) => spec.evaluation).slice(0, EVALUATIONS);
+    first.forEach((spec) => addPanel(spec));
+    training.forEach((spec) => addPanel(spec, "training-panels"));
+    const later = data.panels.filter((spec) => !first.includes(spec));
     const more = $("more");
     if (later.length) {
       more.append(...later.map((spec, i) => el("option", { value: i, textContent: spec.title })));
@@ -202,7 +205,7 @@
         more.value = "";
       });
     } else more.parentElement.hidden = true;
-    const filtered = () => [...$("legend").children].map((button) => Number(button.dataset.arm));
+    const filtered = () => [...document.querySelector(".legend").children].map((button) => Number(button.dataset.arm));
     $("show-all").addEventListener("click", () => choose([...visible, ...filtered()]));
     $("show-none").addEventListener("click", () => choose([...visible].filter((arm) => !filtered().includes(arm))));
     $("arm-filter").addEventListener("input", drawLegend);
@@ -225,23 +228,60 @@
 
   // --- samples, side by side
 
+  const MOVES = { UP: [-1, 0], DOWN: [1, 0], LEFT: [0, -1], RIGHT: [0, 1] };
+  // A maze as its prompt describes it, and the walk of a response up to the first wall; null for any other prompt.
+  function maze(prompt, response = "") {
+    const grid = /^GRID_START (.*) GRID_END/.exec(prompt)?.[1];
+    if (!grid) return null;
+    const rows = grid.split("NEWLINE").map((row) => row.trim().split(" ")).filter((row) => row[0]);
+    const [height, width] = [rows.length, rows[0].length];
+    const drawing = svg("svg", { class: "maze", viewBox: `0 0 ${width} ${height}`, width: 16 * width, role: "img", "aria-label": "maze" });
+    let at = null;
+    rows.forEach((row, y) => row.forEach((word, x) => {
+      if (word === "WALL") drawing.append(svg("rect", { x, y, width: 1, height: 1, fill: "currentColor", "fill-opacity": 0.55 }));
+      if (word === "START") at = [y, x];
+      if (word === "START" || word === "GOAL") drawing.append(svg("text", { x: x + 0.5, y: y + 0.8, "text-anchor": "middle", "font-size": 0.85 }, word[0]));
+    }));
+    const walk = at && [at];
+    for (const word of response.split(/\s+/)) {
+      if (!walk || !(word in MOVES)) break;
+      walk.push(MOVES[word].map((step, axis) => walk.at(-1)[axis] + step));
+      if ((rows[walk.at(-1)[0]]?.[walk.at(-1)[1]] ?? "WALL") === "WALL") break;
+    }
+    const points = (walk ?? []).map(([y, x]) => `${x + 0.5},${y + 0.5}`).join(" ");
+    drawing.append(svg("polyline", { points, fill: "none", stroke: css("--link"), "stroke-width": 0.18, "stroke-linejoin": "round" }));
+    return drawing;
+  }
+
   (data.readers ?? []).forEach((reader, number) => {
     const root = $(`reader-${number}`);
-    const option = (arm, i) => el("option", { value: i, textContent: arm.label });
-    const [left, right] = [0, 1].map((side) => {
-      const chooser = el("select", {}, ...reader.arms.map(option));
-      chooser.setAttribute("aria-label", side ? "right arm" : "left arm");
-      chooser.value = Math.min(side, reader.arms.length - 1);
-      chooser.addEventListener("change", list);
-      return chooser;
-    });
+    const chooser = (label, options, chosen) => {
+      const node = el("select", {}, ...options.map((text, value) => el("option", { value, textContent: text })));
+      node.setAttribute("aria-label", label);
+      node.value = chosen;
+      node.addEventListener("change", list);
+      return node;
+    };
+    const labels = reader.arms.map((arm) => arm.label);
+    const [left, right] = [0, 1].map((side) => chooser(side ? "right arm" : "left arm", labels, Math.min(side, labels.length - 1)));
+    const steps = [...new Set(reader.arms.flatMap((arm) => arm.evaluations.map((e) => e.step)))].sort((a, b) => b - a);
+    const when = chooser("step", ["last evaluation", ...steps.map((step) => `step ${step}`)], 0);
+    when.hidden = steps.length < 2;
+    const words = el("input", { type: "search", placeholder: "words in prompt, answer, responses" });
+    words.addEventListener("input", list);
     const problems = el("div", { className: "problems" });
     const shown = el("div");
-    root.append(el("div", { className: "controls" }, left, "against", right), el("div", { className: "reader" }, problems, shown));
+    root.append(el("div", { className: "controls" }, left, "against", right, when, words), el("div", { className: "reader" }, problems, shown));
     const share = ([correct, judged]) => (judged ? correct / judged : 0);
+    const NONE = { step: null, cells: reader.problems.map(() => [0, 0, []]) };
+    const evaluation = (arm) => (when.value === "0" ? arm.evaluations.at(-1) : arm.evaluations.find((e) => e.step === steps[when.value - 1])) ?? NONE;
+    let current = null;
     function list() {
-      const [a, b] = [left, right].map((chooser) => reader.arms[Number(chooser.value)]);
-      const order = reader.problems.map((_, p) => p);
+      const arms = [left, right].map((side) => reader.arms[Number(side.value)]);
+      const [a, b] = arms.map(evaluation);
+      const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const text = (p) => [reader.prompts[p], reader.answers[p], ...[a, b].flatMap((e) => e.cells[p][2].map((r) => r[2]))].join(" ").toLowerCase();
+      const order = reader.problems.map((_, p) => p).filter((p) => !wanted.length || wanted.every((word) => text(p).includes(word)));
       const gap = (p) => Math.abs(share(a.cells[p]) - share(b.cells[p]));
       order.sort((p, q) => gap(q) - gap(p) || p - q);
       const buttons = order.map((p) => {
@@ -251,27 +291,39 @@
         button.addEventListener("click", () => {
           buttons.forEach((other) => other.removeAttribute("aria-current"));
           button.setAttribute("aria-current", "true");
-          show(p, [a, b]);
+          current = p;
+          show(p, arms);
         });
         return button;
       });
       problems.replaceChildren(...buttons);
-      buttons[0]?.click();
+      buttons[Math.max(0, order.indexOf(current))]?.click();
+      if (!buttons.length) shown.replaceChildren("No problem here has these words.");
     }
     function show(p, arms) {
       const sides = arms.map((arm) => {
-        const [correct, judged, responses] = arm.cells[p];
-        const texts = responses.flatMap(([outcome, tokens, text]) => [
-          el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : ""),
-          el("pre", { textContent: text }),
-        ]);
-        const head = el("h3", { textContent: arm.label });
-        const about = el("p", { className: "note soft", textContent: `${correct} of ${judged} right · ${arm.run}, step ${arm.step}` });
-        return el("div", {}, head, about, ...texts);
+        const { step, cells } = evaluation(arm);
+        const [correct, judged, responses] = cells[p];
+        const alike = new Map(); // equal responses are shown once, with their number
+        for (const response of responses) alike.set(response[0] + response[2], [...response, (alike.get(response[0] + response[2])?.[3] ?? 0) + 1]);
+        const texts = [...alike.values()].flatMap(([outcome, tokens, text, times]) => {
+          const walk = maze(reader.prompts[p], text);
+          return [
+            el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : "", times > 1 ? ` · ${times} times` : ""),
+            el("div", { className: "response" }, ...(walk ? [walk] : []), el("pre", { textContent: text })),
+          ];
+        });
+        const hidden = judged - responses.length;
+        const about = `${correct} of ${judged} right · ${arm.run}, ${step === null ? "not evaluated at this step" : `step ${step}`}`;
+        return el("div", {}, el("h3", { textContent: arm.label }), el("p", { className: "note soft", textContent: about }),
+          el("div", { className: "responses" }, ...texts), ...(hidden > 0 ? [el("p", { className: "note soft", textContent: `${hidden} more not on this page` })] : []));
       });
       const prompt = reader.prompts[p] || "(this run did not store its prompts)";
-      shown.replaceChildren(el("p", { className: "note soft", textContent: reader.problems[p] }),
-        el("pre", { textContent: prompt }), el("div", { className: "sides" }, ...sides));
+      const picture = maze(prompt, reader.answers[p]);
+      const words = picture ? el("details", {}, el("summary", { textContent: "prompt, word by word" }), el("pre", { textContent: prompt })) : el("pre", { textContent: prompt });
+      shown.replaceChildren(el("p", { className: "note soft", textContent: reader.problems[p] }), ...(picture ? [picture] : []), words,
+        el("p", { className: "note" }, "Right answer: ", reader.answers[p] ? el("code", { textContent: reader.answers[p] }) : "not stored by these runs"),
+        el("div", { className: "sides" }, ...sides));
     }
     list();
   });

@@ -20,12 +20,12 @@ from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.counterparts import of_runs
 from analysis.paper.printed import figures
-from analysis.report.grid import grids, published_grids
+from analysis.report.grid import Grid, grids, published_grids
 from analysis.report.interactive import interactive, script
 from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import Headline, headlines, run_table
-from analysis.report.table import Table
+from analysis.report.table import Published, Table
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 COMPARISON = "comparison"  # the table that every study has
 TAKE_ASK = (COMPARISON, "policies")  # the tables that take the options of the comparison
 PAGE = Path(__file__).parent / "page.html"
+PAGE_WIDE = 190  # characters of a table that fit in its width
 
 
 @dataclass
@@ -219,7 +220,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         states=list(states(frames).items()),
         run_columns=columns,
         runs=runs,
-        tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published_apart]) for t in content.tables],
+        tables=[_on_page(table) for table in content.tables],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=(*content.not_shown, *frames.notes),
@@ -233,6 +234,11 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         library=Markup(_asset("uplot/uPlot.iife.min.js")),
         code_of_page=Markup(_asset("page.js")),
     )
+
+
+def _on_page(table: Table) -> tuple[Table, list[Grid], list[tuple[Published, list[Grid]]]]:
+    published = [(paper, published_grids(paper)) for paper in table.published_apart]
+    return table, grids(table, width=PAGE_WIDE, side_by_side=True), published
 
 
 def _asset(name: str) -> str:

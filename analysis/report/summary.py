@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.frames.frames import Frames, RunRow, records
 from analysis.report.grid import difference_text
-from analysis.report.table import Table
+from analysis.report.table import Table, are_short
 from analysis.scores import labels
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
@@ -71,8 +71,11 @@ def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, An
     """(header, as (name, whether the column is text); rows, as values by the names that page.html reads). Columns that
     are empty in all rows are left out."""
     metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
-    rows = list(_rows(frames, list(metrics.values())))
-    names = (*metrics, "hours", "device-hours", "M tokens")
+    costs = [_cost(frames, run) for run in frames.rows]
+    unit, scale = ("seconds", 3600) if are_short(cost[0] for cost in costs) else ("hours", 1)
+    costs = [(scale * own, scale * of_devices, tokens) for own, of_devices, tokens in costs]
+    rows = list(_rows(frames, list(metrics.values()), costs))
+    names = (*metrics, unit, f"device-{unit}", "M tokens")
     filled = [i for i in range(len(names)) if any(row["results"][i][0] for row in rows)]
     own = [("method", True, "method"), ("η", False, "eta"), ("seed", False, "seed")]
     header = [("run", True), *((name, is_text) for name, is_text, key in own if any(row[key] for row in rows))]
@@ -83,11 +86,11 @@ def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, An
     return header, [{**row, "results": [row["results"][i] for i in filled]} for row in rows]
 
 
-def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]:
+def _rows(frames: Frames, metrics: Sequence[Metric], costs: Sequence[tuple[float, ...]]) -> Iterator[dict[str, Any]]:
     keys = differing(frames, (*_IN_COLUMNS, *_OF_SAMPLING))
     method = {i: a.method for a in arms(frames) for i in a.run_ids}
     sources = {i: s.sources for s in by_setting(frames) for a in s.arms for i in a.run_ids}
-    for run, row in zip(frames.rows, records(frames.runs), strict=True):
+    for run, row, cost in zip(frames.rows, records(frames.runs), costs, strict=True):
         state = run.state if row["cause"] in ("", "ok") else f"{run.state}: {row['cause']}"
         planned = f"/{row['steps']:.0f}" if math.isfinite(row["steps"]) else ""
         results = [100 * _result(frames, run, metric, sources.get(run.run_id, ())) for metric in metrics]
@@ -97,7 +100,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]
             "method": method.get(run.run_id, run.loss),
             "eta": _short_number(run.eta),
             "seed": _short_number(row["seed"]),
-            "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:.3g}") for v in _cost(frames, run))],
+            "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:.3g}") for v in cost)],
             "state": run.state,
             "state_text": state,
             "message": str(row["message"])[:300],

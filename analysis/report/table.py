@@ -14,7 +14,7 @@ from analysis.frames.frames import Frames, records
 from analysis.scores import labels
 from analysis.scores.comparison import study_level
 from analysis.scores.crossed import LEVEL
-from analysis.scores.metric import Metric, benchmarks
+from analysis.scores.metric import Kind, Metric, benchmarks
 
 COLUMNS = (
     *("block", "row", "metric", "column", "mean", "low", "high", "problems", "seeds", "planned", "diverged", "errors"),
@@ -42,11 +42,24 @@ class Format:
     decimals: int | None = 1
     unit: str = "%"
     better: int = 1  # +1: larger values are better, −1: smaller ones, 0: neither
+    name: str = ""  # at the head of the column, in place of the metric's
 
 
-def format_of(metric: Metric) -> Format:
+IN_SECONDS = Format(3600.0, None, "seconds", -1, "time")
+LEAST_HOURS = 0.2  # shorter times are printed in seconds
+
+
+def are_short(hours: Iterable[float]) -> bool:
+    """Whether times in hours are printed in seconds."""
+    return max(filter(math.isfinite, hours), default=1.0) < LEAST_HOURS
+
+
+def format_of(metric: Metric, values: Iterable[float] = ()) -> Format:
+    """How a column of the metric is printed. values: all of the column, by which times are in seconds or in hours."""
     if metric.unit == "%":
         return Format(better=metric.better)
+    if metric.kind == Kind.HOURS and are_short(values):
+        return IN_SECONDS
     return Format(1.0, None, metric.unit, metric.better)
 
 

@@ -1,4 +1,4 @@
-"""The samples that a page shows: of a few arms, the problems on which they differ most, with a few responses each."""
+"""The samples that a page shows: of a few arms, the problems on which they differ most, along training."""
 
 from __future__ import annotations
 
@@ -12,20 +12,35 @@ from analysis.scores.cell import last_points
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.selection import default_reference, ordered
 
-ARMS, PROBLEMS, RESPONSES = 12, 40, 3  # at most: arms of a setting, their problems, responses of an arm to a problem
+ARMS, PROBLEMS = 12, 40  # at most: arms of a setting, their problems
+RESPONSES = 3  # of an arm to a problem, where all together are too long
+CHARACTERS = 2_000_000  # of the responses of a setting: as many evaluations are shown as have no more
+OVERHEAD = 30  # characters of the page per response, beside its text
 Problem = tuple[str, str]  # benchmark, id
+Right = dict[Problem, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """right: by problem, the numbers of (correct, judged) samples; responses: all of them, or RESPONSES."""
+
+    step: int
+    right: Right
+    responses: dict[Problem, list[Response]]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One run of an arm. right: by problem, the numbers of (correct, judged) samples; responses: a few of them."""
+    """One run of an arm, with its evaluations; the last one is always among them."""
 
     arm: Arm
     run_id: str
     name: str
-    step: int
-    right: dict[Problem, tuple[int, int]]
-    responses: dict[Problem, list[Response]]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def last(self) -> Evaluation:
+        return self.evaluations[-1]
 
 
 @dataclass(frozen=True)
@@ -44,41 +59,66 @@ def excerpts(frames: Frames) -> list[Excerpt]:
 
 
 def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
-    counted = {arm.group_id: _counted(frames, arm, setting.sources) for arm in setting.arms}
-    rows: list[tuple[Arm, str, int, dict[Problem, tuple[int, int]]]] = []
     references = {arm.group_id for arm in default_reference(setting.arms, frames.baseline).values()}
+    rows: list[tuple[Arm, str, int, Right]] = []
     for arm in sorted(ordered(setting.arms, frames.swept), key=lambda arm: arm.group_id not in references):
-        count = counted[arm.group_id]
-        if count is not None and len(rows) < ARMS:
-            rows.append((arm, *count))
-    problems = flipped([right for _, _, _, right in rows])
-    if not problems:
+        counted = _counted(frames, arm, setting.sources) if len(rows) < ARMS else None
+        rows += [] if counted is None else [(arm, *counted)]
+    problems = flipped([right for *_, right in rows])
+    last = {run_id: _responses(frames, run_id, step, problems) for _, run_id, step, _ in rows}
+    if not any(last.values()):
         return None
+    of_all = [r for by_problem in last.values() for responses in by_problem.values() for r in responses]
+    num_evaluations = CHARACTERS // sum(len(r.response) + OVERHEAD for r in of_all)
     shown: list[Shown] = []
     for arm, run_id, step, right in rows:
-        responses: dict[Problem, list[Response]] = {}
-        for response in frames.responses(run_id, step, problems):
-            responses.setdefault((response.source, response.problem_id), []).append(response)
-        varied = {problem: _varied(of_problem) for problem, of_problem in responses.items()}
         name = next(run.name for run in arm.runs if run.run_id == run_id)
-        shown.append(Shown(arm, run_id, name, step, {p: right[p] for p in problems if p in right}, varied))
-    return Excerpt(setting.name, tuple(problems), tuple(shown)) if any(s.responses for s in shown) else None
+        kept = last[run_id] if num_evaluations else {p: _varied(own) for p, own in last[run_id].items()}
+        earlier = _spread([s for s in frames.stored.steps(run_id) if s < step], num_evaluations - 1)
+        evaluations = [_evaluation(frames, run_id, s, setting.sources, problems) for s in earlier]
+        evaluations.append(Evaluation(step, {p: right[p] for p in problems if p in right}, kept))
+        shown.append(Shown(arm, run_id, name, tuple(evaluations)))
+    return Excerpt(setting.name, tuple(problems), tuple(shown))
 
 
-def _counted(
-    frames: Frames, arm: Arm, sources: Sequence[str]
-) -> tuple[str, int, dict[Problem, tuple[int, int]]] | None:
+def _spread(steps: Sequence[int], most: int) -> list[int]:
+    """At most this many of the steps, evenly spread, the first among them."""
+    number = min(len(steps), max(0, most))
+    return [steps[i * len(steps) // number] for i in range(number)]
+
+
+def _evaluation(
+    frames: Frames, run_id: str, step: int, sources: Sequence[str], problems: Sequence[Problem]
+) -> Evaluation:
+    right = _right(frames, run_id, step, sources)
+    responses = _responses(frames, run_id, step, problems)
+    return Evaluation(step, {p: right[p] for p in problems if p in right}, responses)
+
+
+def _responses(frames: Frames, run_id: str, step: int, problems: Sequence[Problem]) -> dict[Problem, list[Response]]:
+    responses: dict[Problem, list[Response]] = {}
+    for response in frames.responses(run_id, step, problems):
+        responses.setdefault((response.source, response.problem_id), []).append(response)
+    return responses
+
+
+def _counted(frames: Frames, arm: Arm, sources: Sequence[str]) -> tuple[str, int, Right] | None:
     """(run, step, by problem its correct and judged samples) of an arm's first finished run at its last evaluation."""
     for run_id, point in last_points(frames, arm).items():
-        right: dict[Problem, tuple[int, int]] = {}
-        for source in sources:
-            judged = frames.problem_counts(run_id, point.after, source)
-            if judged is not None:
-                pairs = zip(judged.c.tolist(), judged.n.tolist(), strict=True)
-                right |= dict(zip(judged.problems, pairs, strict=True))
-        if right:
+        if right := _right(frames, run_id, point.after, sources):
             return run_id, point.after, right
     return None
+
+
+def _right(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> Right:
+    """By problem, its correct and judged samples in an evaluation."""
+    right: Right = {}
+    for source in sources:
+        judged = frames.problem_counts(run_id, step, source)
+        if judged is not None:
+            pairs = zip(judged.c.tolist(), judged.n.tolist(), strict=True)
+            right |= dict(zip(judged.problems, pairs, strict=True))
+    return right
 
 
 def flipped(rights: Sequence[dict[Problem, tuple[int, int]]]) -> list[Problem]:

@@ -75,7 +75,7 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
             cells,
             tuple(map(str, metrics)),
             tuple(_notes(all_arms, has_base=bool(cells["base"].any()), with_hours=HOURS in metrics)),
-            formats={str(m): format_of(m) for m in metrics},
+            formats={str(m): format_of(m, cells.loc[cells["metric"] == str(m), "mean"]) for m in metrics},
             differences=True,
         ),
         frames,

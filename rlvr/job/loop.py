@@ -29,7 +29,7 @@ from rlvr.ledger.stages import record_stages
 from rlvr.metrics import VALIDATION, accuracy
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
-from rlvr.records import ArmedTask, Rollout, Sampling
+from rlvr.records import ArmedTask, Rollout, Sampling, right_answer
 from rlvr.rollout.empty_steps import EmptySteps
 from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems, without_answers
 from rlvr.rollout.in_flight import InFlightSampler
@@ -216,7 +216,8 @@ class TrainingRun:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()
         if distributed.rank() == 0 and not self._is_measured(step, layout.evaluation(self.dir, step)):
-            write_samples(groups, self.dir, step=step)
+            answers = functools.partial(right_answer, self.parts.task)
+            write_samples(groups, self.dir, step=step, right_answer=answers)
         return metrics
 
     def _exact_evaluation(self, task: ArmedTask, step: int) -> dict[str, float]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
-from rlvr.records import Rollout
+from rlvr.records import Problem, Rollout
 
 
 class _NoPandas:
@@ -37,9 +37,14 @@ if "pandas" not in sys.modules:
     sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
 
 
-def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> None:
-    """Write the samples of an evaluation, one Parquet row per sample."""
-    rows = [{"step": step, **row} for group in rollouts for row in sample_rows(group)]
+def write_samples(
+    rollouts: Sequence[Rollout], run_dir: Path, *, step: int, right_answer: Callable[[Problem], str]
+) -> None:
+    """Write the samples of an evaluation, one Parquet row per sample, with what would have been right."""
+    rows: list[dict[str, Any]] = []
+    for group in rollouts:
+        answer = right_answer(group.problem)
+        rows += [{"step": step, **row, "right_answer": answer} for row in sample_rows(group)]
     write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
 
 

@@ -86,7 +86,7 @@ def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:
     """As from a task that compares answers and, where that fails, returns 0.0."""
     task = Returning(lambda answers: [Reward(True, "correct"), *(Reward(0.0, "error") for _ in answers[1:])])
     groups = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
-    write_samples(groups, tmp_path, step=0)
+    write_samples(groups, tmp_path, step=0, right_answer=lambda problem: "")
     assert pq.read_table(layout.evaluation(tmp_path, 0))["reward"].to_pylist() == [1.0, 0.0]
 
 

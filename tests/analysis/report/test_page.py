@@ -88,6 +88,12 @@ def test_whatever_models_and_configs_say_is_shown_as_text(browser, tmp_path):
         "return [...document.querySelectorAll('.problems small')].map((s) => s.textContent)"
     )
     assert flipped == ["0/8 → 8/8", "4/8 → 0/8", "8/8 → 8/8"]
+    answer = "return document.querySelector('#reader-0 .reader').textContent.match(/Right answer: (not stored)?/)[0]"
+    assert browser.execute_script(answer) == "Right answer: not stored"
+    field = "const f = document.querySelector('#reader-0 input');"
+    for words, number in (("onerror img", 3), ("nothing has this", 0)):
+        browser.execute_script(f"{field} f.value = '{words}'; f.dispatchEvent(new Event('input'))")
+        assert browser.execute_script("return document.querySelectorAll('.problems button').length") == number
 
 
 @browser_needed
@@ -109,12 +115,16 @@ def test_runs_are_sorted_and_filtered_arms_toggled_and_nothing_is_wider_than_700
     assert run(first) != "grpo-s1"
     run("const f = document.querySelector('#run-filter'); f.value = 'hd finished'; f.dispatchEvent(new Event('input'))")
     assert run("return document.querySelector('#run-count').textContent") == "4 of 14"
-    run("document.querySelector('#curves').scrollIntoView()")
-    browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done, 300))")
-    assert run("return document.querySelectorAll('.panel canvas').length") >= 3
-    pressed = "return document.querySelectorAll('#legend button[aria-pressed=true]').length"
+    drawn = "return document.querySelectorAll('.panel canvas').length"
+    for section, least in (("curves", 2), ("training", 3)):
+        run(f"document.querySelector('#{section}').scrollIntoView()")
+        browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done, 300))")
+        assert run(drawn) >= least
+    order = run("return [...document.querySelectorAll('section')].map((s) => s.id)")
+    assert order[:4] == ["decided", "curves", "samples", "table-comparison"]
+    pressed = "return document.querySelector('.legend').querySelectorAll('button[aria-pressed=true]').length"
     before = run(pressed)
-    run("document.querySelector('#legend button').click()")
+    run("document.querySelector('.legend button').click()")
     assert run(pressed) == before - 1
     assert run("return document.querySelectorAll('#coordinates polyline').length") == 14
     browser.execute_cdp_cmd(

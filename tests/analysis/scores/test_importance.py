@@ -9,6 +9,7 @@ import pytest
 import statsmodels.api as sm
 
 from analysis.frames.load import load
+from analysis.scores import excerpt as excerpt_module
 from analysis.scores.excerpt import excerpts, flipped
 from analysis.scores.importance import explained, explored
 from tests.analysis.ledger_factory import FINAL, write_study
@@ -56,7 +57,24 @@ def test_the_reader_shows_the_reference_first_and_one_response_of_each_outcome(t
     (excerpt,) = excerpts(load(tmp_path))
     assert excerpt.shown[0].arm.loss == "grpo"  # the reference: 8, 4, 4, 0 of 8
     js = next(shown for shown in excerpt.shown if shown.name == "lad-js-eta0.5-s0")  # 8, 8, 4, 0
-    assert js.right["maze7", "maze7-1"] == (8, 8)
-    assert js.step == 40
-    outcomes = [r.outcome for r in js.responses["maze7", "maze7-2"]]
+    assert js.last.right["maze7", "maze7-1"] == (8, 8)
+    assert [evaluation.step for evaluation in js.evaluations] == [0, 40]
+    assert {len(evaluation.responses["maze7", "maze7-2"]) for evaluation in js.evaluations} == {8}
+    assert js.evaluations[0].right["maze7", "maze7-1"] == (2, 8)  # of the base policy
+
+
+def test_of_long_responses_the_last_evaluation_shows_one_of_each_outcome(tmp_path, monkeypatch):
+    write_study(tmp_path)
+    (all_shown,) = excerpts(load(tmp_path))
+    responses = [r for s in all_shown.shown for of_one in s.last.responses.values() for r in of_one]
+    size = sum(len(r.response) + 30 for r in responses)
+    monkeypatch.setattr(excerpt_module, "CHARACTERS", 2 * size - 1)
+    (one,) = excerpts(load(tmp_path))
+    assert {tuple(evaluation.step for evaluation in shown.evaluations) for shown in one.shown} == {(40,)}
+    assert len(one.shown[1].last.responses["maze7", "maze7-2"]) == 8
+    monkeypatch.setattr(excerpt_module, "CHARACTERS", size - 1)
+    (few,) = excerpts(load(tmp_path))
+    js = next(shown for shown in few.shown if shown.name == "lad-js-eta0.5-s0")
+    assert [evaluation.step for evaluation in js.evaluations] == [40]
+    outcomes = [r.outcome for r in js.last.responses["maze7", "maze7-2"]]
     assert outcomes == ["correct", "wrong", "correct"]  # one of each kind, then the next
