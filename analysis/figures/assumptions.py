@@ -1,4 +1,7 @@
-"""The size of advantages and updates along training (LAD, Figure 6), and the cost of a token (LAD, Figure 5)."""
+"""The size of advantages and updates along training (LAD, Figure 6), and the cost of a token (LAD, Figure 5).
+
+A device is a GPU or, where there is none, a process on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Ar
         median.set(color="black", linewidth=1.0)
     axes.set_yticks(range(1, len(shown) + 1), [_short(arm) for arm in shown])
     axes.invert_yaxis()
-    axes.set_title("GPU time per token, µs", loc="left")
+    axes.set_title("device time per token, µs", loc="left")
     return {arm.label: box for arm, box in zip(shown, boxes["boxes"], strict=True)}
 
 

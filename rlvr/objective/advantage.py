@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 import torch
 from annotated_types import Interval
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_equal_groups
@@ -26,12 +26,15 @@ Over = Literal["mean", "sum"]
 
 
 @compares_responses
-def grpo(reward: Tensor, group: Tensor, *, population: bool) -> Tensor:
-    """(R − mean)/(std + 1e-6) (GRPO, arXiv:2402.03300). population: divide the variance by G, not by G − 1."""
+def grpo(reward: Tensor, group: Tensor, *, population: bool, epsilon: PositiveFloat | None = None) -> Tensor:
+    """(R − mean)/(std + epsilon) (GRPO, arXiv:2402.03300). population: divide the variance by G, not by G − 1.
+
+    epsilon: None for 1e-6. It counts where rewards are graded and close to each other.
+    """
     stats = _group_statistics(reward, group)
     divisor = stats.size if population else (stats.size - 1).clamp(min=1)
     deviation = (_sum(stats.centred.square(), group) / divisor).sqrt()
-    return (stats.centred / (deviation + EPSILON)).to(reward.dtype)
+    return (stats.centred / (deviation + (epsilon or EPSILON))).to(reward.dtype)
 
 
 @compares_responses

@@ -26,7 +26,7 @@ class Objective:
     loss: Loss
     aggregation: reduce.Mode
     kl: float
-    kl_estimator: penalty.Estimator
+    kl_estimator: penalty.Penalty
     entropy: float
     max_tokens: int
 
@@ -85,7 +85,9 @@ class Objective:
         )
         if self.kl > 0:
             assert batch.logp_ref is not None
-            divergence = penalty.kl_loss(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask)
+            divergence = penalty.kl_loss(
+                logp, batch.logp_ref, self.kl_estimator, logp_old=batch.logp_old, mask=batch.mask
+            )
             total = total + self.kl * average(_weighed(divergence, batch.weight))
         if self.entropy != 0:
             total = total - self.entropy * average(_weighed(entropy, batch.weight))

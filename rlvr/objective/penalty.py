@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 Estimator = Literal["k1", "k2", "k3"]
+Penalty = Literal["k1", "k2", "k3", "k3_ratio"]  # estimators as a term of a loss
 
 
 def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | None = None) -> Tensor:
@@ -32,12 +33,19 @@ def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | N
             raise ValueError(f"KL estimator {estimator!r} is unknown. Pass one of: {', '.join(get_args(Estimator))}.")
 
 
-def kl_loss(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | None = None) -> Tensor:
+def kl_loss(logp: Tensor, logp_ref: Tensor, estimator: Penalty, *, logp_old: Tensor, mask: Tensor) -> Tensor:
     """`kl` as a term of a loss, [B, T] nats. For k1 with the gradient of k2, an unbiased estimate of the divergence's.
 
     The gradient of k1 itself is that of logp alone, whatever the reference: 0 on average for samples of the policy
     itself, and away from the policy that sampled in every later update of a rollout.
+
+    k3_ratio: π/π_old times k3 (DeepSeek-V3.2, arXiv:2512.02556; TRL's default). The ratio has a gradient, so that of
+    the term is π/π_old · log(π/π_ref) · ∇logp: without bias also after the first update of a rollout, where the other
+    estimators average over samples of π_old. logp_old: [B, T] nats, under π_old; log-ratios are clamped to ±20.
     """
+    if estimator == "k3_ratio":
+        ratio = torch.where(mask, logp - logp_old, 0.0).clamp(-20, 20).exp()
+        return ratio * kl(logp, logp_ref, "k3", mask=mask)
     value = kl(logp, logp_ref, estimator, mask=mask)
     if estimator != "k1":
         return value

@@ -45,7 +45,7 @@ class Knobs:
     eps: PositiveFloat
     weight_decay: NonNegativeFloat
     kl: NonNegativeFloat
-    kl_estimator: Literal["k1", "k2", "k3"]
+    kl_estimator: Literal["k1", "k2", "k3", "k3_ratio"]
     base_kl: bool
     reference_every: Count | None
     reference_resets_optimiser: bool

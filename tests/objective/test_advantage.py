@@ -94,6 +94,18 @@ def test_equal_rewards_give_exactly_zero(advantage: Advantage) -> None:
         assert (got == 0).all()
 
 
+def test_what_is_added_to_the_deviation_counts_where_graded_rewards_are_close() -> None:
+    """Rewards ½ and ½ + 2e-4: centred ∓1e-4, std √2·1e-4. TRL adds 1e-4, which leaves 1/(√2 + 1) of 1/√2."""
+    reward, group = torch.tensor([0.5, 0.5002], dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    for epsilon, expected in (
+        (None, 1 / (math.sqrt(2) + 0.01)),
+        (1e-6, 1 / (math.sqrt(2) + 0.01)),
+        (1e-4, 1 / 2.414214),
+    ):
+        got = grpo(reward, group, population=False, epsilon=epsilon)
+        assert got.tolist() == pytest.approx([-expected, expected], rel=1e-6)
+
+
 def smoothed(reward: Tensor, group: Tensor) -> Tensor:
     one = torch.ones(len(reward), 1)
     return differential_smoothing(reward, group, mask=one.bool(), logp_old=0 * one, gamma_pos=0.05, gamma_neg=0.05)

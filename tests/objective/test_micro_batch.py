@@ -11,6 +11,7 @@ import torch
 from rlvr.objective import reduce
 from rlvr.objective.batch import Batch, Policy, Terms, needs
 from rlvr.objective.micro_batch import Objective
+from rlvr.objective.penalty import Penalty
 from tests.support.factories import make_batch, make_policy
 
 
@@ -18,8 +19,8 @@ def plain(policy: Policy, batch: Batch) -> Terms:
     return Terms(-batch.advantage[:, None] * policy.logp, {"clip_fraction": policy.logp, "own": policy.logp.square()})
 
 
-def objective(loss: Any = plain, *, kl: float = 0.0, entropy: float = 0.0) -> Objective:
-    return Objective(loss, "token-mean", kl, "k2", entropy, max_tokens=4)
+def objective(loss: Any = plain, *, kl: float = 0.0, entropy: float = 0.0, estimator: Penalty = "k2") -> Objective:
+    return Objective(loss, "token-mean", kl, estimator, entropy, max_tokens=4)
 
 
 def part_of(policy: Policy, rows: slice) -> Policy:
@@ -64,6 +65,19 @@ def test_penalty_and_bonus_are_added_with_their_coefficients(weighed: bool) -> N
         count += 1
     loss, _ = objective(kl=0.3, entropy=0.1)(policy, None, batch, reduce.counts(batch.mask)[None])
     assert loss.item() == pytest.approx(total / count, rel=1e-5)
+
+
+def test_the_penalty_with_the_ratio_is_over_the_policy_that_sampled() -> None:
+    """The slope of the mean over N tokens by each log p: −A/N + 0.3·π/π_old·log(π/π_ref)/N."""
+    batch = make_batch(dtype=torch.float64)
+    policy = make_policy(batch)
+    assert batch.logp_ref is not None
+    loss, _ = objective(kl=0.3, estimator="k3_ratio")(policy, None, batch, reduce.counts(batch.mask)[None])
+    (slope,) = torch.autograd.grad(loss, policy.logp)
+    logp, N = policy.logp.detach(), int(batch.mask.sum())
+    penalty = 0.3 * (logp - batch.logp_old).exp() * (logp - batch.logp_ref)
+    expected = torch.where(batch.mask, penalty - batch.advantage[:, None], 0.0) / N
+    torch.testing.assert_close(slope, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_loss_sees_entropy_only_if_it_asks_and_what_nobody_computes_is_refused() -> None:

@@ -60,11 +60,42 @@ def test_as_a_loss_every_estimator_has_its_own_value_and_k1_the_gradient_of_k2(
     logp, logp_ref = p.log_softmax(0).requires_grad_(), q.log_softmax(0)
     slopes = dict[str, torch.Tensor]()
     for estimator in get_args(Estimator):
-        value = kl_loss(logp, logp_ref, estimator)
+        value = kl_loss(logp, logp_ref, estimator, logp_old=logp.detach(), mask=torch.ones(4, dtype=torch.bool))
         torch.testing.assert_close(value, kl(logp, logp_ref, estimator), rtol=1e-12, atol=1e-12)
         (slopes[estimator],) = torch.autograd.grad(value.sum(), logp)
     torch.testing.assert_close(slopes["k1"], slopes["k2"], rtol=0, atol=0)
     torch.testing.assert_close(slopes["k2"], (logp - logp_ref).detach(), rtol=1e-12, atol=1e-12)
+
+
+@given(p=logits, q=logits, old=logits)
+def test_with_the_ratio_the_expected_gradient_of_k3_is_that_of_the_kl_whatever_policy_sampled(
+    p: torch.Tensor, q: torch.Tensor, old: torch.Tensor
+) -> None:
+    """Sampled from π_old: E[∇(π/π_old · k3)] = Σ π log(π/π_ref) ∇log π = ∇KL; per token π/π_old · log(π/π_ref)."""
+    theta = p.clone().requires_grad_()
+    logp, logp_ref, logp_old = theta.log_softmax(0), q.log_softmax(0), old.log_softmax(0)
+    (true,) = torch.autograd.grad((logp.exp() * (logp - logp_ref)).sum(), theta, retain_graph=True)
+    mask = torch.ones(4, dtype=torch.bool)
+    value = kl_loss(logp, logp_ref, "k3_ratio", logp_old=logp_old, mask=mask)
+    (expected,) = torch.autograd.grad((logp_old.exp() * value).sum(), theta, retain_graph=True)
+    torch.testing.assert_close(expected, true, rtol=1e-9, atol=1e-11)
+    (by_token,) = torch.autograd.grad(value.sum(), logp)
+    ratio = (logp - logp_old).exp()
+    torch.testing.assert_close(by_token, (ratio * (logp - logp_ref)).detach(), rtol=1e-9, atol=1e-11)
+
+
+def test_the_term_with_the_ratio_by_hand() -> None:
+    """π ½, π_ref ¼, π_old ⅔: ¾ · (½ + ln 2 − 1), with slope ¾ ln 2. k3 alone has slope 1 − ½: 4 % less on this token.
+    A ratio of e^30 counts as e^20; padding has neither value nor slope."""
+    half, quarter, old = (torch.tensor([[math.log(x), -1.0, math.nan]]).double() for x in (1 / 2, 1 / 4, 2 / 3))
+    half.requires_grad_()
+    old[0, 1] = -31.0
+    mask = torch.tensor([[True, True, False]])
+    value = kl_loss(half, quarter, "k3_ratio", logp_old=old, mask=mask)
+    assert value.tolist()[0] == pytest.approx([0.75 * (math.log(2) - 0.5), 0.0, 0.0])
+    value.sum().backward()
+    assert half.grad is not None
+    assert half.grad[0].tolist() == pytest.approx([0.75 * math.log(2), 0.0, 0.0])
 
 
 def test_k3_is_clamped_at_20_nats_with_no_gradient_beyond() -> None:

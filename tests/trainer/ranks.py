@@ -88,6 +88,17 @@ SHARDED: dict[str, dict[str, Any]] = {
 }
 
 
+# Six updates in all, the later ones off-policy; `eps` makes Adam's step a smooth function of the gradient.
+FLOWRL_OFTEN: dict[str, Any] = {
+    "loss": FLOWRL,
+    "updates": 2,
+    "lr": 0.005,
+    "head_lr": 0.02,
+    "eps": 0.01,
+    "token_budget": 1,
+}
+
+
 def data() -> Batch:
     rows = batch(logp_ref=None)
     return replace(rows, value_old=rows.logp_old / 9, returns=rows.mask * rows.reward[:, None])
@@ -212,6 +223,7 @@ def main(directory: Path, ranks_of_node: str | None = None) -> None:
         read(directory, rank)
         distributed.end_process(0)
     results = {name: learn(knobs) for name, knobs in CASES.items()}
+    results["FlowRL"] = learn_three_times(make_trainer(**FLOWRL_OFTEN))
     trainer = make_trainer(**TRAINING)
     for seed in range(2):
         trainer.learn(batch(seed=seed))

@@ -46,7 +46,7 @@ def test_choices_are_those_that_their_readers_know() -> None:
     known = get_type_hints(Knobs)
     for knob, choices in (
         ("aggregation", reduce.Mode),
-        ("kl_estimator", penalty.Estimator),
+        ("kl_estimator", penalty.Penalty),
         ("shared_prompt", packer.Sharing),
     ):
         assert set(get_args(known[knob])) == set(get_args(choices))

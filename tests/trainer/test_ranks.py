@@ -177,6 +177,15 @@ def test_heads_beside_weights_that_each_rank_reads_itself_start_as_those_of_one(
         assert worst(rank["weights"], single["weights"]) < 1e-4
 
 
+def test_flowrl_learns_the_same_policy_and_log_z_on_two_ranks(results: list[dict[str, Any]]) -> None:
+    single = ranks.learn_three_times(make_trainer(**ranks.FLOWRL_OFTEN))
+    assert abs(single["metrics"][-1]["loss/log_z"]) > 0.01  # it starts at 0
+    for rank in (of_rank["FlowRL"] for of_rank in results):
+        for actual, expected in zip(rank["metrics"], single["metrics"], strict=True):
+            assert actual == pytest.approx(expected, rel=1e-5, abs=5e-6)  # log Z is a sum of 16 terms that cancel
+        assert worst(rank["weights"], single["weights"]) < CLOSE
+
+
 def test_adapters_beside_weights_that_each_rank_reads_itself(results: list[dict[str, Any]]) -> None:
     single = make_trainer(qwen2(seed=3), lora_rank=2, kl=0.1, base_kl=True)
     metrics = single.learn(ranks.data())
