@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from rich.console import Console
 from analysis.exchange import folder_name, joined
 from analysis.exchange import home as home_of
 from rlvr.ledger import layout, terminal
+from rlvr.ledger.files import is_shared
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
@@ -49,7 +51,7 @@ VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
 
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit code. Bad input, or a study that does not exist, gives one line on standard error."""
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
@@ -247,6 +249,9 @@ def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Con
     if options.tables or options.no_figures:
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / folder_name(name)
+    page = layout.report_page(out)
+    if page.exists() and page.stat().st_uid != os.geteuid() != 0 and not is_shared():
+        raise LookupError(f"{page} is the report of another user, and is kept. Pass --out DIR for one of your own.")
     only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
     content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)

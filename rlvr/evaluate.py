@@ -78,7 +78,7 @@ class EvaluatedPolicy:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all finished, 1 an evaluation failed, 2 bad input, nothing launched, 130 interrupted."""
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_intermixed_args(words)
     overrides = [word for word in options.words if _is_override(word)]

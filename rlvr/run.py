@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr {__version__}")
         return 0
     words = [word for word in typed if word not in OWN_FLAGS]
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     try:
         with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
             if "--json" in typed and "--dry-run" not in typed:

@@ -88,7 +88,7 @@ def parser() -> terminal.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 for success, 2 for an error, 130 for Ctrl-C; `retry` exits with the code of its launch."""
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     command_line = parser()
     options = command_line.parse_args(arguments)
     if options.command is None:

@@ -80,7 +80,7 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
 
 @contextlib.contextmanager
 def forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """If the launch of a new sweep raises ValueError before any run has begun or may have a job, remove the sweep from
+    """If the launch of a new sweep is refused before any run has begun or may have a job, remove the sweep from
     the ledger, and the runs that this launch has written there.
     """
     is_new = not ledger.sweep_dir(sweep_id).exists()
@@ -88,7 +88,7 @@ def forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]
         yield
     except AlreadyDeciding:
         raise
-    except ValueError:
+    except (ValueError, PermissionError):
         if is_new:
             have_jobs = may_have_jobs(ledger, run_ids)
             if not have_jobs and not any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.created_runs):

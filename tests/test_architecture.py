@@ -30,7 +30,7 @@ def test_the_house_stays_small_enough_to_walk_through(house: House) -> None:
     # 60, and `rlvr.load` of the door, which reads the frames of `analysis`.
     assert sum(map(len, house.arrows.values())) <= 61, house.arrows
     assert not house.circles
-    assert len(house.longest_chain) <= 15, " > ".join(house.longest_chain)
+    assert len(house.longest_chain) <= 16, " > ".join(house.longest_chain)  # its last: who may open a lock
 
 
 def test_only_the_door_knows_sweeps_and_analysis(house: House) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from analysis.frames.tables import TEXT, decoded, of_run
 from rlvr.ledger import layout
-from rlvr.ledger.files import write_atomically
+from rlvr.ledger.files import make_private, write_atomically
 
 FORMAT = "4"  # raise it when the content of the cache, or the way in which it is computed, changes
 THREADS = 2  # Arrow parses outside Python's lock
@@ -27,10 +27,10 @@ _FORMAT, _READ_FROM = b"rlvr.format", b"rlvr.read_from"
 
 
 def state_of(files: Iterable[Path]) -> str:
-    """The names, sizes and modification times of these files, by which a change is seen; "" if none exists."""
+    """The names, sizes and modification times of these files, by which a change is seen; "" if none can be read."""
     states: list[str] = []
     for file in files:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             stat = file.stat()
             states.append(f"{file.name}:{stat.st_size}:{stat.st_mtime_ns}")
     return "|".join(states)
@@ -77,6 +77,6 @@ def _write(table: pa.Table, path: Path, read_from: Mapping[str, str]) -> None:
     """Write a table to the cache. A failure to write is ignored: the next report parses the files again."""
     metadata = {_FORMAT: FORMAT, _READ_FROM: json.dumps(dict(read_from))}
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with write_atomically(path, durable=False) as aside:
             pq.write_table(table.replace_schema_metadata(metadata), aside, compression="zstd", write_statistics=False)

@@ -154,7 +154,8 @@ def _tuned(listing: Catalogue, plans: Sequence[Sweep], study: str, tuning: Lines
 
 
 def _frames_of(listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame) -> Frames:
-    files = RunFiles(listing.home, [str(run_id) for run_id in table["run_id"]])
+    readable = table[table["state"] != State.UNREADABLE.value]
+    files = RunFiles(listing.home, [str(run_id) for run_id in readable["run_id"]])
     frames = Frames(
         runs=table,
         tables=listing.tables(files),

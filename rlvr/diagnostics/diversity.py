@@ -76,7 +76,7 @@ Embed = Callable[[list[str]], np.ndarray]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the judge cannot be reached or refuses, 2 bad input."""
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     options = _parser().parse_args(arguments)
     try:
         ratings = read_ratings(options.ratings, options.contestants)

@@ -14,11 +14,13 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 SUFFIX = ".tmp"
+SHARED = "RLVR_SHARED"  # environment variable: with "1", what is written is the group's, too
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
 PASSING_ERRORS = (*DISK_FULL_ERRORS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # also of a file server for a moment
 
@@ -38,6 +40,28 @@ def permission_advice(error: BaseException, home: Path) -> str:
         f"{final_path(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
         "directory that you may write to (on SLURM, one that the nodes see too)."
     )
+
+
+# --- who may read it
+
+
+def is_shared() -> bool:
+    """Whether files are for the group of this home, and not for this user alone."""
+    return os.environ.get(SHARED) == "1"
+
+
+def private_mode() -> int:
+    """The mode of a file that is nobody else's to read."""
+    return 0o660 if is_shared() else 0o600
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory that nobody else may enter; others lose the right to enter an older one of this user."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.stat()
+    wanted = stat.S_IMODE(status.st_mode) & ~0o007 | (0o2770 if is_shared() else 0)
+    if status.st_uid == os.geteuid() and wanted != stat.S_IMODE(status.st_mode):
+        directory.chmod(wanted)
 
 
 # --- writing
@@ -125,15 +149,15 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, private: bool = False) -> None:
-    """Replace a file in one step. private: only its owner may read it."""
+    """Replace a file in one step. private: with `private_mode`."""
     with write_atomically(path, durable=durable) as aside:
         if private:
-            aside.touch(mode=0o600)
+            aside.touch(mode=private_mode())
         aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True, private: bool = False) -> None:
-    """Replace a JSON file in one step. private: only its owner may read it."""
+    """Replace a JSON file in one step. private: with `private_mode`."""
     write_text(path, json.dumps(content) + "\n", durable=durable, private=private)
 
 

@@ -7,6 +7,7 @@ continues with other code, and records both versions.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +77,9 @@ def has_begun(run_dir: Path) -> bool:
 
 def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
     """{module: SHA-256 of each version of its code that the run used, in order}; {} without a record."""
-    content = read_json(layout.own_code(run_dir)) or {}
+    content: dict[str, Any] = {}
+    with contextlib.suppress(PermissionError):  # of a run that may not be read, which is named elsewhere
+        content = read_json(layout.own_code(run_dir)) or {}
     return {
         module: tuple(map(str, cast("list[object]", versions)))
         for module, versions in content.items()

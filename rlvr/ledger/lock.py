@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from rlvr.ledger.files import private_mode
+
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without locks
 
 
@@ -94,7 +96,7 @@ def lock(path: Path, patience_s: float = 0.5) -> int | None:
 
     Raises ValueError if the file system has no locks.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_mode())
     deadline = time.monotonic() + patience_s
     while True:
         try:

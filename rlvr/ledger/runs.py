@@ -38,11 +38,30 @@ class Unreadable(ValueError):
 
 
 def read_private(path: Path, what: str) -> dict[str, Any] | None:
-    """As `read_json`. Raises Unreadable for a file that another user alone may read."""
+    """As `read_json`. Raises Unreadable for a file that this user may not read."""
     try:
         return read_json(path)
     except PermissionError:
-        raise Unreadable(what, f"{path} belongs to another user, who alone may read it.") from None
+        raise Unreadable(what, _forbidden(path)) from None
+
+
+def _forbidden(path: Path) -> str:
+    """Why this user may not read a file or directory."""
+    try:
+        is_own = path.stat().st_uid == os.geteuid()
+    except OSError:  # its directory is closed, too
+        is_own = False
+    if is_own:
+        return f"{path} is yours, but its permissions forbid you to read it: chmod u+rX {path}"
+    return f"{path} belongs to another user, who alone may read it."
+
+
+def _check_readable(run_dir: Path) -> None:
+    """Raises Unreadable for a run of which this user may not read a part: one such run must not stop what all share."""
+    for path in (run_dir, layout.attempts(run_dir), layout.config(run_dir), layout.journal(run_dir)):
+        search = os.X_OK if path in (run_dir, layout.attempts(run_dir)) else 0
+        if not os.access(path, os.R_OK | search, effective_ids=True) and path.exists():
+            raise Unreadable(f"run {run_dir.name}", _forbidden(path))
 
 
 def check_format(content: Mapping[str, Any] | None, what: str, path: Path) -> Mapping[str, Any]:
@@ -93,6 +112,7 @@ class RunInfo:
 def read_info(run_dir: Path) -> RunInfo:
     """The content of run.json. Raises Unreadable if it is missing, damaged, private, or of another format."""
     path, what = layout.info(run_dir), f"run {run_dir.name}"
+    _check_readable(run_dir)
     content = check_format(read_private(path, what), what, path)
     text = {key: str(content.get(key) or "") for key in ("group_id", "study", "git_sha", "host", "command")}
     name = str(content.get("name") or run_dir.name)

@@ -22,7 +22,16 @@ from typing import Any, cast
 from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, read_json_lines, remove, write_atomically, write_json, write_text
+from rlvr.ledger.files import (
+    make_private,
+    private_mode,
+    read_json,
+    read_json_lines,
+    remove,
+    write_atomically,
+    write_json,
+    write_text,
+)
 from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, read_private, write_run
 from rlvr.ledger.state import RunState
@@ -92,7 +101,7 @@ def _keep_aside(path: Path, damage: str) -> None:
     """Copy a damaged file before it is replaced, readable by its owner only, and print a line about it."""
     kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
     with write_atomically(kept) as aside:
-        aside.touch(mode=0o600)
+        aside.touch(mode=private_mode())
         shutil.copyfile(path, aside)
     print(f"{path} is written anew: {damage}. What stood there is kept as {kept.name}.", file=sys.stderr, flush=True)
 
@@ -139,7 +148,7 @@ class Ledger:
 
     def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
         """Write the whole directory in one step. False if `target` exists already."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_private(self.root)
         try:
             with write_atomically(target, new=True) as aside:
                 aside.mkdir()
@@ -155,6 +164,7 @@ class Ledger:
         copied before it is replaced: it may name runs in lines that a person can repair.
         """
         target = self.sweep_dir(sweep_id)
+        make_private(self.root)
         target.mkdir(parents=True, exist_ok=True)
         is_ours = _version(layout.sweep_info(target)) == self._recorded.get(sweep_id)
         if damaged := read_json_lines(layout.manifest(target), "run_id")[1]:

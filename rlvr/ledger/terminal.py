@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from rlvr.ledger import layout
-from rlvr.ledger.files import DISK_FULL_ERRORS, final_path
+from rlvr.ledger.files import DISK_FULL_ERRORS, final_path, is_shared
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
 NO_OUTPUT = (errno.EPIPE, errno.EIO, *DISK_FULL_ERRORS)  # no reader, no terminal, or a full disk
@@ -95,8 +95,12 @@ def home(typed: Path | None) -> Path:
     return directory
 
 
-def write_ascii_where_needed() -> None:
-    """Let standard output and error replace characters that they cannot encode by ASCII, from now on."""
+def set_up() -> None:
+    """Let standard output and error replace characters that they cannot encode by ASCII, from now on; and if homes are
+    shared, let the group have what this process and its children write.
+    """
+    if is_shared():
+        os.umask(0o007)
     codecs.register_error("rlvr-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name not in ("utf-8", "utf-16"):

@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from rlvr.ledger.files import publish, temporary_path
+from rlvr.ledger.files import private_mode, publish, temporary_path
 from rlvr.ledger.journal import Record
 from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
@@ -62,7 +62,7 @@ class Client:
         self._artifacts = artifacts
         path = sqlite_path(uri)
         # Processes that create the tables of one database at the same time crash in its migrations.
-        with _translated(), FileLock(f"{path}.lock", timeout=60, mode=0o600) if path else nullcontext():
+        with _translated(), FileLock(f"{path}.lock", timeout=60, mode=private_mode()) if path else nullcontext():
             if path is not None:
                 _create_database(path, private=private)
             self._mlflow = MlflowClient(tracking_uri=uri)
@@ -228,7 +228,7 @@ def _create_database(path: Path, *, private: bool) -> None:
     for leftover in (aside, aside.with_name(f"{aside.name}-journal")):
         leftover.unlink(missing_ok=True)
     if private:
-        aside.touch(mode=0o600)
+        aside.touch(mode=private_mode())
     engine = create_sqlalchemy_engine(f"sqlite:///{aside}")
     try:
         _initialize_tables(engine)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import sync
+from rlvr.ledger.files import make_private, private_mode, sync
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -235,7 +235,7 @@ class Shipper:
         """Hold the lock of the home. Raises StoreDown if another pass holds it for longer than LOCK_S."""
         from filelock import FileLock, Timeout
 
-        held = FileLock(layout.mlflow_lock(self.home), mode=0o600)  # as `rlvr.ledger.lock.lock`
+        held = FileLock(layout.mlflow_lock(self.home), mode=private_mode())  # as `rlvr.ledger.lock.lock`
         try:
             held.acquire(timeout=LOCK_S)
         except Timeout:
@@ -263,7 +263,7 @@ class Shipper:
             self._num_clients += 1  # also if this one fails: the file may be replaced
             own = store.sqlite_path(self.uri) == layout.mlflow_database(self.home)
             if own:  # what was typed is in it, as in the files of runs/ that only their user may read
-                layout.mlflow_artifacts(self.home).mkdir(mode=0o700, exist_ok=True)
+                make_private(layout.mlflow_artifacts(self.home))
             self._client = Client(uri, artifacts, private=own)
             if own:
                 self._client.move_artifacts(layout.mlflow_database(self.home))

@@ -13,6 +13,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, journa
 from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import Trial
 
+from rlvr.ledger.files import private_mode
 from sweeps.search.space import Space
 
 
@@ -61,7 +62,7 @@ def open_study(path: Path, goal: Goal) -> optuna.Study:
             with path.open("r+b") as file:
                 file.truncate(complete)
     else:
-        path.touch(mode=0o600)
+        path.touch(mode=private_mode())
     try:
         return _study(JournalStorage(journal.JournalFileBackend(str(path), _NoLock())), goal)
     except (ValueError, LookupError, TypeError) as error:  # no JSON, or JSON that is no line of a study

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from analysis import command
 from rlvr.ledger import layout
+from sweeps import commands as sweeps
 from tests.analysis.ledger_factory import counts, write_planned
+from tests.support.disks import permissions_hold
 
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">", "printed": "61.5"}
 
@@ -178,3 +181,39 @@ def test_a_file_that_is_no_bundle_does_not_hide_the_study_of_its_name(decided, t
     Path("all.rlvr").rename("default")  # a bundle by another name is one still
     assert command.main(["--home", str(tmp_path), "--claims", "default"]) == 0
     assert "holds: PACS ends more accurate" in capsys.readouterr().out
+
+
+PARTS = (".", "run.json", "config.yaml", "metrics.jsonl", "attempts")
+
+
+def test_one_run_that_may_not_be_read_stops_no_report_and_no_status(tmp_path, capsys):
+    """Whatever part of it: the others are reported, and it is named with what to type."""
+    for number, part in enumerate(PARTS):
+        home = study(tmp_path / str(number), (6, 6, 7))
+        path = sorted(home.glob("runs/*/run.json"))[0].parent / part
+        before = path.stat().st_mode
+        path.chmod(0)
+        with permissions_hold():
+            assert command.main(["--home", str(home), "--claims"]) == 0, part
+            assert sweeps.main(["status", "--home", str(home), "--json"]) == 0, part
+        (record,) = json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))
+        path.chmod(before)
+        unreadable = {run["run_id"]: run["message"] for run in record["runs"] if run["state"] == "unreadable"}
+        named = path / "run.json" if part == "." else path
+        assert list(unreadable) == [path.name if part == "." else path.parent.name], part
+        assert f"chmod u+rX {path.resolve()}" in unreadable.popitem()[1], (part, named)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
+def test_a_report_of_another_user_is_kept(tmp_path, capsys, monkeypatch):
+    home = study(tmp_path / "home", (6, 6, 7))
+    assert command.main(["--home", str(home), "--no-figures"]) == 0
+    (page,) = home.glob("reports/*/index.html")
+    os.chown(page, 12345, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 12346)  # of a colleague
+    before = page.stat()
+    assert command.main(["--home", str(home), "--no-figures"]) == 2
+    assert f"{page} is the report of another user, and is kept. Pass --out DIR" in capsys.readouterr().err
+    assert page.stat() == before
+    monkeypatch.setenv("RLVR_SHARED", "1")
+    assert command.main(["--home", str(home), "--no-figures"]) == 0

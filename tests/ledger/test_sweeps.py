@@ -1,27 +1,32 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
 
-from rlvr.ledger import lock
+from rlvr.ledger import layout, lock, terminal
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
 from rlvr.ledger.identity import run_id as id_of
-from rlvr.ledger.runs import Unreadable, read_verified_config
+from rlvr.ledger.runs import Unreadable, check_owner, read_config, read_verified_config
 from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, find_sweep
+from sweeps.slurm.submissions import record
 
 CONFIG = "loss:\n  name: lad\nseed: 0\ncluster:\n  workers: 1\n"
 
@@ -282,7 +287,7 @@ def test_what_another_user_alone_may_read_hides_nothing_else(tmp_path: Path, mon
     monkeypatch.setattr(Path, "read_bytes", read)
     monkeypatch.setattr(Path, "stat", status)
     assert [state.state for state in ledger.states(["abc", "theirs"])] == ["planned", "unreadable"]
-    assert ledger.state("theirs").message == f"{private[0]} belongs to another user, who alone may read it."
+    assert ledger.state("theirs").message.startswith(f"{private[0]} is yours, but its permissions")
     assert ledger.names() == {"abc": "name-abc"}
     sweeps = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
     assert (sweeps["s"].run_ids, sweeps["t"].run_ids) == (["abc", "theirs"], [])
@@ -390,3 +395,71 @@ def test_a_text_names_a_sweep_by_its_id_then_its_name_then_its_study_then_the_be
     for nothing in ("", "q"):
         with pytest.raises(NoSweep):
             find_sweep(sweeps, nothing)
+
+
+@pytest.mark.parametrize(("shared", "of_directory", "of_file"), [("", 0o700, 0o600), ("1", 0o2770, 0o660)])
+def test_runs_are_their_users_alone_or_with_a_shared_home_the_groups_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str, of_directory: int, of_file: int
+) -> None:
+    monkeypatch.setenv("RLVR_SHARED", shared)
+    before = os.umask(0o022)
+    try:
+        terminal.set_up()
+        ledger = make_ledger(tmp_path, "abc")
+        held = lock.lock(tmp_path / "lock")
+        assert held is not None
+        lock.unlock(held)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == of_directory
+    for file in (tmp_path / "lock", ledger.run_dir("abc") / "config.yaml"):
+        assert stat.S_IMODE(file.stat().st_mode) == of_file
+    (tmp_path / "runs").chmod(0o755)  # of an older version
+    make_ledger(tmp_path, "def")
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == of_directory | 0o050
+
+
+@contextlib.contextmanager
+def member(uid: int, group: int = 12340) -> Iterator[None]:
+    """This process is a user of the group, with the umask that commands give it."""
+    os.setegid(group)
+    os.seteuid(uid)
+    before = os.umask(0o022)
+    try:
+        terminal.set_up()
+        yield
+    finally:
+        os.umask(before)
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone is several users")
+def test_two_users_of_a_group_launch_into_a_shared_home_and_read_each_others_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RLVR_SHARED", "1")
+    with TemporaryDirectory() as parent:  # pytest's are closed to other users
+        home = Path(parent, "home")
+        home.mkdir()
+        os.chown(home, 0, 12340)
+        Path(parent).chmod(0o755)
+        home.chmod(0o2770)
+        for uid, run_id in ((12341, "abc"), (12342, "def")):
+            with member(uid):
+                ledger = make_ledger(home, run_id)
+                ledger.record_sweep(f"s{uid}", {"study": "x"}, [{"run_id": run_id}])
+                submission = record(ledger, f"s{uid}", [run_id], {"pack": 1})
+                held = lock.lock(layout.lock(submission.parent))
+                assert held is not None
+                lock.unlock(held)
+        with member(12341):
+            assert [state.state for state in ledger.states(["abc", "def"])] == ["planned"] * 2
+            assert [sweep.problems for sweep in ledger.sweeps()] == [(), ()]
+            assert read_config(ledger.run_dir("def"))
+            with pytest.raises(
+                Unreadable, match="belongs to user 12342.* RLVR_TRUST=1"
+            ):  # to train it is another thing
+                check_owner(ledger.run_dir("def"))
+        with member(12343, group=12399), pytest.raises(PermissionError):
+            list((home / "runs").iterdir())

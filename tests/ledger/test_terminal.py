@@ -134,5 +134,5 @@ def test_ctrl_c_shows_no_traceback(
 
 
 def test_characters_have_ascii_replacements() -> None:
-    terminal.write_ascii_where_needed()
+    terminal.set_up()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"

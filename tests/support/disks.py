@@ -1,7 +1,8 @@
-"""Disks that are small, of memory."""
+"""Disks that are small, and files that may not be read."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
@@ -25,3 +26,21 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@contextmanager
+def permissions_hold() -> Iterator[None]:
+    """Permissions of files hold in this thread, and in those that it starts, for root too (capabilities(7))."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, before = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, before) == 0
+    dac_override, dac_read_search = 1 << 1, 1 << 2
+    held = (ctypes.c_uint32 * 6)(before[0] & ~(dac_override | dac_read_search), *before[1:])
+    assert libc.capset(header, held) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, before) == 0
