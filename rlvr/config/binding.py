@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rlvr.config import registry, schema, values
+from rlvr.config.imports import PACKAGES
 from rlvr.config.signature import signature
 
 # Arguments that the code passes to a component at run time: no YAML file sets them.
@@ -70,6 +71,12 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         if key in knobs and node[key] != MISSING:  # a dry run keeps missing values
             _check_type(f"{path}.{key}", parameters[key].kind, node[key], usual)
+    unset = [name for name, p in parameters.items() if not p.required and name in knobs and name not in node]
+    if unset and node["_target_"].split(".")[0] not in PACKAGES:
+        raise ValueError(
+            f"{path}.{unset[0]} is not in the file of the option, and its default in {node['_target_']} is in no run's "
+            f"identity. Write `{unset[0]}: VALUE` into the file."
+        )
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:
         raise ValueError(f"{path} needs {', '.join(missing)}: pass {path}.{missing[0]}=...")

@@ -11,6 +11,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+F = TypeVar("F", bound=Callable[..., object])
+R = TypeVar("R")
+
 EXPLORE, REHEARSE = 0, 1  # values of Batch.kind: sampled by the policy; a stored response of the base policy (DPH-RL)
 
 
@@ -173,18 +176,18 @@ def terms_of(loss: Loss, policy: Policy, batch: Batch) -> Terms:
     a loss without gradient, or reads a field that is None because it is not declared with `needs`.
     """
     try:
-        terms: Any = loss(policy, batch)
+        terms: Any = unchanged(loss, batch)(policy, batch)
     except (TypeError, AttributeError) as error:
         if "NoneType" not in str(error):
             raise
         missing = [f.name for part in (policy, batch) for f in fields(part) if getattr(part, f.name) is None]
         raise ValueError(
-            f"the loss {_name_of(loss)} raised {type(error).__name__}: {error}. What it does not declare with @needs "
+            f"the loss {name_of(loss)} raised {type(error).__name__}: {error}. What it does not declare with @needs "
             f"is None, here: {', '.join(missing)}."
         ) from error
     if not isinstance(terms, Terms):
         returned = type(terms).__name__
-        raise ValueError(f"the loss {_name_of(loss)} returned {returned}, not Terms (rlvr/objective/batch.py).")
+        raise ValueError(f"the loss {name_of(loss)} returned {returned}, not Terms (rlvr/objective/batch.py).")
     B, T = batch.mask.shape
     values: dict[str, Any] = {
         "loss": terms.loss,
@@ -194,12 +197,12 @@ def terms_of(loss: Loss, policy: Policy, batch: Batch) -> Terms:
         shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
         if shape not in ([B], [B, T]):
             raise ValueError(
-                f"the loss {_name_of(loss)} returned {shape} as Terms.{name}, not [{B}, {T}], one value per token, or "
+                f"the loss {name_of(loss)} returned {shape} as Terms.{name}, not [{B}, {T}], one value per token, or "
                 f"[{B}], one per response. The trainer masks and averages: return terms that are not summed."
             )
     if policy.logp.requires_grad and not terms.loss.requires_grad:
         raise ValueError(
-            f"the loss {_name_of(loss)} returned Terms.loss without gradient: it must depend on policy.logp, which "
+            f"the loss {name_of(loss)} returned Terms.loss without gradient: it must depend on policy.logp, which "
             "was not detached."
         )
     return terms
@@ -212,7 +215,7 @@ def value_and_derivative(divergence: Divergence, log_ratio: Tensor, a: Tensor) -
     if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         types = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
-            f"the divergence {_name_of(divergence)} returned {types}, not two tensors: the "
+            f"the divergence {name_of(divergence)} returned {types}, not two tensors: the "
             "value w·f(r/w), and its derivative r·f'(r/w) by the log ratio, as those of rlvr/objective/divergence.py."
         )
     return parts[0], parts[1]
@@ -221,8 +224,6 @@ def value_and_derivative(divergence: Divergence, log_ratio: Tensor, a: Tensor) -
 # (reward [B], group [B], and by name what the function declares with `needs`) → advantage [B] or [B, T]; or a pair of
 # the advantage and the returns [B, T].
 Advantage = Callable[..., Any]
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 def needs(*inputs: str) -> Callable[[F], F]:
@@ -347,7 +348,23 @@ def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
     return partial(statistics, **{name: value for name, value in knobs.items() if name in parameters})
 
 
-def _name_of(function: object) -> str:
+def unchanged(function: Callable[..., R], batch: Batch) -> Callable[..., R]:
+    """The function of a component. Its call raises ValueError if it changes a tensor of the batch in place: what comes
+    after it, metrics and later updates, would read the changed one.
+    """
+
+    def call(*arguments: Any, **inputs: Any) -> R:
+        tensors = {f.name: t for f in fields(batch) if isinstance(t := getattr(batch, f.name), Tensor)}
+        before = {name: tensor._version for name, tensor in tensors.items()}  # counts changes in place
+        result = function(*arguments, **inputs)
+        if changed := [name for name, tensor in tensors.items() if tensor._version != before[name]]:
+            raise ValueError(f"{name_of(function)} changes batch.{changed[0]} in place. Write into a copy: x.clone().")
+        return result
+
+    return call
+
+
+def name_of(function: object) -> str:
     """Module and name of a function, or of the class of a callable object, knobs bound or not."""
     unbound: Any = _without_knobs(function)[0]
     return f"{unbound.__module__}.{getattr(unbound, '__qualname__', type(unbound).__qualname__)}"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import start_tokens
-from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs
+from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs, name_of, unchanged
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 from rlvr.task.chat_template import ChatTemplate, now
 
@@ -135,7 +135,12 @@ def with_advantage(batch: Batch, advantage: Advantage, policy_of: Callable[[Batc
             f"the advantage needs {missing}, which this run does not compute: a value head comes with loss=ppo. "
             "Pass another advantage, for example advantage=grpo."
         )
-    result = advantage(batch.reward, batch.group, **inputs)
+    result = unchanged(advantage, batch)(batch.reward, batch.group, **inputs)
+    values = [*(result if isinstance(result, tuple) else (result,))]
+    allowed = {batch.mask.shape, batch.reward.shape}
+    if wrong := [list(value.shape) for value in values if value.shape not in allowed]:
+        B, T = batch.mask.shape
+        raise ValueError(f"the advantage {name_of(advantage)} returned the shape {wrong[0]}, not [{B}] or [{B}, {T}].")
     if isinstance(result, tuple):
         per_token, returns = result
         return replace(batch, advantage=per_token, returns=returns, value_old=inputs.get("value"))

@@ -17,9 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
+from rlvr.config.imports import PACKAGES
 from rlvr.config.overrides import key_of, parse
 from rlvr.config.schema import as_dict
-from rlvr.ledger import layout, terminal
+from rlvr.config.targets import packages
+from rlvr.ledger import glossary, layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
@@ -220,14 +222,17 @@ class SearchSweep:
         return self.names.give(replace(run, name=run_name(run.config, short, self.swept), arm=arm))
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
-        """ValueError for a metric that no evaluation measures. Other metrics are checked at the first training step
-        (controller.py).
+        """ValueError for a metric that no evaluation measures, or that neither we log nor a component of the user can.
+        Whether a run logs it is checked at its first training step (controller.py).
         """
         known = evaluation_metric_names(config)
+        ours = packages(config) <= {*PACKAGES}
         for name in self.metrics:
-            if name.startswith((EVALUATION, VALIDATION)) and name not in known:
-                match = close_match(name, known)
-                raise ValueError(f"no run measures {name}.{match} Evaluations measure {', '.join(known)}.")
+            of_evaluation = name.startswith((EVALUATION, VALIDATION))
+            if (of_evaluation and name not in known) or (ours and glossary.entry(name) is None):
+                others = [] if of_evaluation else [e.name for e in glossary.entries() if "<" not in e.name]
+                near = close_match(name, [*known, *others])
+                raise ValueError(f"no run measures {name}.{near} Evaluations measure {', '.join(known)}.")
 
     # --- the search
 

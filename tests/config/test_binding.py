@@ -48,7 +48,7 @@ def divergence(log_ratio, a): ...
 
 def maker(*, count: int): ...
 """
-KNOBS = {"count": 1, "mood": "calm", "names": ["a"], "file": "x", "thing": 3}
+KNOBS = {"count": 1, "mood": "calm", "names": ["a"], "file": "x", "thing": 3, "share": 0.5, "floor": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +65,12 @@ def try_to_bind(function: str = "component", **knobs: object) -> None:
     bind("loss", OmegaConf.create({"_target_": f"bound_things.{function}", "_partial_": True, **knobs}))
 
 
-def test_what_fits_is_bound_and_a_default_may_be_left_out() -> None:
+def test_what_fits_is_bound_and_a_default_of_the_users_code_must_be_in_the_file() -> None:
+    """A default that only the code has would be in no run's identity: two runs of different values would be one."""
     try_to_bind(**KNOBS)
-    try_to_bind(**KNOBS, share=1)
+    for name in ("share", "floor"):
+        with pytest.raises(ValueError, match=rf"loss\.{name} is not in the file of the option.*Write `{name}: VALUE`"):
+            try_to_bind(**{knob: value for knob, value in KNOBS.items() if knob != name})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import time
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from omegaconf import OmegaConf
 
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
-from rlvr.ledger.runs import write_run
+from rlvr.job.process import _message_of  # pyright: ignore[reportPrivateUsage]
+from rlvr.ledger.runs import read_info, write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
 from tests.end_to_end.test_sweep import deterministic
 from tests.job.test_loop import OVERRIDES
@@ -117,3 +119,14 @@ def test_ranks_of_which_one_is_told_to_stop_in_an_evaluation_save_its_step_toget
     assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
     assert "resuming from step-00000002" in (stopped / "attempts" / "2" / "log.txt").read_text()
     assert deterministic(stopped) == deterministic(whole)
+
+
+def test_the_message_of_an_error_names_the_line_of_the_users_code(tmp_path: Path) -> None:
+    file = tmp_path / "own_advantage.py"
+    file.write_text("def advantage(reward):\n    return {}[reward]\n")
+    with pytest.raises(KeyError) as error:
+        runpy.run_path(str(file))["advantage"]("missing")
+    assert _message_of(error.value) == f"KeyError: 'missing' ({file}, line 2)"
+    with pytest.raises(ValueError) as ours:
+        read_info(tmp_path)
+    assert str(tmp_path / "own") not in _message_of(ours.value)

@@ -79,6 +79,17 @@ def test_terms_that_are_not_one_per_token_or_response_are_refused_and_name_the_l
         terms_of(partial(reduced, value=value), make_policy(batch), batch)
 
 
+def test_a_loss_that_writes_into_the_batch_is_named_with_what_it_writes() -> None:
+    batch = make_batch()
+
+    def halves(policy: Policy, batch: Batch) -> Terms:
+        batch.reward.mul_(0.5)
+        return Terms(-policy.logp)
+
+    with pytest.raises(ValueError, match=r"halves changes batch\.reward in place"):
+        terms_of(halves, make_policy(batch), batch)
+
+
 def test_a_loss_that_reads_what_it_does_not_declare_is_named_with_what_is_none() -> None:
     batch = make_batch()
     policy = replace(make_policy(batch), entropy=None)

@@ -75,6 +75,21 @@ def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> N
         collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, policy_of=lambda b: Policy(b.logp_old))
 
 
+def test_an_advantage_of_another_shape_or_that_writes_into_the_rewards_is_named() -> None:
+    groups = [rollout("a", [1], ([1, 2], 1.0), ([1], 0.0))]
+
+    def shorter(reward: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+        return reward[:1]
+
+    def centres(reward: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+        return reward.sub_(reward.mean())
+
+    with pytest.raises(ValueError, match=r"the advantage .*shorter returned the shape \[1\], not \[2\] or \[2, 2\]"):
+        collate(groups, shorter, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"centres changes batch\.reward in place"):
+        collate(groups, centres, pad_token_id=0)
+
+
 class Known(Echo):
     def solution(self, problem: Problem) -> str:
         return problem.answer

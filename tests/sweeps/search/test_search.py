@@ -38,6 +38,10 @@ MISTAKES = [
         f"no run measures evaluation/bandit/reward. Did you mean {METRIC}? Evaluations measure {METRIC}.",
     ),
     (
+        ["eta=interval(1,2)", "hydra.sweeper.metrics=accuracy", GOAL[1]],
+        "no run measures accuracy. Did you mean reward/accuracy? Evaluations measure",
+    ),
+    (
         ["eta=interval(1,2)", TWO_METRICS, "hydra.sweeper.directions=[maximize]"],
         f"hydra.sweeper.directions=[maximize] for {TWO_METRICS}: pass maximize or minimize for each metric.",
     ),
