@@ -17,3 +17,10 @@ def test_each_file_is_in_one_third_and_no_third_is_longer_than_another_by_more_t
 def test_the_thirds_depend_on_the_files_and_their_seconds_alone() -> None:
     files = [f"tests/test_{number}.py" for number in range(9)]  # none of them timed yet
     assert third_of_each(files, {}) == third_of_each(files[::-1], {"tests/gone.py": 900.0})
+
+
+def test_the_files_on_slurm_which_one_worker_runs_are_spread_over_the_thirds() -> None:
+    seconds = {f"tests/slurm/test_{number}.py": 100.0 for number in range(6)}
+    seconds |= {f"tests/test_{number}.py": 90.0 + number for number in range(9)}
+    thirds = third_of_each(seconds, seconds)
+    assert [sum(1 for file, third in thirds.items() if third == n and "slurm" in file) for n in range(3)] == [2, 2, 2]
