@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.report import style
-from analysis.report.lines import colour_and_marker, dash
+from analysis.report.lines import drawn_as
+from analysis.report.looks import numbered
 
 
 def draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) -> Figure:
@@ -103,7 +104,8 @@ def _handles(names: Sequence[str]) -> list[Line2D]:
 
 
 def _look(i: int) -> dict[str, Any]:
-    return {"color": colour_and_marker(i)[0], "linestyle": dash(i)}
+    look = drawn_as(numbered(i))
+    return {name: look[name] for name in ("color", "linestyle")}
 
 
 def _width(i: int, number: int) -> float:

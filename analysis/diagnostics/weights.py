@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from analysis.report import style
+from analysis.report.looks import lighter
 from analysis.scores import objective
 from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
 
@@ -85,7 +86,7 @@ def _lad(axes: Axes, part: pd.DataFrame) -> None:
     etas = sorted(part["eta"].unique())
     for (divergence, eta), each in part[part["samples"] == G].groupby(["divergence", "eta"], sort=False):
         name = str(divergence)
-        colour = style.lighter(style.COLOURS[name], 0.6 * etas.index(eta) / len(etas))
+        colour = lighter(style.COLOURS[name], 0.6 * etas.index(eta) / len(etas))
         _curve(axes, each, {"color": colour, "marker": style.MARKERS[name]}, None)
         p, weight = each["pass_rate"].to_numpy(float), each["weight"].to_numpy(float)
         axes.plot(p, weight, color=colour, linewidth=0.6, label=f"{divergence}, η = {eta:g}")
@@ -101,7 +102,7 @@ def _maxrl(axes: Axes, part: pd.DataFrame) -> None:
     sizes = sorted(part[["samples", "order"]].drop_duplicates().itertuples(index=False))
     for i, (G, order) in enumerate(sizes):
         at = part[(part["samples"] == G) & (part["order"] == order)]
-        colour = style.lighter(style.OBJECTIVES["maxrl"][0], 0.65 * (1 - (i + 1) / len(sizes)))
+        colour = lighter(style.OBJECTIVES["maxrl"][0], 0.65 * (1 - (i + 1) / len(sizes)))
         _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"])
         said = f"G = {G}" if order == G - 1 else f"G = {G}, T = {order:.0f}"
         axes.annotate(

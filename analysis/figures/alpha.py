@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import INTERVAL, legend
+from analysis.report.looks import lighter
 from analysis.scores.retention import EFFECTIVE, EXPLORE, KEEP, Retention, retentions
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
@@ -85,6 +86,6 @@ def _dots(axes: Axes, measured: Sequence[Retention], names: Sequence[str]) -> di
                 continue
             record = cell.record()
             if math.isfinite(record["low"]):
-                axes.plot([record["low"], record["high"]], [row, row], color=style.lighter(colour, 0.5), linewidth=1.2)
+                axes.plot([record["low"], record["high"]], [row, row], color=lighter(colour, 0.5), linewidth=1.2)
             axes.plot(cell.mean, row, mark, color=colour, markersize=4.5)
     return handles

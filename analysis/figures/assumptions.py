@@ -16,12 +16,13 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import legend, legible, looks_of
+from analysis.report.lines import drawn_as, legend, legible
+from analysis.report.looks import looks_of
 from analysis.scores.arm import Arm, arms
 
 QUESTION = "How large are advantages and log-ratios along training, and what does a token cost each arm?"
-# LAD assumes both to be small (App. B): e^(A/η) and π/π_old are then near 1.
 CURVES = {"advantage/abs_mean": "mean |advantage|", "policy/abs_log_ratio": "mean |log π/π_old|, nats"}
+ASSUMED = "LAD assumes both sizes to be small, so that e^(A/η) and π/π_old are near 1 (App. B)"
 COST = "throughput/gpu_s_per_token"
 
 
@@ -43,13 +44,13 @@ def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str])
         if name == COST:
             handles = _costs(axes, parts[name], shown) | handles
             continue
-        for arm, (colour, _, dashes) in zip(shown, looks_of(shown), strict=True):
-            handles |= _curve(axes, parts[name], arm, {"color": colour, "linestyle": dashes})
+        for arm, look in zip(shown, looks_of(shown), strict=True):
+            handles |= _curve(axes, parts[name], arm, drawn_as(look, marked=False))
         axes.set_title(CURVES[name], loc="left")
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.set_ylim(bottom=0)
-    legend(drawing, handles, more)
+    legend(drawing, handles, "; ".join(filter(None, (ASSUMED, more))))
     return drawing
 
 
@@ -57,7 +58,7 @@ def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> di
     mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
     if mean.empty:
         return {}
-    return {arm.label: axes.plot(mean.index, mean, linewidth=1.0, **look)[0]}
+    return {arm.short: axes.plot(mean.index, mean, linewidth=1.0, **look)[0]}
 
 
 def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
@@ -65,18 +66,12 @@ def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Ar
     whiskers at 5 and 95 %. Returns the legend entries."""
     values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
     boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
-    for box, median, (colour, _, _) in zip(boxes["boxes"], boxes["medians"], looks_of(shown), strict=True):
-        box.set(facecolor=colour, alpha=0.5, linewidth=0.7)
+    for box, median, look in zip(boxes["boxes"], boxes["medians"], looks_of(shown), strict=True):
+        box.set(facecolor=look.colour, alpha=0.5, linewidth=0.7)
         median.set(color="black", linewidth=1.0)
-    axes.set_yticks(range(1, len(shown) + 1), [_short(arm) for arm in shown])
+    axes.set_yticks(
+        range(1, len(shown) + 1), [arm.short if len(arm.short) <= 22 else f"{arm.short[:21]}…" for arm in shown]
+    )
     axes.invert_yaxis()
     axes.set_title("device time per token, µs", loc="left")
-    return {arm.label: box for arm, box in zip(shown, boxes["boxes"], strict=True)}
-
-
-def _short(arm: Arm) -> str:
-    """`lad js eta=1`: the knobs of an arm without the path of their names, cut at 22 characters; the legend has all."""
-    first = [arm.knobs[key] for key in ("loss", "divergence") if key in arm.knobs]
-    others = [f"{k.rpartition('.')[2]}={v}" for k, v in arm.knobs.items() if k not in ("loss", "divergence")]
-    name = " ".join([*first, *others]) or arm.label
-    return name if len(name) <= 22 else f"{name[:21]}…"
+    return {arm.short: box for arm, box in zip(shown, boxes["boxes"], strict=True)}

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
+from analysis.report.looks import lighter
 from analysis.scores.labels import inverse
 from analysis.tables.bandit import Match, matches
 
@@ -33,11 +34,7 @@ def _draw(all_matches: list[Match]) -> Figure:
         axes.set_ylabel("probability")
     for axes in grid[-columns:]:  # the lowest of each column
         axes.set_xlabel("arm")
-    handles = [
-        Patch(color="#D0D0D0"),
-        Line2D([], [], color="#333333"),
-        Patch(color=style.lighter(style.COLOURS["js"], 0.7)),
-    ]
+    handles = [Patch(color="#D0D0D0"), Line2D([], [], color="#333333"), Patch(color=lighter(style.COLOURS["js"], 0.7))]
     drawing.legend(
         handles,
         [r"target $P_A \propto e^{A/\eta}$", r"learned $P_\pi = (\pi/\pi_{old})/Z$", "lowest to highest seed"],

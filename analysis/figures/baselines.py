@@ -9,6 +9,7 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.cells import BASE, value
 from analysis.report.lines import INTERVAL
+from analysis.report.looks import lighter
 from analysis.tables.baselines import ENTROPY_NATS, Ranking, rankings
 
 QUESTION = "Which objective trades accuracy against diversity, and how?"
@@ -41,7 +42,7 @@ def _panel(axes: Axes, frames: Frames, ranking: Ranking, column: str, *, labelle
     for y, (name, cell) in enumerate(zip(names, cells, strict=True)):
         if not cell.empty:
             colour, (low, high) = style.BASE if name == BASE else style.COLOURS["js"], cell.interval()
-            bar = {"color": style.lighter(colour, 0.45), "linewidth": 2.2, "solid_capstyle": "butt"}
+            bar = {"color": lighter(colour, 0.45), "linewidth": 2.2, "solid_capstyle": "butt"}
             axes.plot([scale * low, scale * high], [y, y], **bar)  # nothing where the ends are NaN
             axes.plot(scale * cell.mean, y, "o", color=colour, markersize=4)
     if not cells[0].empty:

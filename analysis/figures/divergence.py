@@ -7,13 +7,12 @@ import math
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.cells import MetricColumn, Row, value
 from analysis.report.lines import INTERVAL, legend, references
+from analysis.report.looks import lighter
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.labels import inverse
@@ -54,9 +53,8 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
     shown = {g.name: summary.over(g) if summary.etas else (g.best or g.arms[0],) for g in summary.groups}
     handles: dict[str, Artist] = {}
     for x, group in enumerate(summary.groups):
-        colour = style.FAMILY[group.family]
+        colour = style.colour(group.arms[0].divergence)
         _bar(axes, x, value(frames, Row(group.name, shown[group.name]), column), colour)
-        handles[f"{group.family or 'other'} divergences"] = Patch(color=style.lighter(colour, 0.35))
         if summary.etas and len(group.arms) > 1 and group.best is not None:
             best = 100 * cell(frames, group.best, metric, setting.sources).mean
             (mark,) = axes.plot(x + 0.2, best, "D", color="white", markeredgecolor=style.GRPO, markersize=4, zorder=5)
@@ -66,8 +64,8 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
         mean = value(frames, Row(family, groups=tuple(shown[g.name] for g in summary.family(family))), column)
         if spots and not mean.empty:
             ends = [spots[0] - 0.45, spots[-1] + 0.45]
-            axes.plot(ends, [100 * mean.mean] * 2, color=style.FAMILY[family], linestyle=(0, (3, 1.5)), linewidth=1.5)
-            handles["family mean"] = Line2D([], [], color=style.BASE, linestyle=(0, (3, 1.5)), linewidth=1.5)
+            (line,) = axes.plot(ends, [100 * mean.mean] * 2, color=style.FAMILY[family], linestyle=(0, (3, 1.5)))
+            handles[f"mean of the {family} ones"] = line
     axes.set_xticks(range(len(summary.groups)), [group.name for group in summary.groups])
     axes.grid(visible=False, axis="x")
     axes.set_xlim(-0.6, len(summary.groups) - 0.4)
@@ -82,6 +80,6 @@ def _bar(axes: Axes, x: int, scored: Cell, colour: str) -> None:
         return
     low, high = (100 * end for end in scored.interval())
     mean = 100 * scored.mean
-    axes.bar(x, mean, width=0.7, color=style.lighter(colour, 0.35), edgecolor=colour, linewidth=0.8)
+    axes.bar(x, mean, width=0.7, color=lighter(colour, 0.35), edgecolor=colour, linewidth=0.8)
     if math.isfinite(low):
         axes.errorbar(x, mean, yerr=[[mean - low], [high - mean]], color="#222222", linewidth=1.1, capsize=2.5)

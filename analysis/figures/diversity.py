@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import colour_and_marker, legend
+from analysis.report.lines import legend
+from analysis.report.looks import numbered
 from analysis.scores.policy_evaluations import evaluations, label
 from rlvr.ledger import layout
 
@@ -75,8 +76,10 @@ def _draw(embeddings: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) 
             for name, frame in embeddings.items()
         }
         for number, (name, points) in enumerate(projected(groups).items()):
-            colour, marker = colour_and_marker(number)
-            handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
+            look = numbered(number)
+            handles[name] = axes.scatter(
+                points[:, 0], points[:, 1], color=look.colour, marker=look.marker, s=12, alpha=0.7
+            )
         axes.set_title(problem, loc="left")
         # Otherwise rounding errors fill an axis along which nothing varies.
         axes.set_aspect("equal", adjustable="datalim")

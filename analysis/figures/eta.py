@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,7 +11,8 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import DASHES, INTERVAL, draw, legend, references
+from analysis.report.lines import INTERVAL, draw, legend, references
+from analysis.report.looks import NUM_DASHES, Look
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.labels import inverse
@@ -43,8 +43,8 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> d
     for divergence, variant in dict.fromkeys((a.divergence, a.variant) for a in setting.lad):
         line = [a for a in setting.lad if (a.divergence, a.variant) == (divergence, variant)]
         cells = [cell(frames, a, metric, setting.sources) for a in line]
-        dashes = DASHES[variants.index(variant) % len(DASHES)]
-        handles[line[0].named(divergence)] = _line(axes, [1 / a.eta for a in line], cells, divergence, dashes)
+        dash = variants.index(variant) % NUM_DASHES
+        handles[line[0].named(divergence)] = _line(axes, [1 / a.eta for a in line], cells, divergence, dash)
         if any(c.empty for c in cells):
             handles["no result"] = Line2D([], [], color=style.BASE, marker="x", linestyle="none")
     handles |= references(axes, frames, setting, metric)
@@ -56,7 +56,7 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> d
     return handles
 
 
-def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str, dashes: Any) -> Artist:
+def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str, dash: int) -> Artist:
     """Draw one divergence with its interval; a cross at the bottom marks an η without a result."""
     colour = style.colour(divergence)
     absent = [a for a, scored in zip(x, cells, strict=True) if scored.empty]
@@ -64,4 +64,4 @@ def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str
         place = axes.get_xaxis_transform()
         (crosses,) = axes.plot(absent, [0.03] * len(absent), "x", color=colour, transform=place, clip_on=False)
         crosses.set_in_layout(False)
-    return draw(axes, x, cells, colour, style.marker(divergence), dashes)
+    return draw(axes, x, cells, Look(colour, style.marker(divergence), dash))

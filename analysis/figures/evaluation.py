@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, focus, left_out, legend, legible, looks_of
+from analysis.report.lines import BAND, drawn_as, focus, left_out, legend, legible
+from analysis.report.looks import Look, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
@@ -37,7 +37,7 @@ def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
         for arm, look in zip(shown, looks_of(shown), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)
-            handles |= {arm.label: line} if line is not None else {}
+            handles |= {arm.short: line} if line is not None else {}
         focus(axes)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -46,16 +46,11 @@ def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
     return drawing
 
 
-def _line(
-    axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, look: tuple[str, str, Any]
-) -> Artist | None:
+def _line(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, look: Look) -> Artist | None:
     trajectory = curve(frames, arm, metric, setting.sources)
     if not trajectory.steps:
         return None
-    colour, marker, dashes = look
     low, high, mean = ([100 * v for v in values] for values in (trajectory.low, trajectory.high, trajectory.mean))
     if any(map(math.isfinite, low)):  # the rest, as where all seeds agree, stays blank
-        axes.fill_between(trajectory.steps, low, high, color=colour, alpha=0.12, linewidth=0)
-    return axes.plot(
-        trajectory.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.2
-    )[0]
+        axes.fill_between(trajectory.steps, low, high, color=look.colour, alpha=0.12, linewidth=0)
+    return axes.plot(trajectory.steps, mean, markersize=3.5, linewidth=1.2, **drawn_as(look))[0]

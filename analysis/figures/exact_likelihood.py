@@ -15,6 +15,7 @@ from matplotlib.ticker import NullFormatter
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import base_policy, draw
+from analysis.report.looks import Look, lighter
 from analysis.scores import objective
 from analysis.scores.cell import base_cell, cell
 from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
@@ -61,7 +62,7 @@ def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None
         sizes = sorted({other.samples for other in contest.learners if other.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
         look = {**_look(learner.objective), "marker": ""}
-        look["color"] = style.lighter(look["color"], 0.75 * share)
+        look["color"] = lighter(look["color"], 0.75 * share)
         axes.plot(points.steps, 100 * np.array(points.mean), linewidth=1.2, **look)
     axes.set(xlabel="step", ylabel="accuracy, %", ylim=(-3, 103))
     axes.set_title(textwrap.fill(f"{contest.name}: training", TITLE, break_on_hyphens=False), loc="left")
@@ -73,7 +74,7 @@ def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
         learners = [learner for learner in contest.rewarded if learner.objective == name]
         cells = [cell(frames, learner.arm, contest.metric, sources) for learner in learners]
         look = style.objective_look(name)
-        draw(axes, [learner.samples for learner in learners], cells, look["color"], look["marker"])
+        draw(axes, [learner.samples for learner in learners], cells, Look(look["color"], look["marker"], 0))
     for learner in contest.exact:
         mean = cell(frames, learner.arm, contest.metric, sources).mean
         axes.axhline(100 * mean, color=style.OBJECTIVES[EXACT][0], linestyle="--", linewidth=1.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -11,7 +10,8 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import left_out, legend, legible, looks_of
+from analysis.report.lines import drawn_as, left_out, legend, legible
+from analysis.report.looks import Look, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
@@ -45,23 +45,22 @@ def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Fi
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
         for arm, look in zip(shown, looks_of(shown), strict=True):
             path = _path(axes, frames, setting, (accuracy, metric), arm, look)
-            handles |= {arm.label: path} if path is not None else {}
+            handles |= {arm.short: path} if path is not None else {}
         axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
     legend(drawing, handles, "; ".join([*remarks, "large mark: the last evaluation"]))
     return drawing
 
 
 def _path(
-    axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, look: tuple[str, str, Any]
+    axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, look: Look
 ) -> Artist | None:
     """Draw the evaluations of an arm in their order, the last one as a large mark. pair: the metrics of x and y."""
     x, y = (curve(frames, arm, metric, setting.sources) for metric in pair)
     steps = [step for step in x.steps if step in y.steps]
     if not steps:
         return None
-    colour, marker, dashes = look
     scale = pair[1].scale
     xs = [100 * x.mean[x.steps.index(step)] for step in steps]
     ys = [scale * y.mean[y.steps.index(step)] for step in steps]
-    axes.plot(xs[-1], ys[-1], marker=marker, color=colour, markersize=6)
-    return axes.plot(xs, ys, color=colour, marker=marker, markersize=2.5, linestyle=dashes, linewidth=1.1)[0]
+    axes.plot(xs[-1], ys[-1], marker=look.marker, color=look.colour, markersize=6)
+    return axes.plot(xs, ys, markersize=2.5, linewidth=1.1, **drawn_as(look))[0]

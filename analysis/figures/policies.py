@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import colour_and_marker, dash, draw, legend
+from analysis.report.lines import axis_of_k, draw, legend
+from analysis.report.looks import looks_of
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import cell
 from analysis.scores.metric import benchmarks, pass_at
@@ -39,13 +41,12 @@ def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -
     handles: dict[str, Artist] = {}
     titles = _titles([(source, setting) for setting, source, _, _ in panels])
     for axes, title, (_, source, setting_arms, ks) in zip(grid, titles, panels, strict=True):
-        for number, arm in enumerate(setting_arms):
+        for arm, look in zip(setting_arms, looks_of(setting_arms), strict=True):
             cells = [cell(frames, arm, pass_at(k), (source,)) for k in ks]
             if not all(score.empty for score in cells):
-                handles[label(arm)] = draw(axes, ks, cells, *colour_and_marker(number), dash(number))
-        axes.set_xscale("log", base=2)
+                handles[label(arm)] = draw(axes, ks, cells, look)
+        axis_of_k(axes, ks)
         axes.set_title(title, loc="left")
-        axes.set(xlabel="k", ylabel="pass@k, %")
     legend(drawing, handles)
     return drawing
 
@@ -54,7 +55,7 @@ def _titles(panels: Sequence[tuple[str, str]]) -> list[str]:
     """The titles of (benchmark, setting): of the setting what differs between panels, wrapped. Without `evaluation.k`,
     which follows from the samples, unless panels differ in nothing else.
     """
-    parts = [[source, *filter(None, setting.split(", "))] for source, setting in panels]
+    parts = [[source, *filter(None, re.split(r", (?=[\w.]+=)", setting))] for source, setting in panels]
     own = [
         [part for part in of_panel if part == of_panel[0] or any(part not in p for p in parts)] for of_panel in parts
     ]

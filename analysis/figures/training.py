@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -14,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from analysis.frames.digest import DRAWN
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, focus, left_out, legend, legible, looks_of
+from analysis.report.lines import BAND, drawn_as, focus, left_out, legend, legible
+from analysis.report.looks import Look, looks_of
 from analysis.scores import student
 from analysis.scores.arm import arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
@@ -56,11 +55,11 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     window, handles = 1, dict[str, Artist]()
     for axes, (name, title) in zip(grid, panels, strict=True):
         values = drawn[drawn["name"] == name].pivot(index="step", columns="run_id", values="value")
-        for arm, (colour, _, dashes) in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks_of(shown), strict=True):
             by_seed = values[[run.run_id for run in arm.drawn if run.run_id in values]].dropna(how="all")
             if len(by_seed):
-                label = f"{arm.label}, {arm.setting}" if arm.setting else arm.label
-                handles[label] = _curve(axes, by_seed, colour, dashes, band=len(shown) <= MOST_BANDS)
+                label = f"{arm.short}, {arm.setting}" if arm.setting else arm.short
+                handles[label] = _curve(axes, by_seed, look, band=len(shown) <= MOST_BANDS)
                 window = max(window, _window(by_seed))
         low, high = np.nanmin(values.to_numpy(float)), np.nanmax(values.to_numpy(float))
         axes.set_title(title, loc="left", fontsize=8)
@@ -84,7 +83,7 @@ def _window(by_seed: pd.DataFrame) -> int:
     return max(1, len(by_seed) // 10)
 
 
-def _curve(axes: Axes, by_seed: pd.DataFrame, colour: str, dashes: Any, *, band: bool) -> Artist:
+def _curve(axes: Axes, by_seed: pd.DataFrame, look: Look, *, band: bool) -> Artist:
     """Draw the mean over seeds, smoothed by a centred mean. by_seed: a row per step, a column per seed. band: draw the
     95 % band of the smoothed curves, from three seeds on."""
     window = _window(by_seed)
@@ -94,5 +93,5 @@ def _curve(axes: Axes, by_seed: pd.DataFrame, colour: str, dashes: Any, *, band:
         count = smooth.count(axis=1).to_numpy().astype(np.float64)
         count[count < LEAST_SEEDS] = np.nan
         half = student.quantile((1 + LEVEL) / 2, count - 1) * smooth.std(axis=1) / np.sqrt(count)
-        axes.fill_between(line.index, line - half, line + half, color=colour, alpha=0.12, linewidth=0)
-    return axes.plot(line.index, line, color=colour, linestyle=dashes, linewidth=1.0)[0]
+        axes.fill_between(line.index, line - half, line + half, color=look.colour, alpha=0.12, linewidth=0)
+    return axes.plot(line.index, line, linewidth=1.0, **drawn_as(look, marked=False))[0]

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import colour_and_marker, legend
+from analysis.report.lines import drawn_as, legend
+from analysis.report.looks import numbered
 from analysis.scores import labels
 from analysis.scores.tuning import Tuned, judge, tuned, tuning_runs
 
@@ -28,12 +29,12 @@ def figure(frames: Frames) -> Figure | None:
     axes = drawing.subplots()
     handles = {}
     for index, tuning in enumerate(tunings):
-        colour, marker = colour_and_marker(index)
+        look = numbered(index)
         x, y = _best_at_each(tuning, knob)
-        handles[tuning.arm] = axes.plot(x, y, color=colour, marker=marker)[0]
+        handles[tuning.arm] = axes.plot(x, y, **drawn_as(look))[0]
         if tuning.picked is not None:
             at = labels.number(tuning.picked.knobs[knob])
-            axes.plot([at], [100 * tuning.picked.mean], "o", ms=13, mfc="none", mec=colour)
+            axes.plot([at], [100 * tuning.picked.mean], "o", ms=13, mfc="none", mec=look.colour)
     values = sorted({labels.number(tried.knobs[knob]) for tuning in tunings for tried in tuning.values})
     if values[0] > 0 and values[-1] / values[0] >= 5:
         axes.set_xscale("log")

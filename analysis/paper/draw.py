@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from analysis.paper.printed import RAW, FigureLayout, PaperFigure, PrintedCell, part_of, series_of
 from analysis.report import style
 from analysis.report.grid import OURS
-from analysis.report.lines import DASHES, colour_and_marker, legend
+from analysis.report.lines import DASHES, legend
+from analysis.report.looks import lighter, numbered
 from analysis.report.table import Table
 
 COLUMNS = 3
@@ -114,7 +115,8 @@ def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
 def _colours(marks: Sequence[Mark]) -> dict[str, Any]:
     """(colour, marker) of every series; ours has those of the printed series."""
     names = list(dict.fromkeys(mark.series.partition(OURS)[0] for mark in marks))
-    return {mark.series: colour_and_marker(names.index(mark.series.partition(OURS)[0])) for mark in marks}
+    of_names = {name: (numbered(i).colour, numbered(i).marker) for i, name in enumerate(names)}
+    return {mark.series: of_names[mark.series.partition(OURS)[0]] for mark in marks}
 
 
 def _y_label(paper_figure: PaperFigure, panel: str) -> str:
@@ -162,7 +164,7 @@ def _bars(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Mapp
     for mark in marks:
         position = positions.index(mark.x) + (names.index(mark.series) - (len(names) - 1) / 2) * width
         colour = style.FAMILY[family[mark.x]] if family else colours[mark.series][0]
-        face = style.lighter(colour, 0.75 if mark.ours else 0.2)
+        face = lighter(colour, 0.75 if mark.ours else 0.2)
         beside = [name for name in names if name.startswith(f"{mark.series.partition(OURS)[0]}{OURS}")]
         hatch = HATCHES[beside.index(mark.series) % len(HATCHES)] if mark.ours else None
         drawn = axes.bar(

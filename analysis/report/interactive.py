@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.frames.digest import DRAWN
 from analysis.frames.frames import Frames
+from analysis.report.looks import Look, looks_of
 from analysis.scores import student
 from analysis.scores.ablation import metrics
 from analysis.scores.arm import Arm, arms
@@ -30,16 +31,21 @@ MOST_TEXT = 4000  # characters of a prompt or a response
 def interactive(frames: Frames) -> dict[str, Any]:
     """The data of a page.
 
-    arms: labels, to whose positions the panels refer; panels: curves; readers: samples; search: runs by knob, or None
-    (`explored`).
+    arms: labels and looks, to whose positions the panels refer; panels: curves; readers: samples; search: runs by
+    knob, or None (`explored`).
     """
     shown = ordered(arms(frames), frames.swept)
     return {
-        "arms": [arm.label + (f", {arm.setting}" if arm.setting else "") for arm in shown],
+        "arms": [_arm(arm, look) for arm, look in zip(shown, looks_of(shown), strict=True)],
         "panels": [*_evaluations(frames, shown), *_training(frames, shown)],
         "readers": [_reader(excerpt) for excerpt in excerpts(frames)],
         "search": _search(frames),
     }
+
+
+def _arm(arm: Arm, look: Look) -> dict[str, Any]:
+    where = f", {arm.setting}" if arm.setting else ""
+    return {"short": arm.short + where, "label": arm.label + where, "colour": look.colour, "dash": look.dash}
 
 
 def script(data: Any) -> str:
@@ -137,7 +143,9 @@ def _reader(excerpt: Excerpt) -> dict[str, Any]:
             prompts[problem] = prompts.get(problem) or _cut(responses[0].prompt)
             answers[problem] = answers.get(problem) or _cut(responses[0].right_answer)
         evaluations = [{"step": e.step, "cells": _cells(e, excerpt.problems)} for e in shown.evaluations]
-        columns.append({"label": shown.arm.label, "run": shown.name, "evaluations": evaluations})
+        columns.append(
+            {"short": shown.arm.short, "label": shown.arm.label, "run": shown.name, "evaluations": evaluations}
+        )
     several = len({source for source, _ in excerpt.problems}) > 1
     names = [f"{source}: {name}" if several else name for source, name in excerpt.problems]
     texts = [[by.get(problem, "") for problem in excerpt.problems] for by in (prompts, answers)]

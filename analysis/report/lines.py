@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
 from collections import Counter
@@ -18,6 +17,7 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
+from analysis.report.looks import Look, looks_of
 from analysis.scores.ablation import Line, base, metrics, overall
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell
@@ -25,43 +25,11 @@ from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.selection import ordered
 
-# Okabe and Ito (2008); markers distinguish lines without colour.
-CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 LinesBySetting = Sequence[tuple[Comparable, Sequence[Line]]]
-KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
-
-
-def colour_and_marker(index: int) -> tuple[str, str]:
-    """The colour and marker of line number `index`; they repeat after eight lines."""
-    return CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]
-
 
 # Line styles of matplotlib; ACROSS: of horizontal lines.
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 ACROSS: tuple[Any, ...] = ((0, (4, 2)), (0, (6, 1.5, 1, 1.5)), (0, (9, 2)))
-
-
-def dash(index: int) -> Any:
-    """The dash of line number `index`: another one after each round of colours."""
-    return DASHES[index // len(CYCLE) % len(DASHES)]
-
-
-def looks(losses: Sequence[str]) -> list[tuple[str, str, Any]]:
-    """(colour, marker, dash) of each line. A well-known objective (KNOWN) always has the same, which no other line has.
-
-    losses: of each line its objective, "" for one that is a variant of it.
-    """
-    known = [loss if loss in KNOWN and loss not in losses[:i] else "" for i, loss in enumerate(losses)]
-    taken = {KNOWN[loss][0] for loss in known if loss}
-    free = [pair for pair in zip(CYCLE, MARKERS, strict=True) if pair[0] not in taken]
-    others = itertools.cycle((*pair, dashes) for dashes in DASHES for pair in free)
-    return [(*KNOWN[loss], DASHES[0]) if loss else next(others) for loss in known]
-
-
-def looks_of(arms: Sequence[Arm]) -> list[tuple[str, str, Any]]:
-    """`looks` of arms: an arm has the look of its objective where its loss is all that it varies."""
-    return looks([arm.loss if not arm.knobs.keys() - {"loss"} else "" for arm in arms])
 
 
 def reference(index: int) -> dict[str, Any]:
@@ -71,12 +39,16 @@ def reference(index: int) -> dict[str, Any]:
     return {"color": (style.GRPO, style.OTHER)[turn % 2], "linestyle": ACROSS[i]}
 
 
-def draw(axes: Axes, x: Sequence[float], cells: Sequence[Cell], colour: str, marker: str, dashes: Any = "-") -> Artist:
+def drawn_as(look: Look, *, marked: bool = True) -> dict[str, Any]:
+    """A look as matplotlib's keywords."""
+    return {"color": look.colour, "marker": look.marker if marked else "", "linestyle": DASHES[look.dash]}
+
+
+def draw(axes: Axes, x: Sequence[float], cells: Sequence[Cell], look: Look) -> Artist:
     """Draw a line with its interval, in per cent, cut at 0 and at 100; a missing value leaves a gap."""
     mean, ends = [100 * cell.mean for cell in cells], 100 * np.array([cell.interval() for cell in cells])
-    axes.fill_between(x, *ends.clip(0, 100).T, color=colour, alpha=0.12, linewidth=0)
-    look = {"color": colour, "marker": marker, "linestyle": dashes}
-    return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **look)[0]
+    axes.fill_between(x, *ends.clip(0, 100).T, color=look.colour, alpha=0.12, linewidth=0)
+    return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **drawn_as(look))[0]
 
 
 def references(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
@@ -133,20 +105,24 @@ def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> 
     handles: dict[str, Artist] = {}
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
-    for i, (value, arm) in enumerate(zip(line.values, line.arms, strict=True)):
+    for value, arm, look in zip(line.values, line.arms, looks_of(line.arms), strict=True):
         cells = [overall(frames, arm, by_k[k], setting) for k in ks]
-        handles[str(value)] = draw(axes, ks, cells, *colour_and_marker(i))
+        handles[str(value)] = draw(axes, ks, cells, look)
     values = [100 * base(frames, by_k[k], setting).mean for k in ks]
     if any(math.isfinite(v) for v in values):
         handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.minorticks_off()
-    axes.set_xlabel("k")
-    axes.set_ylabel("pass@k, %")
+    axis_of_k(axes, ks)
     where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
     axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
     return handles
+
+
+def axis_of_k(axes: Axes, ks: Sequence[int]) -> None:
+    """The axes of pass@k: 1, 2, 4 ... on a logarithmic one."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.minorticks_off()
+    axes.set(xlabel="k", ylabel="pass@k, %")
 
 
 @dataclass(frozen=True)
@@ -187,9 +163,9 @@ def _knob_panel(
     if metric not in metrics(setting):  # pass@1 alone is left out: it is the same number as avg@n
         axes.set_visible(False)
         return handles
-    for line, line_look in zip(lines, looks([line.loss for line in lines]), strict=True):
+    for line, look in zip(lines, looks_of([line.arms[0] for line in lines]), strict=True):
         cells = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
-        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *line_look)
+        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, look)
     for i, arm in enumerate(across):
         mean = overall(frames, arm, metrics(setting)[metric], setting).mean
         if math.isfinite(mean):

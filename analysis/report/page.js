@@ -68,11 +68,15 @@
 
   // --- curves
 
-  const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676"];
-  const DARK = ["#4DA3DB", "#F2844B", "#3CC79E", "#E39CC6", "#F0B93F", "#86CEF5", "#C2A15C", "#A5A5A5"];
   const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
-  const colour = (arm) => (dark.matches ? DARK : COLOURS)[arm % COLOURS.length];
-  const dash = (arm) => DASHES[Math.floor(arm / COLOURS.length) % DASHES.length];
+  // On a dark page greys are inverted, and other colours lighter.
+  const colour = (arm) => {
+    const parts = data.arms[arm].colour.match(/[0-9A-F]{2}/g).map((part) => parseInt(part, 16));
+    const grey = new Set(parts).size === 1;
+    const shown = dark.matches ? parts.map((part) => (grey ? 255 - 0.8 * part : part + 0.3 * (255 - part))) : parts;
+    return `#${shown.map((part) => Math.round(part).toString(16).padStart(2, "0")).join("")}`;
+  };
+  const dash = (arm) => DASHES[data.arms[arm].dash];
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
   const PRINTED = 330; // pixels: two charts side by side on A4 and letter paper
@@ -111,7 +115,7 @@
     for (const line of lines) {
       const shade = colour(line.arm);
       const at = series.length;
-      series.push({ label: data.arms[line.arm], stroke: shade, width: 1.4, dash: dash(line.arm), spanGaps: true,
+      series.push({ label: data.arms[line.arm].short, stroke: shade, width: 1.4, dash: dash(line.arm), spanGaps: true,
         points: { show: Boolean(spec.evaluation), size: 5, fill: shade }, arm: line.arm });
       if (line.low && state.bands) {
         const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true, edge: true };
@@ -170,9 +174,9 @@
   }
   function drawLegend() {
     const words = ($("arm-filter")?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-    for (const legend of document.querySelectorAll(".legend")) legend.replaceChildren(...data.arms.flatMap((label, arm) => {
+    for (const legend of document.querySelectorAll(".legend")) legend.replaceChildren(...data.arms.flatMap(({ short, label }, arm) => {
       if (!words.every((word) => label.toLowerCase().includes(word))) return [];
-      const button = el("button", { type: "button", title: "double click: this one alone" }, swatch(arm), label);
+      const button = el("button", { type: "button", title: `${label} (double click: this one alone)` }, swatch(arm), short);
       button.setAttribute("aria-pressed", visible.has(arm));
       button.addEventListener("click", () => {
         if (!visible.delete(arm)) visible.add(arm);
@@ -262,7 +266,7 @@
       node.addEventListener("change", list);
       return node;
     };
-    const labels = reader.arms.map((arm) => arm.label);
+    const labels = reader.arms.map((arm) => arm.short);
     const [left, right] = [0, 1].map((side) => chooser(side ? "right arm" : "left arm", labels, Math.min(side, labels.length - 1)));
     const steps = [...new Set(reader.arms.flatMap((arm) => arm.evaluations.map((e) => e.step)))].sort((a, b) => b - a);
     const when = chooser("step", ["last evaluation", ...steps.map((step) => `step ${step}`)], 0);
@@ -315,7 +319,7 @@
         });
         const hidden = judged - responses.length;
         const about = `${correct} of ${judged} right · ${arm.run}, ${step === null ? "not evaluated at this step" : `step ${step}`}`;
-        return el("div", {}, el("h3", { textContent: arm.label }), el("p", { className: "note soft", textContent: about }),
+        return el("div", {}, el("h3", { textContent: arm.short, title: arm.label }), el("p", { className: "note soft", textContent: about }),
           el("div", { className: "responses" }, ...texts), ...(hidden > 0 ? [el("p", { className: "note soft", textContent: `${hidden} more not on this page` })] : []));
       });
       const prompt = reader.prompts[p] || "(this run did not store its prompts)";

@@ -8,6 +8,7 @@ import pkgutil
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import Headline, headlines, run_table
 from analysis.report.table import Published, Table
+from analysis.scores.arm import arms
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
@@ -210,6 +212,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters["code"] = _pieces
+    environment.filters["short"] = partial(_in_short, {arm.label: arm.short for arm in arms(frames)})
     columns, runs = run_table(frames)
     return environment.get_template(PAGE.name).render(
         title=frames.title,
@@ -258,6 +261,12 @@ def browse_command(frames: Frames) -> str:
     if ":" not in origin:
         origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
     return f"mlflow ui --backend-store-uri {shlex.quote(redact(origin))}"
+
+
+def _in_short(shorts: Mapping[str, str], text: str) -> str:
+    """A text that begins with the label of an arm, with its short one in that place."""
+    label = next((label for label in (text, *text.rsplit(": ", 1)[:1]) if label in shorts), "")
+    return shorts[label] + text[len(label) :] if label else text
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:

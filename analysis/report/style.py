@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib
-import matplotlib.colors as colors
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cbook import is_math_text
@@ -17,24 +16,23 @@ from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
+from analysis.report.looks import DIVERGENCES, GRPO
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Metric
 
 WIDTH = 7.0  # inches: the text width of most papers' two columns
 DPI = 200
 
-# Okabe and Ito (2008). Strict divergences have cool colours, weak ones warm; markers distinguish them without colour.
-COLOURS = {"tv": "#56B4E9", "hd": "#009E73", "js": "#0072B2", "kl": "#D55E00", "rkl": "#CC79A7", "jf": "#E69F00"}
-MARKERS = {"tv": "s", "hd": "^", "js": "o", "kl": "D", "rkl": "v", "jf": "P"}
+COLOURS = {name: colour for name, (colour, _) in DIVERGENCES.items()}
+MARKERS = {name: marker for name, (_, marker) in DIVERGENCES.items()}
 FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": "#767676"}
-GRPO = "#000000"
 BASE = "#767676"
 OTHER = "#8C6D31"
 # The objectives (scores/objective.py) of the likelihood studies.
 OBJECTIVES = {
     "cross_entropy": ("#009E73", "*"),
     "maxrl": ("#0072B2", "o"),
-    "grpo": ("#000000", "D"),
+    "grpo": (GRPO, "D"),
     "rloo": ("#E69F00", "x"),
     "dr_grpo": ("#CC79A7", "+"),
     "reinforce": ("#D55E00", "s"),
@@ -90,12 +88,6 @@ def objective_look(objective: str) -> dict[str, Any]:
     """Colour and marker of an objective, as matplotlib's keywords."""
     colour, marker = OBJECTIVES.get(objective, (OTHER, "v"))
     return {"color": colour, "marker": marker}
-
-
-def lighter(name: str, share: float) -> tuple[float, float, float]:
-    """The colour mixed with white: share 0 is the colour itself."""
-    r, g, b = colors.to_rgb(name)
-    return (r + (1 - r) * share, g + (1 - g) * share, b + (1 - b) * share)
 
 
 def encode(figure: Figure, kind: str) -> bytes:

@@ -44,6 +44,7 @@ class Arm:
     beta: float
     variant: str
     runs: tuple[RunRow, ...]  # by seed
+    short: str = ""  # the label in short, `js η=0.5`, by which a setting's arms are distinguished in figures
     tuned: frozenset[str] = frozenset()  # knobs with the best value of each arm: arms are compared in spite of them
 
     @property
@@ -117,6 +118,7 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
             i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(of_setting, lambda r: r.group_id).items()
         }
         label_of = labels.of_groups({i: part[0] for i, part in groups.items()})
+        shorts = labels.in_short(label_of)
         for loss, of_loss in _parts(of_setting, lambda run: run.loss).items():
             firsts = {r.group_id: groups[r.group_id][0] for r in of_loss}
             variants = _variants(firsts, _own_keys(of_loss, setting_keys))
@@ -134,6 +136,7 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
                         first.beta,
                         variants[group_id],
                         groups[group_id],
+                        shorts[group_id],
                     )
                 )
     return sorted(of_runs, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_nan_as_least(a.eta), a.variant))

@@ -198,6 +198,24 @@ def pair(key: str, value: str) -> str:
     return f"{key} = {value}{beside}"
 
 
+_SYMBOLS = {"eta": "η", "beta": "β", "alpha": "α"}
+
+
+def in_short(of_groups: Mapping[K, Label]) -> dict[K, str]:
+    """By group its label for figures: `js η=0.5`, with the loss too where several have that divergence; the whole label
+    where this would not tell arms apart."""
+
+    def words(key: K, without: Collection[str]) -> str:
+        knobs = of_groups[key].knobs
+        parts = [knobs[name] for name in ("loss", "divergence") if name in knobs and name not in without]
+        others = [(name.rpartition(".")[2], v) for name, v in knobs.items() if name not in ("loss", "divergence")]
+        return " ".join([*parts, *(f"{_SYMBOLS.get(name, name)}={value}" for name, value in others)])
+
+    short = {key: words(key, ["loss"] if "divergence" in label.knobs else []) for key, label in of_groups.items()}
+    steps = (lambda key, *_: words(key, []), lambda key, *_: of_groups[key].text)
+    return made_distinct(short, steps)
+
+
 def inverse(eta: float) -> str:
     """1/eta as LAD prints it: 1/4, 1/2, 1, 2 ..."""
     if math.isnan(eta) or eta <= 0:

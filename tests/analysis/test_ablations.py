@@ -17,7 +17,7 @@ from analysis.figures import evaluation as evaluation_figure
 from analysis.figures import training as training_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
-from analysis.report import lines, style
+from analysis.report import style
 from analysis.report.cells import Block, MetricColumn, Row, fill
 from analysis.report.grid import grids, published_averages
 from analysis.report.table import Table
@@ -304,20 +304,11 @@ def test_the_training_curves_of_all_arms_have_names_and_looks_of_their_own(tmp_p
     drawn = training_figure.figure(load(tmp_path))
     (legend,) = drawn.legends
     names = {text.get_text() for text in legend.get_texts()}
-    labels = ("loss=grpo trainer.kl = 0", "loss=grpo trainer.kl = 0.01", "loss=lad", "loss=pacs")
+    labels = ("grpo kl=0", "grpo kl=0.01", "lad", "pacs")
     assert {name.partition(", ")[2] for name in names} == {"evaluation.temperature=0.6", "evaluation.temperature=1"}
     assert len(names) == 2 * len(labels)
     lines = drawn.axes[0].lines
     assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 2 * len(labels)
-
-
-def test_a_known_objective_has_a_colour_that_no_other_line_has() -> None:
-    assert lines.looks(["maxrl", "grpo"]) == [("#0072B2", "o", "-"), ("#000000", "s", "-")]
-    for losses in (["", "", "", "maxrl"], [*lines.KNOWN, *[""] * 20], ["grpo", "grpo", "rloo"], [""] * 24):
-        looks = lines.looks(losses)
-        assert len(set(looks)) == len(losses)
-        known_colours = {colour for loss, (colour, _, _) in zip(losses, looks, strict=True) if loss}
-        assert not known_colours & {colour for loss, (colour, _, _) in zip(losses, looks, strict=True) if not loss}
 
 
 @pytest.mark.slow

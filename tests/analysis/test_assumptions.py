@@ -26,7 +26,7 @@ def test_curves_are_means_over_seeds_and_boxes_are_of_all_steps(tmp_path: Path) 
     curves = {line.get_color(): list(line.get_ydata()) for line in advantage.lines}
     assert sorted(curves.values()) == [pytest.approx([1.5, 1.0]), pytest.approx([2.5, 2.0])]
     assert sorted(max(line.get_ydata()) for line in ratio.lines) == pytest.approx([0.25, 0.5])
-    assert [tick.get_text() for tick in cost.get_yticklabels()] == ["grpo", "lad js"]
+    assert [tick.get_text() for tick in cost.get_yticklabels()] == ["grpo", "js"]
     medians = sorted({x for line in cost.lines for x in line.get_xdata() if len(set(line.get_xdata())) == 1})
     assert {2.0, 4.0} <= {round(float(x), 3) for x in medians}  # of 1, 3, 1, 3 µs, and twice that
     assert style.encode(drawn, "png") == style.encode(assumptions.figure(load(tmp_path)), "png")

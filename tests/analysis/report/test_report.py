@@ -83,7 +83,7 @@ def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tm
     assert images == {f.read_bytes() for f in files if f.suffix == ".png"}
     for table in content.tables:
         shown = text.partition(f'id="table-{table.name}"')[2].partition("</section>")[0]
-        assert set(table.cells["row"]) <= set(re.findall(r'<th scope="row">(.*?)</th>', shown)), table.name
+        assert set(table.cells["row"]) <= set(re.findall(r'<th scope="row" title="(.*?)">', shown)), table.name
     states = ("host_oom", "out of memory", "0123456789ab", "mlflow ui --backend-store-uri")
     for needed in ("python -m rlvr.run -m loss=grpo seed=0", "Published beside ours", "86.40", *states):
         assert needed in text
