@@ -55,6 +55,11 @@ class Resources:
         ]
 
 
+def warning_s(time_min: int) -> int:
+    """Seconds between the warning signal and the time limit, at least."""
+    return min(SAVE_S, time_min * 15)
+
+
 def _double_quoted(text: str) -> str:
     return '"' + re.sub(r'(["`\\])', r"\\\1", str(text)) + '"'
 
@@ -98,7 +103,7 @@ def script(
         "cpus_per_task": resources.cpus,
         "mem": f"{max(1, round(resources.memory_gb * 1024))}M",
         "gpus_per_node": resources.gpus or None,
-        "signal_delay_s": min(SAVE_S, resources.time_min * 15),
+        "signal_delay_s": warning_s(resources.time_min),
         "setup": [_leave_node(bad_nodes, resources, requeues), *resources.lines, "trap - ERR"],
         "array_parallelism": max_parallel or count or 1,
         "map_count": count,

@@ -8,6 +8,7 @@ nearly up. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from types import FrameType
 from slurm import client
 
 LOOK_S = 0.5
-RECEIVED = (signal.SIGTERM, signal.SIGUSR2)
+RECEIVED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.stop_signal: signal.Signals | None = None
+        self.stopped_at = math.inf  # by time.monotonic
         self._receivers: dict[int, subprocess.Popen[bytes]] = {}  # children that signals are passed on to, by pid
         self._kills_lock = threading.Lock()
         self._kills = _memory_kills()
@@ -53,7 +55,8 @@ class Supervisor:
             signal.signal(number, handler)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        self.stop_signal = self.stop_signal or signal.Signals(number)
+        if self.stop_signal is None:
+            self.stop_signal, self.stopped_at = signal.Signals(number), time.monotonic()
         for child in list(self._receivers.values()):
             _send_signal(child, number)
 

@@ -22,7 +22,7 @@ from rlvr.ledger.attempt import (
     record_missing_end,
 )
 from rlvr.ledger.cause import Cause, State
-from rlvr.ledger.files import DISK_FULL_ERRORS
+from rlvr.ledger.files import UNWRITABLE_ERRORS
 from sweeps.progress import duration, word
 
 
@@ -154,7 +154,7 @@ def _write_end(run_dir: Path, before: int, verdict: RunEnd) -> RunEnd:
     except FileNotFoundError:  # the directory of the run was deleted: the other runs continue
         pass
     except OSError as error:
-        if error.errno not in DISK_FULL_ERRORS:
+        if error.errno not in UNWRITABLE_ERRORS:
             raise
         print_unwritten_end(run_dir, verdict.cause, verdict.message, error)
     return verdict

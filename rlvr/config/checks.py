@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, cast
@@ -20,6 +21,7 @@ from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
 from rlvr.config.schema import FULL_LR, LR, Choices, Knobs, Section
 from rlvr.config.signature import declared
+from rlvr.ledger.runs import flatten
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAvailable
 from rlvr.task.read import BriefHub
@@ -28,6 +30,7 @@ SECRET = re.compile(  # whole words in names of variables: TOKENIZERS_PARALLELIS
     r"(TOKEN|PASSWORD|PASSWD|PASSPHRASE|(^|_)PASS|(?<=_)PWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)\d*(_|$)",
     re.IGNORECASE,
 )
+SHORTEST_SECRET = 8  # characters
 LOGIN = re.compile(r"\w://[^/?#\s:@]*:(?!\$)[^/?#\s]+@")  # user:password@ of an address, and no reference to a password
 ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # of a shell variable: its name, and the first character of its value
 MOST_DIVISORS = 1000  # the largest number of mini-batches that a message proposes
@@ -298,6 +301,19 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
                 f"cluster.setup: the password in {redact(line)} would be kept in runs/. Export it before the launch, "
                 "and write a reference, such as https://ann:$PASSWORD@host."
             )
+
+    held = {value: name for name, value in os.environ.items() if SECRET.search(name) and _is_secret(value)}
+    for key, value in flatten(plain).items() if held else ():
+        if names := [name for secret, name in held.items() if secret in str(value)]:
+            raise ValueError(
+                f"{key} has the value of ${names[0]}, which would be kept in runs/ and MLflow. Drop it: jobs inherit "
+                f"the environment of the launch. cluster.setup and cluster.environment may refer to it: ${names[0]}."
+            )
+
+
+def _is_secret(value: str) -> bool:
+    """Whether the value of a variable with the name of a secret is one, and no switch or path."""
+    return len(value) >= SHORTEST_SECRET and not value.startswith("/")
 
 
 def check_shapes(config: Knobs, choices: Choices) -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
 from rlvr.ledger.cause import Cause, cause_of
-from rlvr.ledger.files import DISK_FULL_ERRORS, PASSING_ERRORS, read_json, write_json
+from rlvr.ledger.files import PASSING_ERRORS, UNWRITABLE_ERRORS, read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
@@ -28,7 +28,7 @@ HALVINGS = 3
 STORE, RAY_NETWORK = "RLVR_STORE", "RLVR_RAY_NETWORK"
 ENDS_AT = "RLVR_ENDS_AT"  # environment variable: when the allocation's time is up, in seconds since the epoch
 ALONE = "RLVR_ALONE"  # environment variable: "1" in a job of SLURM that has no other run
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 
 
 class Busy(RuntimeError):
@@ -267,7 +267,7 @@ def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str, *
     """Write exit.json for an attempt whose process is gone. Returns whether it was written.
 
     ended_earlier: its process was gone before this one looked, so its time ends with its last heartbeat. An existing
-    exit.json is kept. On a full disk a line on standard error contains what could not be written.
+    exit.json is kept. On a full or read-only disk a line on standard error contains what could not be written.
     """
     attempt = layout.attempt(run_dir, number)
     if read_end(attempt) is not None:
@@ -277,7 +277,7 @@ def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str, *
     try:
         _write_end(attempt, cause, message, seconds_of_signs(job, beat))
     except OSError as error:
-        if error.errno not in DISK_FULL_ERRORS:
+        if error.errno not in UNWRITABLE_ERRORS:
             raise
         print_unwritten_end(run_dir, cause, message, error)
         return False
@@ -285,7 +285,7 @@ def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str, *
 
 
 def print_unwritten_end(run_dir: Path, cause: Cause, message: str, error: OSError) -> None:
-    """Print the end of a run that could not be written because the disk is full."""
+    """Print the end of a run that could not be written because the disk is full, or read-only."""
     text = f"{run_dir}: its end, {cause.value}, could not be written: {error.strerror}. {message}"
     print(text, file=sys.stderr, flush=True)
 
@@ -386,7 +386,8 @@ class StopFlag:
 
     def __enter__(self) -> StopFlag:
         for number in self.signals:
-            self._previous_handlers[number] = signal.signal(number, self._receive)
+            if number is not signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,7 +22,8 @@ from typing import Any, cast
 SUFFIX = ".tmp"
 SHARED = "RLVR_SHARED"  # environment variable: with "1", what is written is the group's, too
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
-PASSING_ERRORS = (*DISK_FULL_ERRORS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # also of a file server for a moment
+UNWRITABLE_ERRORS = (*DISK_FULL_ERRORS, errno.EROFS)  # or the file system has turned read-only
+PASSING_ERRORS = (*UNWRITABLE_ERRORS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # also of a file server for a moment
 
 
 def permission_advice(error: BaseException, home: Path) -> str:

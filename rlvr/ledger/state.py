@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def read(run_dir: Path) -> RunState:
     if shown.end is not None:
         state, message = shown.end.cause.state, shown.end.message
     else:
-        state, message = (State.RUNNING, "") if at_work else (State.LOST, _LOST)
+        state, message = (State.RUNNING, "") if at_work else (State.LOST, _LOST + _fault_of_disk(run_dir))
     useful, replayed, wasted = _divide_time(attempts, at_work=at_work)
     return RunState(
         run_id,
@@ -164,6 +165,14 @@ def read(run_dir: Path) -> RunState:
         log=layout.log(shown.path),
         code=", then ".join(_without_repeats(str(attempt.job.get("code") or "") for attempt in attempts)),
     )
+
+
+def _fault_of_disk(run_dir: Path) -> str:
+    """Why a process can write no end there now; "" if it can."""
+    disk = os.statvfs(run_dir)
+    if disk.f_flag & os.ST_RDONLY:
+        return ": the file system of its files is read-only now"
+    return "" if disk.f_bavail or not disk.f_blocks else ": the disk of its files is full now"
 
 
 def _without_repeats(values: Iterable[str]) -> list[str]:

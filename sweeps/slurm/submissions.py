@@ -274,6 +274,8 @@ def with_queue_states(ledger: Ledger, states: Sequence[RunState], queue: Queue |
 
 
 def _with_task(state: RunState, task: QueuedTask | None) -> RunState:
+    if task is not None and task.state == "SUSPENDED" and state.state is State.RUNNING:  # silent for a reason
+        return replace(state, phase="SUSPENDED", heartbeat_age=None, eta=None)
     if task is None or state.state in (State.FINISHED, State.RUNNING, State.MISSING, State.UNREADABLE):
         return state
     if task.state in WAITING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from rlvr.ledger.attempt import ALONE, ENDS_AT, newest_attempt, record_missing_e
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
+from slurm.submit import warning_s
 from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps import verdict
 from sweeps.slurm.ends import STARTED_AGAIN
@@ -24,6 +27,7 @@ from sweeps.worker import environment, kill_tagged, new_tag, ranks_command
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
 NOT_EXECUTED = (126, 127)  # exit codes of a shell that could not execute a command
+SAVING = 0.75  # part of the time between the warning and the time limit that a run has to save
 BUSY_S = 600.0  # longest wait for a run that another process holds
 
 
@@ -80,13 +84,17 @@ class SupervisedRun:
         ends_at = client.end_of(self.here.job)
         env |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
         watchdog = Watchdog(self.dir, before, self.settings.get("hung_min"), tag)
+
+        def must_end() -> bool:
+            return watchdog.finds_hung() or self._time_is_up()
+
         if self.nodes is not None:
-            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), env, watchdog.finds_hung)
+            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), env, must_end)
         else:
             start = python(self.settings)
             command = ranks_command(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
             command = [*command, str(self.dir)]
-            ended = self.supervisor.run(command, env, ranks=ranks, should_kill=watchdog.finds_hung)
+            ended = self.supervisor.run(command, env, ranks=ranks, should_kill=must_end)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         if ended.status in NOT_EXECUTED and newest_attempt(self.dir) == before and self.settings["pack"] == 1:
             has_begun(yes=False)  # such as without the program of the container
@@ -109,6 +117,14 @@ class SupervisedRun:
         else:
             return None
         return RunEnd(cause, message, again=cause.goes_on)
+
+    def _time_is_up(self) -> bool:
+        """Whether the run has used most of the time that the warning left it to save, as when answers are judged for
+        long. It goes on from its newest checkpoint, but only if this process lives to return the job to the queue.
+        """
+        if self.supervisor.stop_signal is not signal.SIGUSR2:
+            return False
+        return time.monotonic() - self.supervisor.stopped_at > SAVING * warning_s(self.settings["asked"]["time_min"])
 
     def _record_end_before_restart(self) -> None:
         """If SLURM has started this job again, record the end of the attempt before, unless its process has done so."""

@@ -74,6 +74,9 @@ TYPED = {
     "cluster.setup=['A=http://ann:s3cret@host']": "cluster.setup: the password in A=http://***@host would be kept",
     "+cluster.environment.MY_KEY=s3cret": "cluster.environment.MY_KEY would be kept in runs/.",
     "cluster.setup=['HF_TOKEN=s3cret']": "cluster.setup: the value of HF_TOKEN would be kept in runs/.",
+    "+cluster.environment.FOO=${oc.env:HUB_TOKEN}": "cluster.environment.FOO has the value of $HUB_TOKEN, which would",
+    "cluster.setup=['wget${oc.env:HUB_TOKEN}@host']": "cluster.setup has the value of $HUB_TOKEN, which would be kept",
+    "name=a tags=${oc.env:HUB_TOKEN}": "tags has the value of $HUB_TOKEN",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
     "-m loss=grpo,rloo seed=0.5,1 controls=seeds": "seed=0.5: a whole number is expected, 0 or more.",
     "-m loss=grpo,rloo seed=a,b until=decided budget=24": "seed=a: a whole number is expected, 0 or more.",
@@ -96,6 +99,8 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GPU, without SLURM."""
     monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HUB_TOKEN", "hub-s3cret")
+    monkeypatch.setenv("TOKEN_FILE_KEY", "/a/path/of/tokens")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
 
 
@@ -116,6 +121,7 @@ def test_an_impossible_number_is_refused_in_one_line(
     [
         "lr=0",
         "+cluster.environment.TOKENIZERS_PARALLELISM=false cluster.setup=['HF_TOKEN=$(cat)']",
+        "+cluster.environment.FILE=/a/path/of/tokens +cluster.environment.HUB_TOKEN=$HUB_TOKEN",
         "+cluster.environment.OLDPWD=/a cluster.setup=['PWD=/a']",
         "+cluster.environment.NCCL_BYPASS=1 cluster.setup=['A=https://ann:$PASSWORD@host/a']",
         pytest.param("-m loss=grpo,rloo controls=still", marks=pytest.mark.slow),

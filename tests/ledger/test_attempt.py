@@ -348,3 +348,17 @@ def test_a_damaged_value_in_the_record_of_an_end_costs_this_value_alone(tmp_path
         assert end.cause is (Cause.ERROR if damaged in unknown else Cause.GPU_OOM), damaged
         assert end.seconds == (0.0 if "seconds" in damaged else 3.0), damaged
         assert end.message == ("" if "message" in damaged else "why"), damaged
+
+
+def test_a_closed_terminal_stops_a_run_that_can_save_unless_it_was_started_by_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, stops in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+            signal.signal(signal.SIGHUP, handler)
+            with StopFlag() as stop:
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert bool(stop) == stops
+            assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stop.cause is Cause.PREEMPTED

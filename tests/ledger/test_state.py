@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,14 @@ def test_a_damaged_submission_and_damaged_waves_are_left_out(tmp_path: Path, key
             ledger, ledger.states(["other"]), Queue({"other": tasks[0]} if answered else {}, answered=answered)
         )
         assert [state.state for state in states] == ["queued"]
+
+
+def test_a_lost_run_is_shown_with_what_is_wrong_with_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.create_run("a", "{}", {"name": "a"})
+    (ledger.run_dir("a") / "attempts/1").mkdir(parents=True)
+    disks = {"is read-only now": (os.ST_RDONLY, 100), "is full now": (0, 0), "(killed?)": (0, 1)}
+    for said, (flags, free) in disks.items():
+        disk = types.SimpleNamespace(f_flag=flags, f_bavail=free, f_blocks=100)
+        monkeypatch.setattr(os, "statvfs", lambda _, disk=disk: disk)
+        assert ledger.state("a").message.endswith(said)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import Queue, by_run, record, with_queue_states
+from sweeps.slurm.supervised_run import SupervisedRun
 from tests.slurm.place import wait_for
 
 SCRIPT = """\
@@ -414,3 +417,29 @@ def test_the_last_end_of_a_requeued_job_counts(monkeypatch: pytest.MonkeyPatch, 
         (program := tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '%s\\n' {states}\n")
         program.chmod(0o755)
         assert last_end("7") == end, states
+
+
+def test_a_run_that_outlasts_its_warning_is_ended_while_its_job_can_still_return_to_the_queue(tmp_path: Path) -> None:
+    """Of 120 s, 30 s are left to record the end and to requeue; of a job of two minutes, 30 s, it is a quarter."""
+    with Supervisor() as supervisor:
+        for minutes, left_s in ((60, 90.0), (2, 22.5)):
+            settings, here = {"asked": {"time_min": minutes}}, Allocation("1", "1", 0, 0, 0)
+            run = SupervisedRun(Ledger(tmp_path), "a", settings, supervisor, here, tmp_path, None, None)
+            for number, seconds, is_up in (
+                (signal.SIGUSR2, left_s - 1, False),
+                (signal.SIGUSR2, left_s + 1, True),
+                (signal.SIGTERM, 1000.0, False),  # SLURM itself ends it
+                (None, -math.inf, False),
+            ):
+                supervisor.stop_signal, supervisor.stopped_at = number, time.monotonic() - seconds
+                assert run._time_is_up() == is_up, (minutes, number, seconds)
+
+
+def test_a_suspended_run_is_not_silent(tmp_path: Path) -> None:
+    ledger, token = made(tmp_path)
+    with Attempt.open(ledger.run_dir("a")) as attempt:
+        tasks = {"a": task(token, 0, "SUSPENDED"), "b": task(token, 1, "PENDING", "JobHeldUser")}
+        states = with_queue_states(ledger, ledger.states("ab"), Queue(tasks))
+        attempt.close(Cause.OK)
+    assert [(s.state, s.phase) for s in states] == [("running", "SUSPENDED"), ("queued", "PENDING (JobHeldUser)")]
+    assert states[0].heartbeat_age is None
