@@ -35,6 +35,15 @@ def accuracy(metrics: Mapping[str, float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
+def unparsable(metrics: Mapping[str, float]) -> float | None:
+    """The share of responses without an answer that the verifier can read: the mean over an evaluation's benchmarks.
+
+    metrics: all metrics of a step, by name. None if there is no evaluation among them.
+    """
+    values = [metrics[name] for name in metrics if name.startswith(EVALUATION) and name.endswith("/unparsable")]
+    return math.fsum(values) / len(values) if values else None
+
+
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     """1 − C(n − c, k)/C(n, k): the chance that k of n samples, c of them correct, include a correct one.
 

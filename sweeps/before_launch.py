@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import own_code
@@ -220,6 +221,19 @@ def _check_offload(configs: Iterable[Mapping[str, Any]], *, has_gpus: bool) -> N
                 "trainer.reference_offload=true keeps frozen weights out of GPU memory, and these runs have no GPU. "
                 "Drop it, or pass cluster.gpus=1 or more where there are some."
             )
+
+
+def with_all_cores(planned: Plan) -> Plan:
+    """The plan of a launch on this machine; a pretrained model that trains alone on its CPU has all cores, if no number
+    of threads is typed. The models made here are too small to gain.
+    """
+    run, *others = planned.runs
+    cluster = run.config["cluster"]
+    is_alone = not others and not available_gpus() and is_pretrained(run.config["model"])
+    if not is_alone or _is_typed(run, "cluster.threads"):
+        return planned
+    threads = max(1, available_cores() // cluster["ranks"])
+    return replace(planned, runs=(replace(run, config={**run.config, "cluster": {**cluster, "threads": threads}}),))
 
 
 def _is_typed(run: PlannedRun, key: str) -> bool:

@@ -72,6 +72,7 @@ def launch(planned: Plan) -> LaunchOutcome:
     current, ledger = session.current(), Ledger(home())
     planned = with_unique_names(planned, RunNames(ledger))
     on_slurm = before_launch.check_launch(planned, ledger, current)
+    planned = planned if on_slurm else before_launch.with_all_cores(planned)
     outcome = LaunchOutcome()
     if not current.dry_run:
         configs = {run.run_id: run.config for run in planned.runs}

@@ -58,6 +58,12 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def _score(state: RunState) -> str:
+    """The accuracy, and where it measures the form of answers more than the answers: `0.000 (97% unparsable)`."""
+    most = state.unparsable is not None and state.unparsable >= 0.5
+    return number(state.accuracy) + (f" ({state.unparsable:.0%} unparsable)" if most else "")
+
+
 def pace(rate: float | None) -> str:
     """Steps per second, or per minute or hour where there is less than one per second or minute. rate: per second."""
     for unit, seconds in (("s", 1), ("min", 60)):
@@ -113,7 +119,7 @@ def table(
             "state": Text(shown, style=STYLES.get(state.state, "dim")),
             "step": f"{state.step}/{state.steps}" if state.steps else "-",
             "": ProgressBar(total=state.steps or 1, completed=state.step, width=BAR),
-            "accuracy": number(state.accuracy),
+            "accuracy": _score(state),
             "rate": pace(state.rate),
             "ETA": duration(state.eta),
             "node": state.node or "-",
@@ -219,7 +225,7 @@ class Display:
         if state.state.failure:
             self.say(f"{state.state:9} {state.name}: {state.cause or state.message}")
         elif self._live is None:
-            numbers = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
+            numbers = f"step {state.step}/{state.steps}, accuracy {_score(state)}, {duration(state.seconds)}"
             self.say(f"{word(state.state, interrupted=self.interrupted):9} {state.name}: {numbers}")
 
     def tick(self, active: Sequence[str]) -> None:

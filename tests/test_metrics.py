@@ -22,6 +22,7 @@ from rlvr.metrics import (
     maj_at_k,
     pass_at_k,
     percentile,
+    unparsable,
     weight_grpo,
     weight_maxrl,
     weight_ml,
@@ -140,6 +141,10 @@ def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_
     others = {"evaluation/maze_7x7/pass_at_8": 1.0, "evaluation/maze_7x7/error": 0.1, "reward/accuracy": 0.9}
     assert accuracy(evaluation | others) == 0.5
     assert accuracy(others) is None
+    assert unparsable(others) is None
+    assert (
+        unparsable({"evaluation/a/unparsable": 0.5, "validation/a/unparsable": 0, "evaluation/b/unparsable": 1}) == 0.75
+    )
     assert accuracy({"evaluation/bandit/expected_reward": -1.5}) == -1.5
 
 

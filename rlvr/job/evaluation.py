@@ -30,7 +30,7 @@ from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ordered
 from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import EVALUATION, accuracy
+from rlvr.metrics import EVALUATION, accuracy, unparsable
 from rlvr.records import Rollout, Sampling
 from rlvr.rollout.evaluation import (
     NOISE_STREAM,
@@ -163,7 +163,7 @@ class Evaluation:
         if self.journal is not None:
             self.journal.record(STEP, metrics)
         if self.attempt is not None:
-            self.attempt.heartbeat(1, 1, "done", accuracy(metrics))
+            self.attempt.heartbeat(1, 1, "done", accuracy=accuracy(metrics), unparsable=unparsable(metrics))
         log.info("%s", brief(metrics))
 
     def _heartbeat(self, done: int, total: int) -> None:

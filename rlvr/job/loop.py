@@ -26,7 +26,7 @@ from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import VALIDATION, accuracy
+from rlvr.metrics import VALIDATION, accuracy, unparsable
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling, right_answer
@@ -238,14 +238,14 @@ class TrainingRun:
         """Record a finished step in the journal; then save a checkpoint, if one is due."""
         if self.journal is not None:
             self.journal.record(step, metrics)
-        self._phase("train", step, accuracy(metrics))
+        self._phase("train", step, accuracy=accuracy(metrics), unparsable=unparsable(metrics))
         if self.checkpoints.due(step, metrics):
             self._save(step, metrics)
         log.info("step %d/%d %s", step, self.config.steps, brief(metrics))
 
-    def _phase(self, phase: str, step: int, score: float | None = None) -> None:
+    def _phase(self, phase: str, step: int, **scores: float | None) -> None:
         if self.attempt is not None:
-            self.attempt.heartbeat(step, self.config.steps, phase, score)
+            self.attempt.heartbeat(step, self.config.steps, phase, **scores)
 
     def _check_lease(self) -> None:
         """Called before each write that lasts: an attempt declared lost must not write once a newer one has begun."""

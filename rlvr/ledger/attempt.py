@@ -81,8 +81,8 @@ class Attempt:
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
         previous_beat = read_heartbeat(layout.attempt(run_dir, number - 1))
-        accuracy = previous_beat.get("accuracy")
-        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": accuracy}
+        scores = {name: previous_beat.get(name) for name in ("accuracy", "unparsable")}
+        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", **scores}
         self._beat_lock = threading.Lock()  # guards _beat and the times below
         self._first_step: int | None = None
         self._last_write, self._has_unwritten_beat = float("-inf"), False
@@ -132,10 +132,12 @@ class Attempt:
         is_same_file = (held.st_dev, held.st_ino) == (on_disk.st_dev, on_disk.st_ino)
         return is_same_file and newest_attempt(self.run_dir) == self.number
 
-    def heartbeat(self, step: int, steps: int, phase: str, accuracy: float | None = None) -> None:
+    def heartbeat(
+        self, step: int, steps: int, phase: str, accuracy: float | None = None, unparsable: float | None = None
+    ) -> None:
         """Report that `step` of `steps` are done. Written at most once a second, but at once when the phase changes.
 
-        accuracy None keeps the last accuracy reported, if need be by the previous attempt.
+        accuracy, unparsable: of an evaluation; None keeps the last one reported, if need be by the previous attempt.
         """
         with self._beat_lock:
             now, previous, self._last_heartbeat = time.time(), self._last_heartbeat, time.monotonic()
@@ -148,8 +150,8 @@ class Attempt:
             if "origin" in self._beat:
                 self._beat["longest"] = max(self._beat.get("longest", 0.0), self._last_heartbeat - previous)
             self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
-            if accuracy is not None:
-                self._beat["accuracy"] = accuracy
+            scores = {"accuracy": accuracy, "unparsable": unparsable}
+            self._beat |= {name: score for name, score in scores.items() if score is not None}
             self._has_unwritten_beat = True
             if changed or time.monotonic() - self._last_write >= HEARTBEAT_S:
                 self._write_beat()

@@ -32,6 +32,7 @@ class RunState:
     steps: int = 0
     phase: str = ""
     accuracy: float | None = None
+    unparsable: float | None = None  # share of the last evaluation's responses
     cause: str = ""
     message: str = ""
     seconds: float = 0.0  # total of all attempts: useful + replayed + wasted
@@ -92,11 +93,10 @@ class _AttemptFiles:
         """Its duration as recorded at its end, else the time from its start to its last heartbeat."""
         return self.end.seconds if self.end is not None else seconds_of_signs(self.job, self.beat)
 
-    @property
-    def accuracy(self) -> float | None:
+    def score(self, name: str) -> float | None:
         """Of its last evaluation; None also if that is not a number, as a policy's that has diverged: JSON lacks it."""
-        accuracy = self.beat.get("accuracy")
-        return accuracy if isinstance(accuracy, int | float) and math.isfinite(accuracy) else None
+        score = self.beat.get(name)
+        return score if isinstance(score, int | float) and math.isfinite(score) else None
 
     @property
     def steps_done(self) -> tuple[int, int]:
@@ -143,7 +143,8 @@ def read(run_dir: Path) -> RunState:
         step=shown.steps_done[1],
         steps=int(shown.beat.get("steps", 0)),
         phase=str(shown.beat.get("phase", "")),
-        accuracy=shown.accuracy,
+        accuracy=shown.score("accuracy"),
+        unparsable=shown.score("unparsable"),
         cause=shown.end.cause.value if shown.end else "",
         message=message,
         seconds=useful + replayed + wasted,

@@ -36,7 +36,7 @@ def make_home(home: Path) -> Ledger:
     ):
         with Attempt.open(ledger.run_dir(run_id)) as attempt:
             attempt.log_path.write_text(f"log of {run_id}\n")
-            attempt.heartbeat(3, 12, "train", 0.25)
+            attempt.heartbeat(3, 12, "train", 0.25, 0.97 if run_id == "done" else 0.1)
             attempt.close(cause, message)
     ledger.create_run("alone", "{}", {"name": "name-alone"})
     return ledger
@@ -317,7 +317,7 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
         progress.tick(["new"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "start     name-new"
-    assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250")
+    assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250 (97% unparsable)")
     assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new starting"]
 
 

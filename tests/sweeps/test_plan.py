@@ -74,6 +74,24 @@ def test_what_all_runs_have_is_said_once_and_a_control_that_repeats_an_arm_is_ma
     assert [text.count(part) for part in ("steps=9", "seed=1", "seed=1 control=seeds")] == [1, 1, 1]
 
 
+def test_a_pretrained_model_that_trains_alone_has_all_cores_unless_threads_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(before_launch, "available_cores", lambda: 6)
+    monkeypatch.setattr(before_launch, "available_gpus", list[str])
+    write_hollow_model(tmp_path / "model")
+    real = ["model=hf", f"model.path={tmp_path / 'model'}", "task=sums"]
+
+    def threads(*points: list[str]) -> list[int]:
+        return [run.config["cluster"]["threads"] for run in before_launch.with_all_cores(planned(*points)).runs]
+
+    assert threads(real) == [6]
+    assert threads([*real, "cluster.ranks=2"]) == [3]
+    assert threads([*real, "cluster.threads=1"]) == [1]
+    assert threads(real, [*real, "seed=1"]) == [1, 1]
+    assert threads(["seed=1"]) == [1]
+
+
 @pytest.mark.slow
 def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     """A run of 10 steps took 3600 s: 40 steps on 2 threads take 4 h, 8 CPU-hours; a larger rollout is another kind."""
