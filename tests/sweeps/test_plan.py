@@ -14,6 +14,7 @@ import pytest
 
 from rlvr.config import own_code
 from rlvr.config.compose import composing
+from rlvr.config.schema import HUB
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.stages import record_stages
@@ -75,21 +76,21 @@ def test_what_all_runs_have_is_said_once_and_a_control_that_repeats_an_arm_is_ma
 
 
 def test_a_pretrained_model_that_trains_alone_has_all_cores_unless_threads_are_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(before_launch, "available_cores", lambda: 6)
     monkeypatch.setattr(before_launch, "available_gpus", list[str])
-    write_hollow_model(tmp_path / "model")
-    real = ["model=hf", f"model.path={tmp_path / 'model'}", "task=sums"]
 
-    def threads(*points: list[str]) -> list[int]:
-        return [run.config["cluster"]["threads"] for run in before_launch.with_all_cores(planned(*points)).runs]
+    def threads(*points: list[str], model: str = HUB) -> list[int]:
+        runs = tuple(replace(run, config={**run.config, "model": {"_target_": model}}) for run in planned(*points).runs)
+        given = before_launch.with_all_cores(replace(planned(*points), runs=runs))
+        return [run.config["cluster"]["threads"] for run in given.runs]
 
-    assert threads(real) == [6]
-    assert threads([*real, "cluster.ranks=2"]) == [3]
-    assert threads([*real, "cluster.threads=1"]) == [1]
-    assert threads(real, [*real, "seed=1"]) == [1, 1]
-    assert threads(["seed=1"]) == [1]
+    assert threads(["seed=1"]) == [6]
+    assert threads(["cluster.ranks=2"]) == [3]
+    assert threads(["cluster.threads=1"]) == [1]
+    assert threads(["seed=1"], ["seed=2"]) == [1, 1]
+    assert threads(["seed=1"], model="rlvr.model.tiny.tiny") == [1]
 
 
 @pytest.mark.slow
