@@ -32,7 +32,7 @@ quickstart: $(STAMP)  ## base policy, thirteen runs, tables and figures (three t
 
 browse: $(STAMP)  ## the MLflow dashboard on loopback
 	store=$$($(BIN)/python -c 'from rlvr.ledger import layout; print(layout.mlflow_database(layout.home()))') && \
-	exec $(BIN)/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri "sqlite:///$$store"
+	exec env MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri "sqlite:///$$store"
 
 .PHONY: vllm-env
 vllm-env: $(VLLM)/.installed  ## an environment with vLLM for the CPU, for the tests (3.5 GB)

@@ -256,10 +256,12 @@ class Ledger:
         text = text.removeprefix("runs/").removesuffix("/")  # as a shell completes the directory
         names = {run_id: self._name(run_id) for run_id in self.runs()}
         namesakes = [run_id for run_id, name in names.items() if text and name == text]
+        of_sweep = [run_id for sweep in self.resolve_sweeps(text)[:1] for run_id in sweep.run_ids if run_id in names]
         for matches in (
             [run_id for run_id in names if run_id == text],
             self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes,
             [i for i, name in names.items() if text and (i.startswith(text) or name.startswith(text))],
+            of_sweep,
         ):
             if len(matches) > 1:
                 shown = ", ".join(f"{run_id} ({names[run_id]})" for run_id in matches[:8])

@@ -196,6 +196,7 @@ WRONG = [
     ("watch alone", "alone is a run of no sweep. `python -m sweeps status --all` shows it"),
     ("status name", "There is no sweep name"),  # but five runs, of which nobody asked for one
     ("logs nope", "There is no run nope"),
+    ("logs s", "s stands for 4 runs: done (name-done), bad (name-bad), half (name-half), new (name-new)."),
     ("logs name", "stands for 5 runs"),
     ("logs new", "has not begun"),
     ("logs done --attempt 7", "has 1 attempts, no number 7"),
