@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
+
 from rlvr.ledger import lock, terminal
 from rlvr.ledger.files import read_json, write_json, write_text
 from rlvr.ledger.layout import home, tracking
@@ -166,19 +168,26 @@ class TrackingServer:
 
     def _database_runs(self) -> bool:
         """Whether the process in postmaster.pid is our database. A database that was killed leaves this file."""
-        file = self.database / "postmaster.pid"
         try:
-            pid = int(file.read_text().split()[0])
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid = int((self.database / "postmaster.pid").read_text().split()[0])
+            return os.fsencode(self.database) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError, IndexError):
             return False
-        if os.fsencode(self.database) in words:
-            return True
-        file.unlink()  # the machine was started again, and another process has this id: PostgreSQL would not start
-        return False
+
+    def _remove_remnants(self) -> None:
+        """Of a database that was killed: its other processes, and its lock files, which may be empty after a power cut,
+        or name another process by now, or a zombie. PostgreSQL would not start beside them.
+        """
+        left = [process for process in psutil.process_iter() if _works_in(process, self.database)]
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=START_S)
+        for file in (self.database / "postmaster.pid", *(self.root / "socket").glob(".s.PGSQL.*")):
+            file.unlink(missing_ok=True)
 
     def _start_database(self) -> None:
         data, log = str(self.database), self.root / "postgres.log"
+        self._remove_remnants()
         if self.owner is not None:
             log.touch(mode=0o600)
             os.chown(log, self.owner.pw_uid, self.owner.pw_gid)
@@ -244,6 +253,14 @@ def _check_ours(root: Path) -> None:
             raise ValueError(
                 f"{path} belongs to another user, or others may write there: pass --dir another directory."
             )
+
+
+def _works_in(process: psutil.Process, directory: Path) -> bool:
+    """Whether this is the working directory of a process, as that of PostgreSQL's is its database."""
+    try:
+        return Path(process.cwd()) == directory
+    except (psutil.Error, OSError):
+        return False
 
 
 def _as(user: pwd.struct_passwd) -> dict[str, Any]:
