@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Return the exit code. Bad input, or a study that does not exist, gives one line on standard error."""
     terminal.set_up()
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = terminal.console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         with terminal.unfailing_output():
             if arguments[:1] in VERBS:

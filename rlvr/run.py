@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         if "--debug" in typed:
             raise
-        print(f"rlvr: {error}", file=sys.stderr)
+        print(f"rlvr: {terminal.printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the launch, which handles signals itself
         return terminal.INTERRUPTED

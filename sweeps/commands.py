@@ -186,9 +186,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     if options.json:
         print(json.dumps([_as_json(sweep, states) for sweep, states in with_states], indent=2))
         return 0
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+    console = terminal.console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
     if not queue.answered:
         print("SLURM does not answer: these are the states on the ledger.")
     for sweep, states in with_states:
@@ -269,7 +267,7 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
         print(NOTHING)
         return 0
     sweep = sweeps[-1]
-    with Live(auto_refresh=False) as live:
+    with Live(console=terminal.console(), auto_refresh=False) as live:
         while True:
             sweep = ledger.sweep(sweep.sweep_id)  # a search, or a growing sweep, adds runs
             queue = read_queue(ledger, PATIENCE_S)
@@ -423,7 +421,7 @@ def _print_from(path: Path, position: int, text: codecs.IncrementalDecoder) -> i
     with path.open("rb") as file:
         file.seek(position)
         while part := file.read(BLOCK):  # a log may be larger than the memory
-            sys.stdout.write(text.decode(part))
+            sys.stdout.write(terminal.printable(text.decode(part).replace("\r", "\n")))
             position += len(part)
     sys.stdout.flush()
     return position

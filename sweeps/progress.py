@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlvr.ledger import terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -194,11 +195,10 @@ class Display:
 
     def __enter__(self) -> Display:
         if sys.stdout.isatty():
-            from rich.console import Console
             from rich.live import Live
 
             # No thread redraws the table: the launcher does, between two events.
-            self._live = Live(self._draw([]), console=Console(), auto_refresh=False, redirect_stderr=False)
+            self._live = Live(self._draw([]), console=terminal.console(), auto_refresh=False, redirect_stderr=False)
             self._live.start()
         return self
 

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from analysis.exchange import home as home_of
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     named = [(file.stem, bundle.read(file)) for file in files]
     of_files = Studies(bundle.merged([runs for _, runs in named]), lambda: iter(named)) if named else None
     studies = of_files or _of_home(home, options.study)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = terminal.console(width=None if sys.stdout.isatty() else 160, highlight=False)
     for name in (name for name in chosen if name in tables()):
         with_ours = table(studies.everything, tables()[name])
         if options.markdown:

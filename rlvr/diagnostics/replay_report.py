@@ -18,7 +18,7 @@ from rich.table import Table
 from rlvr.diagnostics.gradient import Effect, cosines, effect, norms, start
 from rlvr.diagnostics.measurement import ReplayArm, write
 from rlvr.job.loop import TrainingRun
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
 from rlvr.model.structure import num_embeddings
@@ -33,7 +33,7 @@ def screen(arms: Sequence[ReplayArm], source: Path | None, policy: Path | None, 
 
     source: the file of rollouts; None: rollouts are sampled by the first arm's config.
     """
-    console = Console(highlight=False, width=None if Console().is_terminal else 160)
+    console = terminal.console(highlight=False, width=None if Console().is_terminal else 160)
     store = layout.replay_stages(layout.home())
     folder = out or layout.reports(layout.home()) / "replay" / _label(source)
     if source is None:

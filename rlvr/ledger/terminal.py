@@ -13,12 +13,15 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import DISK_FULL_ERRORS, final_path, is_shared
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
 NO_OUTPUT = (errno.EPIPE, errno.EIO, *DISK_FULL_ERRORS)  # no reader, no terminal, or a full disk
@@ -121,9 +124,10 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 @contextlib.contextmanager
 def unfailing_output() -> Generator[None, None, None]:
     """Within it, what cannot be printed is dropped: the reader of a pipe has gone (`head`), the terminal is closed, or
-    the disk is full. That neither ends a launch, whose runs could then not save, nor changes an exit code.
+    the disk is full. That neither ends a launch, whose runs could then not save, nor changes an exit code. And no text
+    that is printed to standard output gives the terminal orders (`printable`).
     """
-    out, err = (stream and _Unfailing(stream) for stream in (sys.stdout, sys.stderr))  # None: started without it
+    out, err = sys.stdout and _Unfailing(sys.stdout, printable), sys.stderr and _Unfailing(sys.stderr)  # or None
     with contextlib.redirect_stdout(cast("Any", out)), contextlib.redirect_stderr(cast("Any", err)):
         try:
             yield
@@ -134,16 +138,22 @@ def unfailing_output() -> Generator[None, None, None]:
 class _Unfailing:
     """A text stream that drops what is written once that has failed."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, shown: Callable[[str], str] = str) -> None:
+        """shown: what of a text is written."""
+        self._stream, self._shown = stream, shown
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         with self._dropped_if_impossible():
-            self._stream.write(text)
+            self._stream.write(self._shown(text))
         return len(text)
+
+    @property
+    def rich_proxied_file(self) -> _Unfailing:
+        """What rich writes to: its own orders to the terminal are meant (`console`)."""
+        return _Unfailing(self._stream)
 
     def flush(self) -> None:
         with self._dropped_if_impossible():
@@ -169,10 +179,25 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
+def console(**options: Any) -> Console:
+    """A console for tables and styles, in which no text gives the terminal orders: names and messages are also those of
+    other users, of models and of MLflow.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PrintingConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Generator[Segment, None, None]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return PrintingConsole(**options)
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; for an error of the file system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{final_path(error.filename)}: {error.strerror}."
+        return printable(f"{final_path(error.filename)}: {error.strerror}.")
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
         return "the disk is full, or your quota used up. Free some space and repeat the command."
-    return str(error)
+    return printable(str(error))

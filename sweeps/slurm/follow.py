@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
@@ -23,14 +23,13 @@ def follow(
 
     before: runs that had finished before the launch. command: of the shipper.
     """
-    from rich.console import Console
     from rich.live import Live
 
     shipper = ShipperProcess(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
     began = time.monotonic()
     states = with_queue_states(ledger, ledger.states(run_ids))
     try:
-        with Live(console=Console(), auto_refresh=False) as live:
+        with Live(console=terminal.console(), auto_refresh=False) as live:
             while True:
                 title = f"{sweep_id}: {count(states)}"
                 live.update(table(states, title=title, width=live.console.width), refresh=True)

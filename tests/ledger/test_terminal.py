@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 
 from rlvr.export import main as export
 from rlvr.ledger import terminal
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.mlflow import main as ship
 from rlvr.tracker.server import main as server
 from sweeps.commands import main as sweeps
@@ -136,3 +140,42 @@ def test_ctrl_c_shows_no_traceback(
 def test_characters_have_ascii_replacements() -> None:
     terminal.set_up()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
+
+
+ORDERS = "\x1b]0;owned\x07\x1b[2J\x9b8m\x08"  # a title, a blank screen, hidden text, a step back
+
+
+def test_no_text_gives_the_terminal_orders_but_styles_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    monkeypatch.setenv("TERM", "xterm")
+    table = Table(title=ORDERS)
+    table.add_column(ORDERS)
+    table.add_row(Text(f"run {ORDERS}", style="bold"))
+    with terminal.unfailing_output():
+        print(f"printed {ORDERS}\tkept")
+        console = terminal.console(force_terminal=True, color_system="standard", width=60)
+        console.print(table)
+        console.print(f"message {ORDERS}", markup=False)
+    out = capsys.readouterr().out
+    assert "printed \ufffd]0;owned\ufffd\ufffd[2J\ufffd8m\ufffd\tkept" in out
+    assert not re.search(r"[\x07\x08\x9b]|\x1b(?!\[[\d;]*m)", out)
+    assert "\x1b[1m" in out  # bold
+
+
+def test_what_others_have_named_is_shown_without_its_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of runs and sweeps, their messages and logs."""
+    ledger = Ledger(tmp_path)
+    ledger.create_run("a" * 12, "{}", {"name": f"a{ORDERS}", "arm": f"arm{ORDERS}", "study": f"s{ORDERS}"})
+    ledger.record_sweep("s1", {"study": f"s{ORDERS}", "name": f"n{ORDERS}"}, [{"run_id": "a" * 12}])
+    with Attempt.open(ledger.run_dir("a" * 12)) as attempt:
+        attempt.log_path.write_text(f"one\rtwo{ORDERS}\n")
+        attempt.close(Cause.ERROR, f"failed{ORDERS}")
+    for words in (["status"], ["status", "--json"], ["logs", "aaa"], ["logs", "aaa", "--follow"], ["logs", ORDERS]):
+        sweeps([*words, "--home", str(tmp_path)])
+        printed = capsys.readouterr()
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", printed.out + printed.err), words
+        assert printed.out or printed.err
