@@ -242,12 +242,16 @@ def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
     """
     if not math.isfinite(cell["mean"]):
         return f"—({cell['state']})"
-    text = f"{cell['mean'] * form.scale:.{form.decimals}f}"
-    half = (cell["high"] - cell["low"]) / 2 * form.scale
-    if half >= 100 and form.unit == "%":  # with two problems, for instance: t of one degree of freedom is 12.7
-        text += " (too few for ±)"
+    mean, low, high = (cell[name] * form.scale for name in ("mean", "low", "high"))
+    half, decimals = max(mean - low, high - mean), form.decimals or 0
+    while form.unit == "%" and half > 0 and round(half, decimals) == 0 and decimals < MOST_DECIMALS:
+        decimals += 1  # 99.98 ± 0.03, not 100.0 ± 0.0
+    text = f"{mean:.{decimals}f}"
+    if not math.isclose(mean - low, high - mean, abs_tol=1e-9) and math.isfinite(half):  # cut at what is possible
+        ends = (f"{end:.0f}" if end in (0, 100) else f"{end:.{decimals}f}" for end in (low, high))
+        text += f" [{', '.join(ends)}]"
     elif half > 0:  # NaN where nothing was repeated
-        text += f" ± {half:.{form.decimals}f}"
+        text += f" ± {half:.{decimals}f}"
     if cell["state"] == "partial":
         text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
     return f"{text} {cell['verdict']}".rstrip() if marked else text
@@ -262,7 +266,7 @@ def difference_text(cell: Record, form: Format) -> str:
     difference, low, high = (_rounded(v, decimals) for v in values)
     text = difference if difference.startswith("−") else f"+{difference}"
     if math.isfinite(values[1]):
-        text += " [too few]" if values[2] - values[1] >= 200 and form.unit == "%" else f" [{low}, {high}]"
+        text += f" [{low}, {high}]"
     return f"{text} {cell['verdict']}".rstrip()
 
 

@@ -175,9 +175,13 @@ def _search(frames: Frames) -> dict[str, Any] | None:
         return None
     return {
         "knobs": list(search.knobs),
-        "importance": [[k, round(v, 4) if math.isfinite(v) else None] for k, v in search.importance.items()],
+        "metrics": list(search.metrics),
+        "importance": [
+            [knob, [round(share, 4) if math.isfinite(share) else None for share in shares]]
+            for knob, shares in search.importance.items()
+        ],
         "rows": [
-            {"name": run.name, "values": list(values), "result": round(100 * result, 3)}
-            for run, values, result in zip(search.runs, search.values, search.results, strict=True)
+            {"name": run.name, "values": list(values), "results": [round(100 * v, 3) for v in results]}
+            for run, values, results in zip(search.runs, search.values, search.results, strict=True)
         ],
     }

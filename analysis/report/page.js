@@ -336,9 +336,9 @@
 
   const search = data.search;
   if (search && $("coordinates")) {
-    const axes = [...search.knobs, "result, %"];
+    const axes = [...search.knobs, ...search.metrics.map((metric) => `${metric}, %`)];
     const [WIDTH, HEIGHT, TOP, SIDE] = [1000, 340, 34, 60];
-    const columns = axes.map((_, k) => search.rows.map((row) => (k < search.knobs.length ? row.values[k] : String(row.result))));
+    const columns = axes.map((_, k) => search.rows.map((row) => String([...row.values, ...row.results][k])));
     const scales = columns.map((values) => {
       const numbers = values.map(Number);
       const kinds = [...new Set(values)];
@@ -356,7 +356,7 @@
       return { place, ticks: kinds.map((v) => [place(v), v === "" ? "–" : v]) };
     });
     const x = (k) => SIDE + (k * (WIDTH - 2 * SIDE)) / (axes.length - 1);
-    const results = search.rows.map((row) => row.result);
+    const results = search.rows.map((row) => row.results[0]);
     const [worst, best] = [Math.min(...results), Math.max(...results)];
     const shade = (value) => `hsl(${210 - 190 * (best > worst ? (value - worst) / (best - worst) : 0.5)} 75% ${dark.matches ? 62 : 42}%)`;
     const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "parallel coordinates of runs by knob" });
@@ -364,10 +364,10 @@
     const kept = axes.map(() => null);
     const lines = search.rows.map((row, i) => {
       const points = axes.map((_, k) => `${x(k)},${scales[k].place(columns[k][i])}`).join(" ");
-      const line = svg("polyline", { points, fill: "none", stroke: shade(row.result), "stroke-width": 1.5, "stroke-opacity": 0.75 });
+      const line = svg("polyline", { points, fill: "none", stroke: shade(row.results[0]), "stroke-width": 1.5, "stroke-opacity": 0.75 });
       line.addEventListener("pointerenter", () => {
         line.setAttribute("stroke-width", 4);
-        caption.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.result}`;
+        caption.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.results.join(", ")}`;
       });
       line.addEventListener("pointerleave", () => line.setAttribute("stroke-width", 1.5));
       drawing.append(line);

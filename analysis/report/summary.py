@@ -13,7 +13,7 @@ from analysis.report.table import Table, are_short
 from analysis.scores import labels
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
-from analysis.scores.measured import hours
+from analysis.scores.measured import hours, last_logged
 from analysis.scores.metric import Metric
 from analysis.scores.trajectory import TOKENS, devices
 
@@ -93,7 +93,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric], costs: Sequence[tuple[float
     for run, row, cost in zip(frames.rows, records(frames.runs), costs, strict=True):
         state = run.state if row["cause"] in ("", "ok") else f"{run.state}: {row['cause']}"
         planned = f"/{row['steps']:.0f}" if math.isfinite(row["steps"]) else ""
-        results = [100 * _result(frames, run, metric, sources.get(run.run_id, ())) for metric in metrics]
+        results = [100 * last_logged(frames, run.run_id, metric, sources.get(run.run_id, ())) for metric in metrics]
         yield {
             "name": run.name + (f" (study {run.study})" if run.borrowed else ""),
             "run_id": run.run_id,
@@ -110,15 +110,6 @@ def _rows(frames: Frames, metrics: Sequence[Metric], costs: Sequence[tuple[float
             "log": f"../../{row['log']}" if row["log"] else "",
             "dashboard": row["dashboard"] if str(row["dashboard"]).startswith(("http://", "https://")) else "",
         }
-
-
-def _result(frames: Frames, run: RunRow, metric: Metric, sources: Sequence[str]) -> float:
-    """What the last evaluation of a run logged, averaged over benchmarks; NaN where it logged nothing."""
-    steps = frames.digest.steps(run.run_id)
-    if not steps or not sources:
-        return math.nan
-    values = [frames.digest.logged(run.run_id, f"evaluation/{source}/{metric.key}", steps[-1]) for source in sources]
-    return math.fsum(values) / len(values)
 
 
 def _cost(frames: Frames, run: RunRow) -> tuple[float, float, float]:

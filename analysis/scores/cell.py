@@ -32,7 +32,7 @@ class Cell:
     """The mean of the finished seeds, each at its own point of training.
 
     state: ok | partial (some planned seed is missing) | without scores one of REASONS. errors: samples whose verifier
-    failed. diverged: runs that diverged.
+    failed. diverged: runs that diverged. possible: the range of means that there can be.
     """
 
     mean: float = math.nan
@@ -41,6 +41,7 @@ class Cell:
     errors: int = 0
     state: str = "missing"
     diverged: int = 0
+    possible: tuple[float, float] = (-math.inf, math.inf)
 
     @classmethod
     def of(cls, scores: Scores, planned: int, reason: str = "not evaluated") -> Cell:
@@ -98,11 +99,16 @@ class Cell:
 
     def interval(self) -> tuple[float, float]:
         """The 95 % interval about the mean; (NaN, NaN) if nothing is repeated. With one seed it holds for these runs
-        alone, not for the arm."""
+        alone, not for the arm. It ends where what is possible ends, which takes nothing from its coverage."""
         if self._complete is None or self.empty:
             return math.nan, math.nan
         half = self._complete.summary().interval().half
-        return self.mean - half, self.mean + half
+        return self.within_possible(self.mean - half, self.mean + half)
+
+    def within_possible(self, low: float, high: float) -> tuple[float, float]:
+        """The ends of an interval, cut to the range of possible means; NaN stays."""
+        least, most = self.possible
+        return low if math.isnan(low) else max(low, least), high if math.isnan(high) else min(high, most)
 
 
 @remembered
@@ -171,7 +177,7 @@ def cell_at(
     if measured is None or not math.isfinite(mean):
         return Cell(planned=planned, errors=errors, state=NOT_MEASURED, diverged=diverged)
     state = "ok" if len(points) == planned else "partial"
-    return Cell(mean, measured, planned, errors, state, diverged)
+    return Cell(mean, measured, planned, errors, state, diverged, metric.possible)
 
 
 def _errors(frames: Frames, sources: Sequence[str], points: Mapping[str, Point]) -> int:
@@ -208,7 +214,9 @@ def combine(cells: Sequence[Cell]) -> Cell:
         return Cell(planned=planned, errors=errors, state=reason, diverged=diverged)
     state = "ok" if all(c.state == "ok" for c in cells) else "partial"
     mean = float(np.mean([c.mean for c in cells]))
-    return Cell(mean, averaged([c.scores for c in cells if c.scores]), planned, errors, state, diverged)
+    return Cell(
+        mean, averaged([c.scores for c in cells if c.scores]), planned, errors, state, diverged, cells[0].possible
+    )
 
 
 def averaged(parts: Sequence[Scores], weights: Sequence[float] = ()) -> Scores | None:

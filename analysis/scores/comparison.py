@@ -33,6 +33,7 @@ class Compared:
     alpha: float
     samples: int  # per problem; 0: numbers per run
     unfair: str = ""
+    most: float = math.inf  # the largest difference that is possible
 
     @property
     def effect(self) -> float:
@@ -65,7 +66,8 @@ class Compared:
 
     def record(self) -> dict[str, Any]:
         """The difference as columns of a table's data."""
-        plain, simultaneous, left_out = self.judged.plain, self.judged.simultaneous, self.difference.left_out
+        left_out = self.difference.left_out
+        plain, simultaneous = (interval.within(self.most) for interval in (self.judged.plain, self.judged.simultaneous))
         return {
             "difference": self.effect,
             "difference_low": simultaneous.low,
@@ -84,7 +86,7 @@ class Compared:
             "per_seed": " ".join(f"{d:.6g}" for d in self.difference.per_seed),
             "improvement": self.difference.improvement,
             "detectable": self.detectable,
-            "same_within": equivalent_within(self.judged.summary),
+            "same_within": min(equivalent_within(self.judged.summary), self.most),
             "needed_seeds": self.needed.seeds,
             "needed_problems": self.needed.problems,
             "needed_samples": self.needed.samples,
@@ -135,7 +137,8 @@ def compare(
             of_family = family(list(part.values()), level, one_reference=one_reference)
             for (key, d), judged in zip(part.items(), of_family.judged, strict=True):
                 num_samples = samples if d.benchmark is not None else 0
-                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, unfair)
+                least, most = cells[key].possible
+                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, unfair, most - least)
     return {key: compared[key] for key in cells if key in compared}
 
 

@@ -38,6 +38,11 @@ class Interval:
     def half(self) -> float:
         return (self.high - self.low) / 2
 
+    def within(self, most: float) -> Interval:
+        """The interval cut to [−most, most]; NaN stays."""
+        low, high = np.clip([self.low, self.high], -most, most).tolist()
+        return Interval(low, high)
+
     def excludes(self, value: float) -> bool:
         return self.low > value or self.high < value
 

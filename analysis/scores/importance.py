@@ -10,6 +10,8 @@ import numpy as np
 
 from analysis.frames.frames import Frames, RunRow
 from analysis.scores.arm import arms
+from analysis.scores.measured import last_logged
+from analysis.scores.metric import Metric, benchmarks, widest
 from analysis.scores.selection import value_of
 from rlvr.ledger.cause import State
 from rlvr.metrics import EVALUATION, VALIDATION, accuracy
@@ -20,42 +22,50 @@ MOST_VALUES = 6  # of a numeric knob: more values are put into so many groups of
 
 @dataclass(frozen=True)
 class Explored:
-    """The finished runs of a study that varied two knobs or more. values: of each knob, as text; results: avg@n, on the
-    validation split if that was measured."""
+    """The finished runs of a study that varied two knobs or more. values: of each knob, as text; results: of each
+    metric, those that the page headlines."""
 
     knobs: tuple[str, ...]
     runs: tuple[RunRow, ...]
     values: tuple[tuple[str, ...], ...]  # by run
-    results: tuple[float, ...]
-    importance: Mapping[str, float]  # most important first; NaN: too few runs
+    metrics: tuple[str, ...]
+    results: tuple[tuple[float, ...], ...]  # by run and metric
+    importance: Mapping[str, tuple[float, ...]]  # by knob and metric, by the first metric; NaN: too few runs
 
 
 def explored(frames: Frames) -> Explored | None:
     """None unless several runs differ in two knobs or more."""
-    rows: list[tuple[RunRow, dict[str, str], float]] = []
+    rows: list[tuple[RunRow, dict[str, str], tuple[float, ...]]] = []
+    metrics = widest(benchmarks(frames, [run.run_id for run in frames.rows])[1])
     knobs = list(dict.fromkeys(key for arm in arms(frames) for key in arm.knobs))
     for arm in arms(frames):
         values = {key: value for key in knobs if (value := value_of(arm, key)) is not None}
         for run in arm.runs:
-            result = _result(frames, run)
-            if run.state == State.FINISHED and math.isfinite(result):
-                rows.append((run, values, result))
+            results = _results(frames, run, metrics)
+            if run.state == State.FINISHED and all(map(math.isfinite, results)):
+                rows.append((run, values, results))
     varied = [k for k in knobs if len({values.get(k, "") for _, values, _ in rows}) > 1]
     if len(varied) < 2 or len(rows) < LEAST_RUNS:
         return None
-    results = [result for _, _, result in rows]
-    shares = {k: explained([values.get(k, "") for _, values, _ in rows], results) for k in varied}
-    ranked = dict(sorted(shares.items(), key=lambda pair: (-pair[1] if math.isfinite(pair[1]) else 1.0, pair[0])))
-    texts = tuple(tuple(values.get(k, "") for k in varied) for _, values, _ in rows)
-    return Explored(tuple(varied), tuple(run for run, _, _ in rows), texts, tuple(results), ranked)
+    runs, of_knobs, results = zip(*rows, strict=True)
+    by_knob = {k: [values.get(k, "") for values in of_knobs] for k in varied}
+    columns = [list(column) for column in zip(*results, strict=True)]
+    shares = {k: tuple(explained(values, column) for column in columns) for k, values in by_knob.items()}
+    ranked = dict(sorted(shares.items(), key=lambda pair: (-pair[1][0] if math.isfinite(pair[1][0]) else 1.0, pair[0])))
+    texts = tuple(zip(*by_knob.values(), strict=True))
+    return Explored(tuple(varied), runs, texts, tuple(map(str, metrics)) or ("result",), results, ranked)
 
 
-def _result(frames: Frames, run: RunRow) -> float:
+def _results(frames: Frames, run: RunRow, metrics: Sequence[Metric]) -> tuple[float, ...]:
+    """What the last evaluation of a run logged, of each metric; without judged problems its expected reward."""
     steps = frames.digest.steps(run.run_id)
+    if metrics:
+        sources, _ = benchmarks(frames, [run.run_id])
+        return tuple(last_logged(frames, run.run_id, metric, sources) for metric in metrics)
     names = [n for n in frames.digest.names(run.run_id) if n.startswith((EVALUATION, VALIDATION))]
     last = {name: frames.digest.logged(run.run_id, name, steps[-1]) for name in names} if steps else {}
     result = accuracy({name: value for name, value in last.items() if math.isfinite(value)})
-    return math.nan if result is None else result
+    return (math.nan if result is None else result,)
 
 
 def explained(values: Sequence[str], results: Sequence[float]) -> float:

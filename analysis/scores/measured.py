@@ -14,7 +14,7 @@ from analysis.frames.frames import Frames, check_seeds, remembered
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
 from analysis.scores.metric import Kind, Metric
-from rlvr.metrics import pass_at_k
+from rlvr.metrics import EVALUATION, pass_at_k
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -232,3 +232,12 @@ def _pass_noise(n: int, k: int) -> Array:
     pmf = np.exp(log_pmf)
     value = pass_at_k(np.full(n + 1, n), drawn, k)
     return pmf @ value**2 - (pmf @ value) ** 2
+
+
+def last_logged(frames: Frames, run_id: str, metric: Metric, sources: Sequence[str]) -> float:
+    """What the last evaluation of a run logged of an avg@n or pass@k, averaged over benchmarks; NaN if it did not."""
+    steps = frames.digest.steps(run_id)
+    if not steps or not sources:
+        return math.nan
+    values = [frames.digest.logged(run_id, f"{EVALUATION}{source}/{metric.key}", steps[-1]) for source in sources]
+    return math.fsum(values) / len(values)

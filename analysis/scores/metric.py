@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rlvr.metrics import EVALUATION, OF_SAMPLES, VALIDATION
 
 if TYPE_CHECKING:
@@ -51,6 +53,11 @@ class Metric:
         return 100.0 if self.unit == "%" else 1.0
 
     @property
+    def possible(self) -> tuple[float, float]:
+        """The range of its values: shares lie between 0 and 1."""
+        return (0.0, 1.0) if self.unit == "%" else (-math.inf, math.inf)
+
+    @property
     def of_differences(self) -> str:
         """The unit of differences."""
         return "points" if self.unit == "%" else self.unit
@@ -59,7 +66,9 @@ class Metric:
         """A difference as it is printed: `+1.2 [−0.3, 2.7] points`, or `+1.2 points without a spread` without an
         interval. What only rounding has left of equal scores is +0.
         """
-        size, low, high = (self.scale * value for value in (effect, interval.low, interval.high))
+        most = self.possible[1] - self.possible[0]
+        ends = np.clip([interval.low, interval.high], -most, most).tolist()  # NaN stays
+        size, low, high = (self.scale * value for value in (effect, *ends))
         number = f"{0.0 if abs(size) < RESIDUE else size:+.3g}"
         parts = [number, self.of_differences, "without a spread"]
         if not math.isnan(low):

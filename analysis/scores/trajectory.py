@@ -209,4 +209,4 @@ def over_seeds(cell: Cell) -> tuple[float, float]:
     if cell.scores is None or cell.seeds < LEAST_SEEDS:
         return math.nan, math.nan
     half = cell.scores.by_seed().summary().interval().half
-    return cell.mean - half, cell.mean + half
+    return cell.within_possible(cell.mean - half, cell.mean + half)

@@ -35,10 +35,12 @@ def report(search: Search) -> list[dict[str, Any]]:
 
 
 def _front(search: Search) -> list[FrozenTrial]:
-    """The best trial or, of several metrics, the Pareto front; one trial for each run."""
-    if not search.trials(TrialState.COMPLETE):
+    """The best trials, several where they are tied or, of several metrics, the Pareto front; one for each run."""
+    complete = search.trials(TrialState.COMPLETE)
+    if not complete:
         return []
-    trials = search.study.best_trials if len(search.goal.metrics) > 1 else [search.study.best_trial]
+    several = len(search.goal.metrics) > 1
+    trials = search.study.best_trials if several else [t for t in complete if t.value == search.study.best_value]
     by_run = {t.user_attrs["run_id"]: t for t in reversed(trials)}
     return sorted(by_run.values(), key=lambda t: t.values[0], reverse=search.goal.directions[0] == "maximize")
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.report.cells import costs
-from analysis.report.grid import Grid, grids
+from analysis.report.grid import Grid, grids, text_of
 from analysis.report.render import latex, markdown
 from analysis.report.summary import headlines
-from analysis.report.table import Table
+from analysis.report.table import Format, Table
 from analysis.scores.arm import arms
-from analysis.scores.cell import cell, combine
-from analysis.scores.metric import default_metrics, parse
+from analysis.scores.cell import Cell, cell, combine
+from analysis.scores.comparison import compare
+from analysis.scores.contrast import Scores
+from analysis.scores.metric import avg, default_metrics, parse
 from analysis.tables.comparison import ComparisonOptions, table
 from tests.analysis.ledger_factory import config, counts, write_planned, write_run, write_study
 
@@ -417,3 +421,30 @@ def test_each_arm_is_compared_to_the_reference_with_the_same_other_knobs(tmp_pat
         "loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05",
         "loss=pacs lr = 0.001": "loss=grpo lr = 0.001",
     }
+
+
+def test_intervals_end_where_what_is_possible_ends_and_verdicts_stay():
+    """Two problems have one degree of freedom, so that t is 12.71: 12.71 times the standard error 0.25 is 3.18."""
+    benchmark = np.zeros(2, np.int64)
+
+    def cell_of(*values: float) -> Cell:
+        return Cell.of(Scores((0,), (("s", "a"), ("s", "b")), np.array([values]), benchmark), 1)
+
+    free, shares = cell_of(0.5, 1.0), replace(cell_of(0.5, 1.0), possible=avg(8).possible)
+    assert free.interval() == pytest.approx((0.75 - 3.1766, 0.75 + 3.1766), abs=1e-3)
+    assert shares.interval() == (0, 1)
+    assert text_of({**shares.record(), "verdict": ""}, Format()) == "75.0 [0, 100]"
+    reference = replace(cell_of(0.0, 0.75), possible=(0.0, 1.0))
+    (cut,) = compare({"x": shares}, {"x": reference}, 8).values()
+    (whole,) = compare({"x": free}, {"x": reference}, 8).values()
+    assert whole.record()["difference_low"] == pytest.approx(0.375 - 12.7062 * 0.125, abs=1e-3)
+    assert (cut.record()["difference_low"], cut.record()["difference_high"]) == (-1, 1)
+    assert cut.record()["p"] == whole.record()["p"]
+    assert cut.mark == whole.mark == ""
+
+
+def test_a_half_width_that_would_be_printed_as_zero_has_more_decimals():
+    scored = {"state": "", "verdict": ""}
+    assert text_of({"mean": 0.9998, "low": 0.99945, "high": 1.0, **scored}, Format()) == "99.98 [99.94, 100]"
+    assert text_of({"mean": 0.9996, "low": 0.9992, "high": 1.0, **scored}, Format()) == "99.96 ± 0.04"
+    assert text_of({"mean": 0.5, "low": 0.1, "high": 0.9, **scored}, Format()) == "50.0 ± 40.0"

@@ -11,7 +11,7 @@ import pytest
 
 from analysis import command
 from analysis.frames.dumps import Dump, frames
-from analysis.report.grid import _deciding, difference_text, text_of
+from analysis.report.grid import _deciding, difference_text
 from analysis.report.table import Format, Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import base_cell, cell
@@ -238,16 +238,6 @@ def test_imports_keep_the_diversity_of_their_responses(tmp_path, capsys, monkeyp
     means = pd.read_csv(file).pivot(index="row", columns="metric", values="mean").to_dict("index")
     assert means["arm=one"] == {"distinct-3": 0.5, "distinct-4": 0.5, "right answers": 1}
     assert means["arm=two"] == {"distinct-3": 1, "distinct-4": 1, "right answers": 2}
-
-
-def test_an_interval_wider_than_all_shares_is_marked_as_too_few_problems():
-    """Two problems have one degree of freedom: t is 12.7."""
-    of_two = {"mean": 0.5, "low": -5.853, "high": 6.853, "state": "", "verdict": ""}
-    assert text_of(of_two, Format()) == "50.0 (too few for ±)"
-    assert text_of({**of_two, "low": 0.1, "high": 0.9}, Format()) == "50.0 ± 40.0"
-    assert text_of(of_two, Format(1.0, 1, "tokens")) == "0.5 ± 6.4"
-    wide = {"difference": -0.25, "difference_low": -3.427, "difference_high": 2.927, "verdict": ""}
-    assert difference_text(wide, Format()) == "−25.0 [too few]"
 
 
 def test_what_is_decided_is_printed_without_a_zero_at_an_end():

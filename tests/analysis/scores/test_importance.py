@@ -42,7 +42,9 @@ def test_every_finished_run_of_a_grid_is_placed_by_its_knobs(tmp_path):
     assert len(study.runs) == len(FINAL) - 3 + 1  # three have no result; GRPO has one
     place = [run.name for run in study.runs].index("lad-js-eta0.5-s0")
     assert dict(zip(study.knobs, study.values[place], strict=True)) == {"loss": "lad", "divergence": "js", "eta": "0.5"}
-    assert study.results[place] == pytest.approx((20 / 32 + 19 / 32) / 2)  # avg@8 of maze7 and maze9
+    assert study.metrics == ("avg@8", "pass@8")  # those that the page headlines
+    assert study.results[place] == pytest.approx(((20 / 32 + 19 / 32) / 2, 3 / 4))  # over maze7 and maze9
+    assert {len(shares) for shares in study.importance.values()} == {2}
 
 
 def test_each_arm_in_turn_adds_the_problem_on_which_it_lies_furthest_from_the_first():
