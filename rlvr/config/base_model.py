@@ -20,6 +20,7 @@ from rlvr.config import memory, revisions
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import Choices, Knobs, is_pretrained
 from rlvr.ledger import gguf, layout
+from rlvr.ledger.files import read_json
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
@@ -49,8 +50,8 @@ def check(config: Knobs) -> None:
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
         value = model.architecture.get(name, 1)
-        if not _is_size(value):
-            raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
+        if wrong := _not_size(name, value):
+            raise ValueError(f"model.architecture.{name}={value}: {wrong}")
     _check_heads(model)
     if model["_target_"] == "rlvr.model.table.table":
         _check_table(config.trainer)
@@ -69,8 +70,12 @@ def check(config: Knobs) -> None:
             raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _not_size(name: str, value: object) -> str:
+    """Why a value is no size of a model; "" if it is one. The bound keeps nonsense from being computed with."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        return "a whole number is expected, 1 or more."
+    most = 10_000 if name == "num_hidden_layers" else 10**9
+    return f"at most {most} is expected." if value > most else ""
 
 
 def _check_table(trainer: Knobs) -> None:
@@ -176,7 +181,7 @@ def _numbers_of(model: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if model.get("architecture") is not None or not model.get("path"):
         return model.get("architecture")
     directory = _directory(str(model["path"]))
-    return _json(directory / "config.json") if directory is not None else None
+    return read_json(directory / "config.json") if directory is not None else None
 
 
 def response_ends(path: str, *, chat: bool) -> list[str]:
@@ -187,11 +192,11 @@ def response_ends(path: str, *, chat: bool) -> list[str]:
     directory = _directory(path)
     if directory is None:
         return []
-    listed: list[dict[str, Any]] = (_json(directory / "tokenizer.json") or {}).get("added_tokens") or []
+    listed: list[dict[str, Any]] = (read_json(directory / "tokenizer.json") or {}).get("added_tokens") or []
     added: dict[object, str] = {token["id"]: token["content"] for token in listed}
-    named: Any = (_json(directory / "tokenizer_config.json") or {}).get("eos_token")
+    named: Any = (read_json(directory / "tokenizer_config.json") or {}).get("eos_token")
     ends: list[object] = [cast("dict[str, object]", named).get("content") if isinstance(named, dict) else named]
-    ids: object = (_json(directory / "generation_config.json") or {}).get("eos_token_id")
+    ids: object = (read_json(directory / "generation_config.json") or {}).get("eos_token_id")
     ends += [added.get(index) for index in (cast("list[object]", ids) if isinstance(ids, list) else [ids])]
     template = _template(directory) if chat else None
     if template is not None:
@@ -247,7 +252,7 @@ def _directory(path: str) -> Path | None:
 
 def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]:
     """What is wrong with a directory in Hugging Face format, worst first."""
-    config = _json(directory / "config.json")
+    config = read_json(directory / "config.json")
     if config is None:
         yield _unread(directory / "config.json", "a model has one, beside its weights in safetensors and its tokenizer")
         return
@@ -287,8 +292,8 @@ def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
         value = config.get(name, 1)
         if value is None and name in ("num_key_value_heads", "max_position_embeddings"):
             continue  # as many as heads; no limit
-        if not _is_size(value):
-            yield f"its config.json has {name}={json.dumps(value)}: a whole number is expected, 1 or more."
+        if wrong := _not_size(name, value):
+            yield f"its config.json has {name}={json.dumps(value)}: {wrong}"
             return
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads and kv_heads and heads % kv_heads:
@@ -328,7 +333,7 @@ def _known_kinds() -> frozenset[str]:
 def _faults_of_weights(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        listed = (_json(index) or {}).get("weight_map")
+        listed = (read_json(index) or {}).get("weight_map")
         if not isinstance(listed, dict):
             yield f"{index.name} is damaged: it lists no weights."
             return
@@ -362,9 +367,9 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
             return None
         try:
             header = json.loads(opened.read(length))
-        except ValueError:
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
             return None
-    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
     return header if 8 + length + max(ends, default=0) == size else None
 
 
@@ -415,7 +420,7 @@ def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
 @functools.cache  # called for every point of a sweep, and a language model's tokenizer.json has megabytes
 def _closed_vocabulary(directory: Path) -> frozenset[str] | None:
     """The words that a policy knows whose tokens are words; None for any other tokenizer, or none."""
-    tokenizer = cast("dict[str, Any]", (_json(directory / "tokenizer.json") or {}).get("model") or {})
+    tokenizer = cast("dict[str, Any]", (read_json(directory / "tokenizer.json") or {}).get("model") or {})
     return frozenset(tokenizer["vocab"]) if tokenizer.get("type") == "WordLevel" else None
 
 
@@ -437,11 +442,3 @@ def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
 
 def _template(directory: Path) -> ChatTemplate | None:
     return ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
-
-
-def _json(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else None

@@ -6,7 +6,6 @@ Meant to be right within a fifth.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from rlvr.config import published
 from rlvr.config.nodes import training_nodes
 from rlvr.config.signature import declared
 from rlvr.ledger import gguf
+from rlvr.ledger.files import read_json
 from rlvr.task.prompt_length import file_of_model
 
 GB = 2**30
@@ -113,7 +113,7 @@ def of_path(path: str) -> Architecture | None:
         numbers = published.MODELS.get(path.partition("@")[0])
         return None if numbers is None else architecture(numbers)
     try:
-        return architecture(json.loads(file.read_text()))
+        return architecture(read_json(file) or {})
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return None  # rlvr/config/base_model.py reports what is wrong
 

@@ -187,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing, torn or contains something else."""
     try:
         content = json.loads(_content(path))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):  # the last: nested without end
         return None
     return cast("dict[str, Any]", content) if isinstance(content, dict) else None
 
@@ -205,7 +205,7 @@ def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], li
             continue
         try:
             content = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if isinstance(content, dict) and required in content:
             objects.append(cast("dict[str, Any]", content))

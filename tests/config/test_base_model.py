@@ -81,6 +81,13 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "has num_key_value_heads=3, which does not divide num_attention_heads=2.": lambda d: edit(d, num_key_value_heads=3),
     "has num_attention_heads=null": lambda d: edit(d, num_attention_heads=None),
     'has hidden_size="wide": a whole number is expected, 1 or more.': lambda d: edit(d, hidden_size="wide"),
+    "has num_hidden_layers=1000000000: at most 10000 is expected.": lambda d: edit(d, num_hidden_layers=10**9),
+    "config.json is damaged: no JSON object": lambda d: (d / "config.json").write_text(
+        '{"a":' * 9999 + "1" + "}" * 9999
+    ),
+    "safetensors is damaged: cut short, or no safetensors.": lambda d: (d / "model.safetensors").write_bytes(
+        struct.pack("<Q", 59995) + b'{"a":' * 9999 + b"1" + b"}" * 9999
+    ),
     "config.json is damaged: no JSON": lambda d: (d / "config.json").write_text("[1]"),
     "Its own code (auto_map) is never run.": lambda d: edit(d, model_type="mine", auto_map={"AutoModel": "m.M"}),
     'model_type "gpt_oss", whose attention PyTorch\'s function (sdpa) does not compute.': lambda d: edit(
