@@ -70,8 +70,7 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
 
     sweep: what to type for several values of a key, for the message.
     """
-    if problem := imports.hidden_package_message():
-        raise ValueError(problem)
+    _refuse_hidden_packages()
     layout.home()  # raises ValueError if RLVR_HOME is a file
     registry = None
     try:
@@ -80,6 +79,11 @@ def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry
         yield registry
     except BAD_INPUT as error:
         raise ValueError(explain(error, words, registry or Registry(), sweep)) from error
+
+
+def _refuse_hidden_packages() -> None:
+    if problem := imports.hidden_package_message():
+        raise ValueError(problem)
 
 
 def carry_out(
@@ -259,6 +263,7 @@ def load(
 
     home: the directory that contains runs/; None: as for launches. uri: of MLflow, with source="mlflow".
     """
+    _refuse_hidden_packages()
     from analysis.frames import load as frames
 
     sweep_id = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
@@ -269,6 +274,7 @@ def load(
 
 
 def _launched(words: Sequence[str], *, one_run: bool) -> SweepResult:
+    _refuse_hidden_packages()
     from sweeps.result import SweepResult
 
     options, overrides = _split(words)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlvr import run as rlvr_run
+from rlvr.config import imports
 from rlvr.config.explain import OTHER_NAMES
 from rlvr.config.overrides import quoted
 from rlvr.run import deferred, main
@@ -436,3 +437,12 @@ def test_a_text_instead_of_words_is_refused_from_python(tmp_path: Path, monkeypa
         with pytest.raises(ValueError, match=re.escape('pass a list of words: ["loss=grpo"].')):
             call("loss=grpo")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("door", [rlvr_run.run, rlvr_run.sweep, rlvr_run.load])
+def test_from_python_too_a_file_that_hides_one_of_our_packages_is_named(
+    door: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "hidden_package_message", lambda: "`import sweeps` finds /mine/sweeps.py")
+    with pytest.raises(ValueError, match=r"finds /mine/sweeps\.py"):
+        door()
