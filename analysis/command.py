@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from analysis.frames.frames import Frames
     from analysis.report.report import Content
     from analysis.scores.claim import Verdict
+    from analysis.serve import Built
 
 EXAMPLES = """\
 examples:
@@ -32,6 +33,7 @@ examples:
   python -m analysis eta --tables eta --no-figures
   python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
   python -m analysis eta --claims --exit-code
+  python -m analysis --serve 8800           the page while runs go on: it is built anew and reloads itself
   python -m analysis eta --json             verdicts, tables and files, for a program
   python -m analysis --source mlflow --uri http://tracking:5000
   python -m analysis bundle study=eta       a study as one file (bundle --help)
@@ -59,6 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
             if arguments[:1] in VERBS:
                 return _run_verb(arguments[0], arguments[1:])
             options = read_options(arguments)
+            if options.serve is not None:
+                from analysis.serve import serve
+
+                serve(lambda: _built(options), options.serve)
             outcomes = _rebuild(options, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
@@ -122,6 +128,12 @@ def parser() -> terminal.Parser:
         "--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing"
     )
     parser.add_argument(
+        "--serve",
+        metavar="PORT",
+        type=int,
+        help="show the page on loopback, built anew while runs go on; the address that is printed has a token",
+    )
+    parser.add_argument(
         "--exit-code",
         action="store_true",
         help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested, or if there is none",
@@ -155,6 +167,15 @@ def _reject_unread(options: argparse.Namespace) -> None:
     if options.all and (options.tables or options.json):
         of_all = "--tables, which prints those that it names" if options.tables else "--json, which has every table"
         raise LookupError(f"--all has no effect with {of_all}. Drop --all.")
+    if options.serve is not None:
+        typed = [n for n in ("json", "claims", "studies", "all", "exit_code") if getattr(options, n)]
+        if typed or not 0 <= options.serve < 1 << 16:
+            why = (
+                f"--{typed[0].replace('_', '-')} has no effect with it"
+                if typed
+                else "a port is 1 to 65535, 0 a free one"
+            )
+            raise LookupError(f"--serve {options.serve}: {why}.")
     of_report = ("metrics", "against", "across", "tables", "out", "all")
     typed = [f"--{name}" for name in of_report if getattr(options, name)]
     if options.claims and typed:
@@ -186,34 +207,50 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     """Report every requested study; returns the outcomes of their claims."""
-    # Imported here, so that --help answers at once.
-    from analysis.frames import own_code
-    from analysis.frames.load import catalogue, frames
-
     home = home_of(options.home)
-    others: list[str] = []
-    if options.files:
-        from analysis.frames import bundle
-
-        chosen = [bundle.merged([bundle.read(file) for file in options.files])]
-    else:
-        listing = catalogue(home, source=options.source, uri=options.uri)
-        known_studies = listing.studies()
-        study = options.study or (options.name if options.name in known_studies else "")
-        if not study and (sweep := options.sweep or options.name):
-            chosen = [frames(listing, sweep=sweep)]
-        else:
-            studies = [study] if study else known_studies[: None if options.studies else 1]
-            chosen = [frames(listing, study=name) for name in studies or [None]]
-            others = [name for name in known_studies if name not in studies]
-        for of_study in () if options.mixed_code else chosen:
-            own_code.refuse_mixed(home, of_study.runs)
+    chosen, others = _chosen(options, home)
     reported = [_study(of_study, options, home, console) for of_study in chosen]
     if options.json:
         print(json.dumps([record for _, record in reported], indent=2, allow_nan=False))
     elif others and not options.claims:
         console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --studies)", markup=False)
     return {verdict.outcome.value for verdicts, _ in reported for verdict in verdicts}
+
+
+def _chosen(options: argparse.Namespace, home: Path) -> tuple[list[Frames], list[str]]:
+    """(the studies that the options name, the names of all other studies)."""
+    # Imported here, so that --help answers at once.
+    from analysis.frames import bundle, own_code
+    from analysis.frames.load import catalogue, frames
+
+    if options.files:
+        return [bundle.merged([bundle.read(file) for file in options.files])], []
+    listing = catalogue(home, source=options.source, uri=options.uri)
+    known_studies = listing.studies()
+    study = options.study or (options.name if options.name in known_studies else "")
+    others: list[str] = []
+    if not study and (sweep := options.sweep or options.name):
+        chosen = [frames(listing, sweep=sweep)]
+    else:
+        studies = [study] if study else known_studies[: None if options.studies else 1]
+        chosen = [frames(listing, study=name) for name in studies or [None]]
+        others = [name for name in known_studies if name not in studies]
+    for of_study in () if options.mixed_code else chosen:
+        own_code.refuse_mixed(home, of_study.runs)
+    return chosen, others
+
+
+def _built(options: argparse.Namespace) -> Built:
+    """The page of the study as it is now, for --serve; its report is written too."""
+    from analysis.serve import Built
+    from rlvr.ledger.cause import State
+
+    home = home_of(options.home)
+    (of_study,), _ = _chosen(options, home)
+    _, files = _write(of_study, options, home)
+    logs = {str(log): home / str(log) for log in of_study.runs["log"] if log} if of_study.home else {}
+    live = any(run.state in (State.PLANNED, State.QUEUED, State.RUNNING) for run in of_study.rows)
+    return Built(files[0].read_bytes(), logs, live)
 
 
 def _study(
