@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from sweeps.session import Session
 
+SHOWN = 8  # at most so many runs are named in a line
 # Knobs of `cluster` that only launches on SLURM read.
 OF_JOBS = (
     *("partition", "account", "qos", "time_min", "cpus", "memory_gb", "pack", "max_parallel", "requeues"),
@@ -273,14 +274,18 @@ def warn_of_changed_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, An
                 f"{paths}: {count} finished runs read other content than is there now, and are not run again. Give the "
                 "new one another path, which makes other runs."
             )
-    by_files: dict[str, list[str]] = {}  # changed files of own code -> runs that used them
+    by_code: dict[tuple[tuple[str, tuple[str, ...]], ...], list[str]] = {}  # most runs used the same
     for run_id in finished:
-        by_files.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
+        by_code.setdefault(tuple(inputs.recorded_code(ledger.run_dir(run_id)).items()), []).append(run_id)
+    by_files: dict[str, list[str]] = {}  # changed files of their code -> runs
+    for code, run_ids in by_code.items():
+        by_files.setdefault(", ".join(own_code.changed(dict(code))), []).extend(run_ids)
     for files, run_ids in by_files.items():
         if files:
             runs, be, folders = "run was", "is", run_ids[0]
             if len(run_ids) > 1:
-                runs, be, folders = "runs were", "are", f"{{{','.join(run_ids)}}}"
+                shown = [*run_ids[:SHOWN], *["..."] * (len(run_ids) > SHOWN)]
+                runs, be, folders = "runs were", "are", f"{{{','.join(shown)}}}"
             _warn(
                 f"{files}: {len(run_ids)} finished {runs} made with another version, and {be} not run again. To train "
                 f"anew: rm -r {shlex.quote(str(ledger.root))}/{folders}, and the same command. To have both: a module "

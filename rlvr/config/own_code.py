@@ -16,7 +16,6 @@ from pathlib import Path
 
 from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
-from rlvr.ledger import inputs
 
 # Our packages of which a run uses some modules; and the module that every objective uses.
 CHOSEN, AVERAGING = ("rlvr.loss.", "rlvr.objective.", "rlvr.task."), "rlvr.objective.micro_batch"
@@ -90,9 +89,9 @@ def in_short(code: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def changed(run_dir: Path) -> list[str]:
-    """The files, as Python finds them now, of which the run used another version, or several."""
-    used = {module: (_file(module), digests) for module, digests in inputs.recorded_code(run_dir).items()}
+def changed(recorded: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The files, as Python finds them now, of which a run used another version, or several. recorded: by the run."""
+    used = {module: (_file(module), digests) for module, digests in recorded.items()}
     return [str(file) for file, digests in used.values() if file is not None and digests != (_digest(file),)]
 
 
@@ -117,10 +116,15 @@ def _used_version(module: str, file: Path) -> str:
 
 def _digest(file: Path) -> str:
     if file.is_dir():
-        parts = [f"{path.relative_to(file)} {_digest(path)}" for path in sorted(file.rglob("*.py"))]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return _digest_of_package(file)
     status = file.stat()
     return _cached_digest(file, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache  # of our packages, which a process does not see change
+def _digest_of_package(directory: Path) -> str:
+    parts = [f"{path.relative_to(directory)} {_digest(path)}" for path in sorted(directory.rglob("*.py"))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @functools.lru_cache(4096)  # the runs of a sweep use the same files

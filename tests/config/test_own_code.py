@@ -64,7 +64,7 @@ def test_comments_and_docstrings_make_no_other_version(mine: Path, tmp_path: Pat
     (mine / "oc_terms/weights.py").write_text(
         '"""Late."""\n\ndef late():\n    """Imports."""\n    import oc_late  # now\n'
     )
-    assert own_code.changed(tmp_path / "run") == []
+    assert own_code.changed(recorded_code(tmp_path / "run")) == []
 
 
 def test_of_the_platform_what_makes_numbers_counts_and_of_its_tasks_the_one_that_is_used(mine: Path) -> None:
@@ -102,13 +102,15 @@ def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     assert recorded(run_dir, mine) == []
     late = hashlib.sha256((mine / "oc_late.py").read_bytes()).hexdigest()  # it is no Python
     assert recorded_code(run_dir)["oc_late"] == (late,)
-    assert own_code.changed(run_dir) == []
+    assert own_code.changed(recorded_code(run_dir)) == []
     (mine / "oc_terms/weights.py").write_text("def late():\n    return 2\n")
     (mine / "oc_unused.py").write_text("edited")
-    assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]
+    assert own_code.changed(recorded_code(run_dir)) == [str(mine / "oc_terms/weights.py")]
     layout.journal(run_dir).write_text("a step\n")
     assert recorded(run_dir, mine) == ["oc_terms.weights"]
-    assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]  # it began with the other one
+    assert own_code.changed(recorded_code(run_dir)) == [
+        str(mine / "oc_terms/weights.py")
+    ]  # it began with the other one
 
 
 def test_a_process_keeps_using_the_version_that_it_imported(
