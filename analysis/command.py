@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from analysis.exchange import folder_name, joined
+from analysis.exchange import MIXED_CODE_HELP, folder_name, joined
 from analysis.exchange import home as home_of
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.files import is_shared
@@ -119,9 +119,7 @@ def parser() -> terminal.Parser:
     )
     parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
     parser.add_argument("--all", action="store_true", help="print every table, with its notes")
-    parser.add_argument(
-        "--mixed-code", action="store_true", help="average the runs of an arm even if their code was not the same"
-    )
+    parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
     parser.add_argument("--json", action="store_true", help="for programs: print a list of studies as JSON")
     parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     parser.add_argument(
@@ -220,23 +218,22 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
 def _chosen(options: argparse.Namespace, home: Path) -> tuple[list[Frames], list[str]]:
     """(the studies that the options name, the names of all other studies)."""
     # Imported here, so that --help answers at once.
-    from analysis.frames import bundle, own_code
+    from analysis.frames import bundle
     from analysis.frames.load import catalogue, frames
 
+    mixed = options.mixed_code
     if options.files:
-        return [bundle.merged([bundle.read(file) for file in options.files])], []
+        return [bundle.merged([bundle.read(file) for file in options.files], mixed_code=mixed)], []
     listing = catalogue(home, source=options.source, uri=options.uri)
     known_studies = listing.studies()
     study = options.study or (options.name if options.name in known_studies else "")
     others: list[str] = []
     if not study and (sweep := options.sweep or options.name):
-        chosen = [frames(listing, sweep=sweep)]
+        chosen = [frames(listing, sweep=sweep, mixed_code=mixed)]
     else:
         studies = [study] if study else known_studies[: None if options.studies else 1]
-        chosen = [frames(listing, study=name) for name in studies or [None]]
+        chosen = [frames(listing, study=name, mixed_code=mixed) for name in studies or [None]]
         others = [name for name in known_studies if name not in studies]
-    for of_study in () if options.mixed_code else chosen:
-        own_code.refuse_mixed(home, of_study.runs)
     return chosen, others
 
 

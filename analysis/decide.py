@@ -79,7 +79,7 @@ def forecast(
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
     """By id of a tuning run, its score on the validation split; NaN for a run without one."""
-    of_sweep = frames_of(catalogue(home), sweep=sweep_id)
+    of_sweep = frames_of(catalogue(home), sweep=sweep_id, mixed_code=True)  # the scores are of single runs
     return run_scores(of_sweep.tuned or of_sweep)
 
 

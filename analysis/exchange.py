@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ BUNDLE_EXAMPLES = """\
 examples:
   python -m analysis bundle                                 the newest study, to <study>.rlvr
   python -m analysis bundle study=eta --out eta.rlvr        one study
-  python -m analysis bundle sweep=first-try                 one sweep, to <study>-first-try.rlvr
+  python -m analysis bundle sweep=first-try                 one sweep, to <study>@first-try.rlvr
   python -m analysis bundle grpo-s0 lad-hd-eta0.5-s0        these runs, by name or id
   python -m analysis eta.rlvr                               its tables and page, anywhere, without the runs
 """
@@ -30,6 +30,9 @@ examples:
   python -m analysis import completions/ --format trl --arm 'loss=dapo lr=1e-6' --reward accuracy_reward
   python -m analysis grpo-0.rlvr dapo-0.rlvr                compares them, paired by problem
 """
+
+
+MIXED_CODE_HELP = "average the runs of an arm even if their code was not the same"
 
 
 def bundle(arguments: Sequence[str]) -> None:
@@ -44,8 +47,9 @@ def bundle(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--out", type=Path, help="the file (default: as in the examples, here)")
+    parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
     options = parser.parse_args(arguments)
-    frames, name = _chosen(home(options.home), options.what)
+    frames, name = _chosen(home(options.home), options.what, mixed_code=options.mixed_code)
     _write(frames, _file(options.out or Path(folder_name(name))))
 
 
@@ -109,21 +113,22 @@ def _as_typed(arm: str) -> str:
     return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in knobs.items())
 
 
-def _chosen(root: Path, what: Sequence[str]) -> tuple[Frames, str]:
-    from analysis.frames.load import catalogue, frames
+def _chosen(root: Path, what: Sequence[str], *, mixed_code: bool) -> tuple[Frames, str]:
+    from analysis.frames import load
 
-    listing, ledger = catalogue(root), Ledger(root)
+    listing, ledger = load.catalogue(root), Ledger(root)
+    frames = partial(load.frames, listing, mixed_code=mixed_code)
     word = what[0] if len(what) == 1 else ""
     key, _, name = word.partition("=")
     if not what or word in listing.studies():
-        chosen = frames(listing, study=word or None)
+        chosen = frames(study=word or None)
     elif key == "study":
-        chosen = frames(listing, study=name)
+        chosen = frames(study=name)
     elif key == "sweep" or ledger.resolve_sweeps(word):
-        chosen = frames(listing, sweep=name or word)
+        chosen = frames(sweep=name or word)
     else:
         try:
-            chosen = frames(listing, runs=[ledger.resolve_run(run) for run in what])
+            chosen = frames(runs=[ledger.resolve_run(run) for run in what])
         except ValueError as error:
             known = ", ".join(listing.studies()) or "none"
             raise LookupError(
@@ -167,8 +172,10 @@ def _file(out: Path) -> Path:
 
 
 def folder_name(title: str) -> str:
-    """The title of a study, or of one of its sweeps, as the name of a folder."""
-    return re.sub(r"[^\w.-]+", "-", title.replace(", sweep ", "-")).strip("-.") or "study"
+    """The title of a study, or of one of its sweeps, as the name of a folder: no two titles have the same."""
+    from rlvr.records import name_part  # not above: it imports NumPy
+
+    return "@".join(map(name_part, title.split(", sweep ", 1)))
 
 
 def joined(names: Sequence[str]) -> str:

@@ -256,10 +256,12 @@ def load(
     home: Path | str | None = None,
     source: Literal["ledger", "mlflow"] = "ledger",
     uri: str | None = None,
+    mixed_code: bool = False,
 ) -> Frames:
     """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made.
 
-    Raises ValueError if there is no such study or sweep.
+    Raises ValueError if there is no such study or sweep and, unless `mixed_code`, if runs of one arm used different
+    code: a mean of both belongs to neither.
 
     home: the directory that contains runs/; None: as for launches. uri: of MLflow, with source="mlflow".
     """
@@ -268,7 +270,7 @@ def load(
 
     sweep_id = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
     try:
-        return frames.load(home, study=study, sweep=sweep_id, source=source, uri=uri)
+        return frames.load(home, study=study, sweep=sweep_id, source=source, uri=uri, mixed_code=mixed_code)
     except LookupError as error:
         raise ValueError(str(error.args[0])) from error
 

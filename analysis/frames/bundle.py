@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.frames import samples
+from analysis.frames import own_code, samples
 from analysis.frames.digest import What
 from analysis.frames.frames import Frames, check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
@@ -247,6 +247,7 @@ _DTYPES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("eta", "beta", "seed", "steps", "created"), ("float64", "int64")),
     **dict.fromkeys(("git_dirty", "own_gpus", "reference"), ("bool", "object")),
     "typed": ("object",),
+    own_code.COLUMN: ("str",),
 }
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -266,7 +267,7 @@ def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
         raise ValueError(f"its runs have no {', '.join(missing)}")
     if len(set(map(len, by_name.values()))) > 1:
         raise ValueError("the columns of its runs have different numbers of values")
-    return pd.DataFrame({"own_gpus": False, **by_name})
+    return pd.DataFrame({"own_gpus": False, own_code.COLUMN: "", **by_name})
 
 
 def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: Mapping[str, pa.Table]) -> Frames:
@@ -302,12 +303,19 @@ def _metrics(tables: Mapping[str, pa.Table]) -> pa.Table:
 # --- merging
 
 
-def merged(parts: Sequence[Frames]) -> Frames:
+def merged(parts: Sequence[Frames], *, mixed_code: bool = False) -> Frames:
     """The runs of several bundles as those of one study. A run that is in several of them is read from the first.
 
-    If the bundles are of several studies, `studies` has the frames of each, since claims belong to a study.
-    Raises LookupError for two runs of one arm with one seed.
+    If the bundles are of several studies, `studies` has the frames of each, since claims belong to a study. Raises
+    LookupError for two runs of one arm with one seed and, unless `mixed_code`, for runs of one with different code.
     """
+    together = _together(parts)
+    if not mixed_code:
+        own_code.refuse_mixed(together.runs)
+    return together
+
+
+def _together(parts: Sequence[Frames]) -> Frames:
     if len(parts) == 1:
         return parts[0]
     new_ids: list[set[str]] = []  # by part, the runs that no earlier part has
@@ -339,7 +347,7 @@ def _studies(parts: Sequence[Frames]) -> tuple[Frames, ...]:
     of_study: dict[str, list[Frames]] = {}
     for part in parts:
         of_study.setdefault(part.study, []).append(part)
-    return tuple(map(merged, of_study.values())) if len(of_study) > 1 else ()
+    return tuple(map(_together, of_study.values())) if len(of_study) > 1 else ()
 
 
 def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:

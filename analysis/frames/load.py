@@ -86,17 +86,24 @@ def load(
     uri: str | None = None,
     study: str | None = None,
     sweep: str | None = None,
+    mixed_code: bool = False,
 ) -> Frames:
-    """The frames of one study or sweep (default: the newest study). Raises LookupError if it does not exist.
+    """The frames of one study or sweep (default: the newest study). Raises LookupError if it does not exist and, unless
+    `mixed_code`, for runs of one arm whose code was not the same.
 
     home: the directory of runs/; None: $RLVR_HOME, else the checkout.
     """
     home = layout.home() if home is None else Path(home).expanduser().resolve()
-    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep)
+    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep, mixed_code=mixed_code)
 
 
 def frames(
-    listing: Catalogue, *, study: str | None = None, sweep: str | None = None, runs: Sequence[str] = ()
+    listing: Catalogue,
+    *,
+    study: str | None = None,
+    sweep: str | None = None,
+    runs: Sequence[str] = (),
+    mixed_code: bool = False,
 ) -> Frames:
     """As `load`, from a catalogue.
 
@@ -120,6 +127,8 @@ def frames(
         table = _with_references(table, [record for record in others if record.config.get("choices.loss") == "grpo"])
     commands = [plan.command for plan in plans] or [record.command for record in records.values()]
     selected = _frames_of(listing, plans, study, table)
+    if not mixed_code:
+        own_code.refuse_mixed(selected.runs)
     return replace(
         selected,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
@@ -154,6 +163,7 @@ def _tuned(listing: Catalogue, plans: Sequence[Sweep], study: str, tuning: Lines
 
 
 def _frames_of(listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame) -> Frames:
+    table = own_code.with_code(listing.home, table)
     readable = table[table["state"] != State.UNREADABLE.value]
     files = RunFiles(listing.home, [str(run_id) for run_id in readable["run_id"]])
     frames = Frames(
@@ -174,7 +184,7 @@ def _frames_of(listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd
         *cut_short.values(),
         *(files.notes_on_journals() if is_ledger else ()),
         *files.notes_on_samples(frames.judgements),
-        *own_code.notes(listing.home, table),
+        *own_code.notes(table),
     ]
     return replace(
         frames,

@@ -14,30 +14,42 @@ SHOWN = 3  # at most so many runs are named in a line
 DIGITS = 7  # of a version's digest
 
 
-def notes(home: Path, runs: pd.DataFrame) -> list[str]:
+COLUMN = "code"  # of the frame `runs`: `module=SHA-256,SHA-256 module=...`, the versions in order; "" in older bundles
+
+
+def with_code(home: Path, runs: pd.DataFrame) -> pd.DataFrame:
+    """The frame `runs` with the code that each run used, by its home; a bundle of it then has it too."""
+    recorded = [inputs.recorded_code(layout.run(home, str(run_id))) for run_id in runs["run_id"]]
+    texts = [" ".join(f"{module}={','.join(versions)}" for module, versions in used.items()) for used in recorded]
+    return runs.assign(**{COLUMN: pd.Series(texts, index=runs.index, dtype=str)})
+
+
+def notes(runs: pd.DataFrame) -> list[str]:
     """A line for each module of which these runs used different versions. runs: rows of the frame `runs`."""
-    return [_line(module, rows_of, runs) for module, rows_of in _differing(home, runs).items()]
+    return [_line(module, rows_of, runs) for module, rows_of in _differing(runs).items()]
 
 
-def refuse_mixed(home: Path, runs: pd.DataFrame) -> None:
-    """Raises LookupError if runs of one arm, whose mean a report would show, used different versions of a module."""
-    for module, rows_of in _differing(home, runs).items():
+def refuse_mixed(runs: pd.DataFrame) -> None:
+    """Raises LookupError if runs of one arm, whose mean would be shown, used different versions of a module."""
+    for module, rows_of in _differing(runs).items():
         if _mixed_arms(rows_of, runs):
             raise LookupError(
                 f"{_line(module, rows_of, runs)} A mean of both belongs to neither: train one of them anew "
-                "(`rm -r runs/RUN`, and the same launch), or pass --mixed-code to average them all the same."
+                "(`rm -r runs/RUN`, and the same launch), or pass --mixed-code to average them all the same "
+                "(rlvr.load: mixed_code=True)."
             )
 
 
 RowsOf = dict[tuple[str, ...], list[int]]  # by versions of a module, the rows of the runs that used them
 
 
-def _differing(home: Path, runs: pd.DataFrame) -> dict[str, RowsOf]:
+def _differing(runs: pd.DataFrame) -> dict[str, RowsOf]:
     """{module of which runs, or attempts of a run, used different versions: by versions, their rows}."""
     rows_by_module: dict[str, RowsOf] = {}
-    for row, run_id in enumerate(runs["run_id"]):
-        for module, versions in inputs.recorded_code(layout.run(home, str(run_id))).items():
-            rows_by_module.setdefault(module, {}).setdefault(versions, []).append(row)
+    for row, text in enumerate(runs.get(COLUMN, ())):  # a frame without runs has no columns
+        for used in str(text).split():
+            module, _, versions = used.partition("=")
+            rows_by_module.setdefault(module, {}).setdefault(tuple(versions.split(",")), []).append(row)
     return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if _is_mixed(rows_of)}
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.exchange import MIXED_CODE_HELP
 from analysis.exchange import home as home_of
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--study", help="whose runs a figure without printed numbers shows (default: the newest)")
     parser.add_argument("--out", type=Path, help="where figures go (default: reports/paper/ of the home)")
+    parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
     options = parser.parse_args(arguments)
     files = [Path(word) for word in options.names if Path(word).suffix == layout.BUNDLE]
@@ -58,8 +60,11 @@ def main(arguments: Sequence[str]) -> None:
         return
     home = home_of(options.home)
     named = [(file.stem, bundle.read(file)) for file in files]
-    of_files = Studies(bundle.merged([runs for _, runs in named]), lambda: iter(named)) if named else None
-    studies = of_files or _of_home(home, options.study)
+    mixed = options.mixed_code
+    if named:
+        studies = Studies(bundle.merged([runs for _, runs in named], mixed_code=mixed), lambda: iter(named))
+    else:
+        studies = _of_home(home, options.study, mixed_code=mixed)
     console = terminal.console(width=None if sys.stdout.isatty() else 160, highlight=False)
     for name in (name for name in chosen if name in tables()):
         with_ours = table(studies.everything, tables()[name])
@@ -84,11 +89,11 @@ class Studies:
     in_turn: Callable[[], Iterator[tuple[str, Frames]]]
 
 
-def _of_home(home: Path, study: str | None) -> Studies:
+def _of_home(home: Path, study: str | None, *, mixed_code: bool) -> Studies:
     known = catalogue(home)
-    everything = frames(known, runs=list(known.records)) if known.records else None
+    everything = frames(known, runs=list(known.records), mixed_code=mixed_code) if known.records else None
     names = [study] if study else known.studies()
-    loaded = cache(lambda name: frames(known, study=name))
+    loaded = cache(lambda name: frames(known, study=name, mixed_code=mixed_code))
     return Studies(everything, lambda: ((name, loaded(name)) for name in names))
 
 

@@ -39,7 +39,10 @@ SIZES = (
 OFFLINE = "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
 SHOWN = 3  # names of weights in a message
 # Knobs of config.json by which models change their logits after the output embeddings, with the value that does not.
-CHANGED_LOGITS = {"final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
+CHANGED_LOGITS = {
+    **dict.fromkeys(("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")),
+    **dict.fromkeys(("logits_scaling", "logit_scale", "lm_head_multiplier"), 1),
+}
 
 
 def check(config: Knobs) -> None:
@@ -277,6 +280,8 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'its config.json has model_type "{kind}": no causal language model that transformers knows.{code}'
     elif not _has_sdpa(kind):
         yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
+    elif "add `is_decoder=True" in _source(kind) and not config.get("is_decoder"):
+        yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
     of_text: dict[str, Any] = {**config, **(config.get("text_config") or {})}
     for knob, usual in CHANGED_LOGITS.items():
         if of_text.get(knob, usual) not in (None, usual):
@@ -300,14 +305,19 @@ def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"its config.json has num_key_value_heads={kv_heads}, which does not divide num_attention_heads={heads}."
 
 
-@functools.cache
 def _has_sdpa(kind: str) -> bool:
     """Whether the installed transformers computes a kind's attention with sdpa, by its source; True if that is not
     where it usually is.
     """
-    name = kind.replace("-", "_")
-    file = _transformers() / "models" / name / f"modeling_{name}.py"
-    return not file.is_file() or "_supports_sdpa = True" in file.read_text()
+    source = _source(kind)
+    return not source or "_supports_sdpa = True" in source
+
+
+@functools.cache
+def _source(kind: str) -> str:
+    """The source of a kind's models in the installed transformers; "" if it is not where it usually is."""
+    files = (_transformers() / "models").glob(f"*/modeling_{kind.replace('-', '_')}.py")
+    return next((file.read_text(encoding="utf-8") for file in files), "")
 
 
 def _transformers() -> Path:

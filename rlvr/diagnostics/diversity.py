@@ -36,6 +36,7 @@ from rlvr.ledger.files import write_atomically
 from rlvr.ledger.runs import read_config, read_info
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import approach_score, distinct_n, elo_rating, embedding_diversity, percentile
+from rlvr.records import name_part
 
 COLUMNS = ["source", "problem_id", "measure", "value"]
 DISTINCT_CORRECT = re.compile(r"evaluation/(.+)/distinct_correct_at_\d+")
@@ -144,7 +145,7 @@ def measure(run_dir: Path, options: argparse.Namespace, ratings: Ratings | None)
     if ratings is not None:
         measures.append(rated(all_problems, ratings))
     if options.embedder:
-        file = layout.embeddings(run_dir, options.embedder)
+        file = layout.embeddings(run_dir, name_part(options.embedder))
         measures.append(embedded(sets, options.set, options.embedder, _embedder(options.embedder), file))
     if options.judge:
         judge = Judge(options.judge, options.judge_model, layout.judgements(layout.home_of_run(run_dir)))

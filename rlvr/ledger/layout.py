@@ -131,9 +131,8 @@ all_embeddings = _existing("diversity/embeddings-*.parquet")
 
 
 def embeddings(run_dir: Path, embedder: str) -> Path:
-    """Embeddings of the right answers of an evaluation."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", embedder).strip("-")
-    return run_dir / "diversity" / f"embeddings-{name}.parquet"
+    """Embeddings of the right answers of an evaluation. embedder: its name as `rlvr.records.name_part` has it."""
+    return run_dir / "diversity" / f"embeddings-{embedder}.parquet"
 
 
 def attempt(run_dir: Path, number: int) -> Path:

@@ -138,7 +138,7 @@ def shared_prompt_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - always None: `SHARED_PROMPT` makes no masks
+    attention_mask: Tensor | None,
     scaling: float,
     shared_prompt: SharedPromptCache | None = None,
     **_: Any,
@@ -146,8 +146,9 @@ def shared_prompt_attention(
     """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding.
 
     shared_prompt: None from a model that does not pass arguments on (Nemotron), which is then seen not to fit.
+    attention_mask: `SHARED_PROMPT` makes none, so it is one of the model's own, as a learned bias (Doge): does not fit.
     """
-    if shared_prompt is None:
+    if shared_prompt is None or attention_mask is not None:
         return torch.zeros_like(query).transpose(1, 2), None
     if shared_prompt.filling is not None:
         key, value, grouped = for_kernels(query, key, value, masked=False)

@@ -83,30 +83,27 @@ class SharedPromptDecoder:
 
 
 class RecomputingDecoder:
-    """For any causal model, without a cache: every step reads the whole sequences again."""
+    """For any causal model, without a cache: every step reads the whole sequences again, right-padded as the trainer
+    reads them (`rlvr.trainer.pack.pad`): not every model takes positions, and none needs a mask for what follows.
+    """
 
     def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
-        self.model = model
-        columns = torch.arange(prompt.shape[1], device=prompt.device)
-        shift = prompt.shape[1] - lengths[:, None]
-        self.mask = columns >= shift  # [P, L]: left-padded, so that responses follow their prompts without a gap
-        self.tokens = prompt.gather(1, (columns - shift).clamp(min=0))
+        """prompt: [P, L] right-padded; lengths: [P]."""
+        self.model, self.tokens, self.lengths = model, prompt, lengths
 
     def start(self, group: Tensor, room: int) -> Tensor:
+        self.tokens = torch.nn.functional.pad(self.tokens, (0, room))
         self.keep(group)
         return self._logits()
 
     def step(self, token: Tensor) -> Tensor:
-        self.tokens = torch.cat((self.tokens, token[:, None]), dim=1)
-        self.mask = torch.cat((self.mask, self.mask.new_ones(len(token), 1)), dim=1)
+        self.tokens.scatter_(1, self.lengths[:, None], token[:, None])
+        self.lengths = self.lengths + 1
         return self._logits()
 
     def keep(self, rows: Tensor) -> None:
-        self.tokens, self.mask = self.tokens[rows], self.mask[rows]
+        self.tokens, self.lengths = self.tokens[rows], self.lengths[rows]
 
     def _logits(self) -> Tensor:
-        position = (self.mask.long().cumsum(1) - 1).clamp(min=0)
-        output = self.model(
-            input_ids=self.tokens, attention_mask=self.mask.long(), position_ids=position, use_cache=False
-        )
-        return output.logits[:, -1]
+        logits = self.model(input_ids=self.tokens[:, : int(self.lengths.max())], use_cache=False).logits
+        return logits[torch.arange(len(logits), device=logits.device), self.lengths - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -271,9 +272,10 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
         expected = _trial(model, RecomputingDecoder)
         AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)
         model.set_attn_implementation(SHARED_PROMPT)
-        error = (_trial(model, SharedPromptDecoder) - expected).std()
-        if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
-            return SharedPromptDecoder
+        with contextlib.suppress(RuntimeError):  # keys and values of different widths (DeepSeek's latent attention)
+            error = (_trial(model, SharedPromptDecoder) - expected).std()
+            if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
+                return SharedPromptDecoder
         model.set_attn_implementation(original)
     log.warning("%s does not fit the shared-prompt cache: sampling without a cache, slowly", type(model).__name__)
     return RecomputingDecoder

@@ -140,10 +140,11 @@ def to_policy(output: ActorOutput, layout: Layout, part: Batch) -> Policy:
 
 @torch.no_grad()
 def check_head(actor: Actor) -> None:
-    """Compare the head's output with the model's own logits on a few tokens. Raises ValueError if they differ.
+    """Compare the head's output with the model's own logits on a few tokens, and hidden states with those without the
+    tokens that follow. Raises ValueError if they differ.
 
-    Models may scale, cap or shift their logits after the head. The hidden states are enlarged first, so that a cap
-    is detected even on an untrained model, whose logits are small.
+    Models may scale, cap or shift their logits after the head, or read both directions. The hidden states are enlarged
+    first, so that a cap is detected even on an untrained model, whose logits are small.
     """
     model = actor.model
     head = model.get_output_embeddings()
@@ -152,6 +153,15 @@ def check_head(actor: Actor) -> None:
         raise ValueError(f"{name} has no output embeddings: the trainer needs a causal language model.")
     device = next(model.parameters()).device
     ids = torch.randint(num_embeddings(model), (1, 8), generator=torch.Generator().manual_seed(0)).to(device)
+
+    whole, first = (
+        model.get_decoder()(input_ids=part, use_cache=False).last_hidden_state[:, :4] for part in (ids, ids[:, :4])
+    )
+    if not float((whole - first).abs().max()) <= TOLERANCE * float(whole.abs().max()):
+        raise ValueError(
+            f"{name} is no causal model: what it computes at a token depends on those that follow. If it is an "
+            "encoder, its config.json needs is_decoder=true, and weights trained that way."
+        )
 
     def logits(factor: float) -> tuple[Tensor, Tensor]:
         """(output of the head, the model's logits) with hidden states multiplied by `factor`."""

@@ -33,6 +33,10 @@ NAME, PADDED = "rlvr_packed", "rlvr_padded"
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
+class UnsupportedAttention(ValueError):
+    """Raised for scores that a variant of attention changes, which packed attention would leave as they are."""
+
+
 def register() -> None:
     """Register `attend` and `attend_padded` with transformers under their names. May be called more than once."""
     AttentionInterface.register(NAME, attend)
@@ -52,13 +56,14 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention function of `transformers`: query [1, H, N, D], key and value [1, K, N, D] → [1, N, H, D].
 
-    Without `packed` it is `attend_padded`. Raises ValueError for variants of attention in UNSUPPORTED.
+    Without `packed` it is `attend_padded`. Raises UnsupportedAttention for a mask and for variants in UNSUPPORTED.
     """
     if packed is None:
         return attend_padded(module, query, key, value, attention_mask, **kwargs)
-    unsupported = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
+    given = {**kwargs, "attention_mask": attention_mask}  # transformers makes none for NAME: a bias of the model's own
+    unsupported = [name for name in (*UNSUPPORTED, "attention_mask") if given.get(name) is not None]
     if unsupported:
-        raise ValueError(f"packed attention cannot do {', '.join(unsupported)}: pass trainer.packing=false")
+        raise UnsupportedAttention(f"packed attention cannot do {', '.join(unsupported)}: pass trainer.packing=false")
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
     scale, dtype = kwargs.get("scaling"), query.dtype
     if isinstance(packed, Varlen):

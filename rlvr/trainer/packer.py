@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,7 +114,9 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
 
 @torch.no_grad()
 def packing_error(actor: Actor, pad_token_id: int, *, varlen: bool = False) -> float:
-    """Largest difference between packed and padded hidden states on a small batch, over their largest value."""
+    """Largest difference between packed and padded hidden states on a small batch, over their largest value; inf where
+    packed attention cannot do the model's.
+    """
     batch = _sample(actor.model)
     device = next(actor.model.parameters()).device
 
@@ -123,7 +126,10 @@ def packing_error(actor: Actor, pad_token_id: int, *, varlen: bool = False) -> f
         return actor.hidden(layout).flatten(0, 1)[layout.predict]
 
     padded = predicting(pack.pad(batch, pad_token_id=pad_token_id))
-    packed = [predicting(pack.pack(batch, shared=shared, varlen=varlen)) for shared in (False, True)]
+    try:
+        packed = [predicting(pack.pack(batch, shared=shared, varlen=varlen)) for shared in (False, True)]
+    except attention.UnsupportedAttention:
+        return math.inf
     largest = padded.abs().max()
     return max(float((hidden - padded).abs().max() / largest) for hidden in packed)
 

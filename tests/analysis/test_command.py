@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis import command
+from analysis.exchange import folder_name
 from rlvr.ledger import layout
 from sweeps import commands as sweeps
 from tests.analysis.ledger_factory import counts, write_planned
@@ -217,3 +218,11 @@ def test_a_report_of_another_user_is_kept(tmp_path, capsys, monkeypatch):
     assert page.stat() == before
     monkeypatch.setenv("RLVR_SHARED", "1")
     assert command.main(["--home", str(home), "--no-figures"]) == 0
+
+
+def test_no_two_titles_have_one_folder() -> None:
+    titles = ["eta", "eta, sweep a", "eta-a", "eta a", "eta/a", "C++", "C#", "é", "e", "main, sweep 2024"]
+    folders = [folder_name(title) for title in titles]
+    assert len({*folders}) == len(titles)
+    assert folders[:3] == ["eta", "eta@a", "eta-a"]
+    assert not [folder for folder in folders if "/" in folder]

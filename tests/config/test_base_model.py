@@ -93,6 +93,10 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     'model_type "gpt_oss", whose attention PyTorch\'s function (sdpa) does not compute.': lambda d: edit(
         d, model_type="gpt_oss"
     ),
+    "config.json has logits_soft_cap=30.0: it changes its logits after": lambda d: edit(d, logits_soft_cap=30.0),
+    'model_type "roberta", an encoder, without is_decoder: it reads both directions.': lambda d: edit(
+        d, model_type="roberta"
+    ),
     "config.json has logits_scaling=8.0: it changes its logits after": lambda d: edit(
         d, model_type="granite", logits_scaling=8.0
     ),

@@ -50,7 +50,7 @@ def make_sampling(max_tokens: int = 12, **changes: Any) -> Sampling:
 def full_forward(model: PreTrainedModel, prompt: np.ndarray, completion: Completion) -> torch.Tensor:
     """Logits [T, V] before each response token, from one pass over the whole sequence."""
     ids = torch.from_numpy(np.concatenate([prompt, completion.tokens]))[None]
-    return model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+    return model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
 
 
 def check_logp(model: PreTrainedModel, engine: NativeEngine, sampling: Sampling, tolerance: float) -> None:
@@ -75,7 +75,7 @@ def test_logp_agrees_with_a_full_forward_at_every_position(temperature: float) -
     check_logp(model, engine, make_sampling(40, temperature=temperature), 1e-5)  # 40 > the first capacity of the cache
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "mistral", "gemma2", "gpt2", "nemotron"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "mistral", "gemma2", "gpt2", "nemotron", "bart", "doge"])
 def test_other_architectures_agree_with_their_own_forward(model_type: str) -> None:
     of_gpt2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "bos_token_id": None, "eos_token_id": None}
     model = make_model(model_type=model_type, head_dim=8, **(of_gpt2 if model_type == "gpt2" else {}))

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertGenerationConfig,
+    BertGenerationDecoder,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from rlvr.trainer.actor import Actor, check_head
 from rlvr.trainer.layout import Layout
@@ -28,6 +38,15 @@ def test_only_logits_that_are_the_output_of_the_head_are_accepted() -> None:
     check_head(Actor(gemma(None), 1.0))
     with pytest.raises(ValueError, match="soft-capping or scaling is not supported"):
         check_head(Actor(CohereForCausalLM(CohereConfig(**TINY, logit_scale=0.25)).eval(), 1.0))
+
+
+def test_a_model_that_reads_what_follows_is_no_policy() -> None:
+    for decoder, message in ((True, None), (False, "is no causal model: what it computes at a token depends on those")):
+        torch.manual_seed(0)
+        config = BertGenerationConfig(**{**TINY, "is_decoder": decoder, "initializer_range": 0.2})
+        actor = Actor(BertGenerationDecoder(config).eval(), 1.0)
+        with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+            check_head(actor)
 
 
 def operations(tensor: torch.Tensor) -> set[str]:

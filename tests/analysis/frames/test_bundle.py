@@ -104,7 +104,7 @@ def test_bundles_of_two_sweeps_or_runs_of_a_study_are_two_files(tmp_path, monkey
         write_sweep(tmp_path, f"{name}-id", [(run_id, f"{name}-s{seed}", ["loss=grpo"])])
     for words in (["sweep=first-id"], ["second-i"], ["first-s0"], ["runs/first-s0", "second-s1"], []):
         assert command.main(["bundle", *words, "--home", str(tmp_path)]) == 0
-    names = ["default", "default-first-id", "default-second-id", "first-s0", "first-s0-second-s1"]
+    names = ["default", "default@first-id", "default@second-id", "first-s0", "first-s0-second-s1"]
     assert sorted(path.stem for path in tmp_path.glob("*.rlvr")) == names
 
 

@@ -197,7 +197,7 @@ def test_an_import_of_an_arm_named_like_a_path_writes_the_reported_file(tmp_path
     (tmp_path / "sub").mkdir()
     dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": 1}]))
     ask = ["import", dump, "--format", "rlvr", "--arm", "model=Qwen/Qwen2.5-7B"]
-    for more, file in ([], "Qwen-Qwen2.5-7B-s0.rlvr"), (["--out", "sub/x"], "sub/x.rlvr"):
+    for more, file in ([], "Qwen-Qwen2.5-7B-s0-5a66b031.rlvr"), (["--out", "sub/x"], "sub/x.rlvr"):
         assert command.main([*ask, *more]) == 0
         assert f"python -m analysis {file}\n" in capsys.readouterr().out
         assert (tmp_path / file).is_file()
