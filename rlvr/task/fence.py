@@ -18,6 +18,7 @@ ASKED: dict[Marking, tuple[str, str]] = {
 NUMBER = re.compile(
     r"(?:(?<![\w)])(?<![\w)] )[-−])?(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w%]|\.\d)", re.ASCII
 )
+UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 
@@ -52,8 +53,9 @@ def last_boxed(text: str) -> str | None:
     r"""Of the complete boxes (balanced braces) of a response that hold a text the one that starts last, else an empty
     one; None if there is none.
 
-    \fbox{...} and \boxed {...} are returned as \boxed{...}.
+    \fbox{...}, \boxed {...} and \boxed 5 are returned as \boxed{...}.
     """
+    text = UNBRACED.sub(r"\\boxed{\1}", text)
     open_at: list[int | None] = []  # a stack: where the content of a box starts, None for another brace
     last: tuple[bool, int, int] | None = None  # whether a box has content, and its start and end
     for brace in BRACES.finditer(text):

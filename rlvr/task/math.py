@@ -88,7 +88,9 @@ class Math(Verified):
 
     def _request(self, problem: Problem, text: str) -> dict[str, str | float]:
         tolerance = self._tolerances.get(problem.prompt)
-        return {"gold": problem.answer, "answer": text} | ({} if tolerance is None else {"tolerance": tolerance})
+        return {"gold": problem.answer, "answer": text, "problem": problem.prompt} | (
+            {} if tolerance is None else {"tolerance": tolerance}
+        )
 
     def answer(self, problem: Problem, response: str) -> str | None:
         """The final answer without white space, numbers in the form that is compared; None if `boxed` is False or the

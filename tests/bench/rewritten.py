@@ -110,7 +110,6 @@ def _of_root(match: re.Match[str]) -> Written:
     times, under = match.groups()
     yield "braces of a root", rf"{times}\sqrt {under}" if len(under) == 1 else rf"{times} \sqrt{{{under}}}"
     if times:
-        yield "root of a product", rf"\sqrt{{{int(times) ** 2 * int(under)}}}"
         yield "times", rf"{times} \cdot \sqrt{{{under}}}"
 
 

@@ -99,12 +99,11 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
         (0, "\\boxed{}", "unparsable"),
         (0, "", "unparsable"),
         (1, "\\boxed{144}", "correct"),
-        (1, "\\boxed{12^2}", "correct"),
+        (1, "\\boxed{12^2}", "unevaluated"),
         (1, "\\boxed{143}", "wrong"),
         (2, "\\boxed{\\{2, -2\\}}", "correct"),
         (2, "\\boxed{\\{2\\}}", "wrong"),
-        # Shown to last for hours: one multiplication of huge integers, which no signal interrupts.
-        (1, "\\boxed{9^{9^{9^{9}}}}", "timeout"),
+        (1, "\\boxed{9^{9^{9^{9}}}}", "unparsable"),  # not computed: one multiplication would last for hours
     ],
 )
 def test_outcome_of_a_response(task: Math, index: int, response: str, outcome: str) -> None:
@@ -136,7 +135,7 @@ def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> 
 def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
     problem = task.problem("train", 1)
     texts = ["none", "\\boxed{144}", "\\boxed{9^{9^{9^{9}}}}", "\\boxed{1}", "\\boxed{144}", "none"]
-    expected = ["unparsable", "correct", "timeout", "wrong", "correct", "unparsable"]
+    expected = ["unparsable", "correct", "unparsable", "wrong", "correct", "unparsable"]
     assert [r.outcome for r in task.reward([(problem, text) for text in texts])] == expected
 
 
@@ -193,7 +192,7 @@ def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: 
         ("x = 3 \\\\boxed{5}", "\\boxed{5}"),  # a backslash too many
         ("\\boxed {12}", "\\boxed{12}"),
         ("\\fbox{12}", "\\boxed{12}"),
-        ("\\boxed 5", None),
+        ("\\boxed 5", "\\boxed{5}"),
         ("\\boxed{12} in \\boxed{}", "\\boxed{12}"),  # an empty one says nothing
         ("\\boxed{ }", "\\boxed{ }"),
         ("{6}", None),

@@ -25,7 +25,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 from math_verify import LatexExtractionConfig, parse, verify
 
-from rlvr.task.verify import math_list, math_notation, math_text, math_unit
+from rlvr.task.verify import math_form, math_list, math_notation, math_text, math_unit
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -60,20 +60,20 @@ class Answer:
 
 def judge(request: dict[str, Any]) -> dict[str, Any]:
     """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}. Optional: "tolerance", the largest
-    allowed distance from the right number.
+    allowed distance from the right number; "problem", its text, which may ask for a percentage or an interval.
 
     `error`: the right answer itself cannot be parsed. `unparsable`: nothing to compare in the answer, or several
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
-    factorials and the like) that the right answer does not have, or arithmetic (7 + 5) where that is a
-    number. If the right answer is not mathematics, so that only the same text is right, the reply also has
-    "unreadable": true.
+    factorials and the like) or other steps to do (7 + 5) that the right answer does not have
+    (`rlvr.task.verify.math_form`). If the right answer is not mathematics, so that only the same text is right, the
+    reply also has "unreadable": true.
     """
     gold = _gold(request["gold"])
-    reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0))}
+    reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0), request.get("problem", ""))}
     return {**reply, "unreadable": True} if _text_only(gold) else reply
 
 
-def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
+def _outcome(gold: Answer, text: str, tolerance: float, asked: str) -> Outcome:
     if not gold.parsed:
         return "error"
     answer = _read(text)
@@ -81,9 +81,9 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
         return "correct"
     if gold.label and answer.label and gold.label != answer.label:
         return "wrong"
-    pairs = _pairs(gold, answer)
-    if any(_holds(_equal, g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
-        return "unevaluated" if _unevaluated(gold, answer) else "correct"
+    equal = [(g, a) for g, a in _pairs(gold, answer, asked) if _holds(_equal, g, a) or _within(tolerance, g, a)]
+    if equal and _consistent(gold, answer, asked):
+        return "unevaluated" if all(_unevaluated(gold, answer, *pair) for pair in equal) else "correct"
     # math-verify returns what it cannot parse as plain text, which is equal to the same text only.
     return "unparsable" if _text_only(answer) else "wrong"
 
@@ -94,18 +94,25 @@ def _same_text(gold: Answer, answer: Answer) -> bool:
     if same_marks and math_text.spelled(answer.text) == math_text.spelled(gold.text):
         return True
     golds, answers = math_list.names(gold.text), math_list.names(answer.text)
-    if golds and golds in (answers, [answer.label.lower()]):
+    if golds and golds in (answers, math_list.names(answer.label)):
         return True
-    return bool(gold.label) and answers == [gold.label.lower()]
+    return bool(gold.label) and answers == math_list.names(gold.label)
 
 
-def _unevaluated(gold: Answer, answer: Answer) -> bool:
-    last_side = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
-    operators = math_text.operators(gold.text)
-    if math_text.operators(last_side) - operators:
+def _unevaluated(gold: Answer, answer: Answer, g: Any, a: Any) -> bool:
+    """Whether an answer that equals the right one has steps to do that the right one does not have."""
+    side = math_form.last_side(math_text.bare(answer.text))  # \binom{10}{3} = 120 is evaluated
+    if not answer.text or isinstance(a, str):
+        return False
+    if math_text.operators(side) - math_text.operators(gold.text):
         return True
-    is_number = any(_holds(_is_rational, part) for part in gold.parsed)
-    return is_number and not operators and math_text.calculation(last_side) > math_text.calculation(gold.text)
+    if math_text.operators(gold.text) or (isinstance(g, sympy.Eq) and len(g.lhs.free_symbols) > 1):
+        return False  # x + y = 2 has no form of its own
+    if _holds(_is_rational, _value(g)) and math_form.is_numeral(math_text.bare(gold.text)):
+        return not math_form.is_numeral(side)
+    return bool(math_form.steps(a) - math_form.steps(g)) or (
+        math_form.is_product(_value(g)) and math_form.is_sum(_value(a))
+    )
 
 
 def _is_rational(part: Any) -> bool:
@@ -142,6 +149,7 @@ def _read(text: str) -> Answer:
     return Answer(content, parsed, _boxed(number) if number else (), percent, label=label)
 
 
+HUGE = re.compile(r"\d{6}|\d\s*\^\s*(?:\{[^{}]*[\^!]|\{?\d{4})|!\)?!|\d{2}\^\{?\d{2}")
 CURRENT = sympy.Symbol("I", real=True)
 # By default math-verify takes any number in a text that it cannot parse as the answer: 5 of x \neq \pm 5.
 WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
@@ -158,6 +166,7 @@ def _boxed(content: str) -> list[Any]:
     if "I" in content:
         # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
         return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]
+    parsed = [part for part in parsed if not math_form.is_huge(part)] or [content]
     return parsed + [part.xreplace(dict.fromkeys(part.free_symbols, sympy.I)) for part in parsed if _is_complex(part)]
 
 
@@ -174,6 +183,8 @@ def _whole(content: str) -> list[Any]:
 
 
 def _parse(text: str, **options: Any) -> list[Any]:
+    if HUGE.search(text) and math_text.operators(text):
+        return []  # the parser computes binomials and the like
     try:
         return parse(text, parsing_timeout=0, raise_on_error=True, **options)
     except MemoryError:
@@ -185,12 +196,12 @@ def _parse(text: str, **options: Any) -> list[Any]:
 # --- comparing
 
 
-def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
+def _pairs(gold: Answer, answer: Answer, asked: str) -> list[tuple[Any, Any]]:
     r"""Pairs of expressions, of which one equal pair suffices.
 
-    If only one of the answers has a percent sign, the sign may mean a hundredth, or the other may have omitted it, but
-    not the right answer if it is at most 1: 0.5\% is not 1/2. The m of 5 m is a unit if the right answer has no such
-    letter, or if both have the same unit: 5\,\mathrm{m}.
+    The answer may omit a percent sign. Where the right answer has none, the sign means a hundredth, unless the problem
+    asks for a percentage and the number is more than 1: 0.5\% is not 1/2. The m of 5 m is a unit if the right answer
+    has no such letter, or if both have the same unit: 5\,\mathrm{m}.
     """
     pairs = list(product(gold.parsed, answer.parsed))
     if answer.measured and not gold.measured:
@@ -200,7 +211,8 @@ def _pairs(gold: Answer, answer: Answer) -> list[tuple[Any, Any]]:
     if gold.percent == answer.percent:
         return pairs
     numbers = [(g, a) for g, a in pairs if isinstance(g, sympy.Expr) and isinstance(a, sympy.Expr)]
-    if answer.percent and any(_holds(_is_share, g) for g, _ in numbers):
+    is_percentage = re.search(r"percent|%", asked)
+    if answer.percent and (not is_percentage or any(_holds(_is_share, g) for g, _ in numbers)):
         pairs = []
     return pairs + [(g / 100, a) if gold.percent else (g, a / 100) for g, a in numbers]
 
@@ -222,8 +234,12 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
-    if isinstance(gold, sympy.Set) and isinstance(answer, (sympy.And, *ORDERS)):
-        answer = _interval(answer)
+    if isinstance(gold, sympy.Set) != isinstance(answer, sympy.Set) or _has_orders(gold) != _has_orders(answer):
+        gold, answer = _interval(gold), _interval(answer)
+    if isinstance(gold, sympy.MatrixBase) and 1 in gold.shape and isinstance(answer, (sympy.Tuple, sympy.Interval)):
+        gold, answer = sympy.Tuple(*gold), sympy.Tuple(*_entries(answer))  # a vector
+    if isinstance(answer, sympy.Eq) and not isinstance(gold, sympy.Eq) and not _names(answer.lhs):
+        return False
     if _other_symbol(gold, answer):
         return False
     if _exactly_equal(gold, answer) or (isinstance(gold, sympy.Eq) and _multiple(gold, answer)):
@@ -271,11 +287,25 @@ def _interval(answer: Any) -> Any:
 
     An inequality that is still to be solved, such as x^2 < 4, is no answer.
     """
+    if isinstance(answer, sympy.FiniteSet) and _has_orders(answer):
+        return sympy.Union(*map(_interval, answer.args))
     relations = answer.args if isinstance(answer, sympy.And) else (answer,)
     ordered = all(isinstance(relation, ORDERS) for relation in relations)
     if ordered and all(side.is_Symbol or side.is_number for relation in relations for side in relation.args):
         return answer.as_set()
     return answer
+
+
+def _has_orders(expression: Any) -> bool:
+    return isinstance(expression, sympy.FiniteSet) and all(isinstance(part, ORDERS) for part in expression.args)
+
+
+def _names(side: Any) -> bool:
+    """Whether the left side of an equation names a quantity, as x, f(2), sin A and a + b do, but not 2x or x + 1."""
+    named = side.is_Symbol or len(side.free_symbols) != 1
+    return named or isinstance(
+        side, (sympy.core.function.AppliedUndef, sympy.functions.elementary.trigonometric.TrigonometricFunction)
+    )
 
 
 ORDERS = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
@@ -298,10 +328,10 @@ GREEK = frozenset(GREEK_LETTER_MAP.values())
 
 
 def _other_symbol(gold: Any, answer: Any) -> bool:
-    r"""Whether both are symbols that differ in case alone, such as R_1 and r_1. math-verify compares them as words."""
+    r"""Whether both are symbols that differ, such as R and r, which math-verify compares as words. A, a: a choice."""
     if not (isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol)) or gold.name == answer.name:
         return False
-    return all("_" in name or name in GREEK for name in (gold.name, answer.name))
+    return not re.fullmatch("[a-fA-F]|[a-zA-Z]{2,}", gold.name) or gold.name in GREEK
 
 
 def _within(tolerance: float, gold: Any, answer: Any) -> bool:
@@ -366,11 +396,22 @@ def _number(expression: Any) -> Any:
 # --- checks beyond equality
 
 
-def _consistent(gold: Answer, answer: Answer) -> bool:
+def _consistent(gold: Answer, answer: Answer, asked: str) -> bool:
     """Whether the texts do not contradict each other: in units, brackets, moduli and bases, or by a false equation."""
     if math_unit.other_unit(gold.text, answer.text):
         return False
-    if (math_text.brackets(gold.text), math_text.brackets(answer.text)) == ("(", "{"):
+    brackets = [math_text.brackets(text) for text in (gold.text, answer.text)]
+    if set(brackets) == {"(", "{"}:
+        return False
+    if (
+        brackets[0] == "("
+        and re.search(r"[<>]|\\(?:[lg]eq?(?:slant)?|[lg]t)(?![a-zA-Z])", answer.text)
+        and not _asks_for_interval(gold.text, asked)
+    ):
+        return False
+    if math_text.primes(gold.text) != math_text.primes(answer.text):
+        return False
+    if math_text.statements(answer.text) - math_text.statements(gold.text):
         return False
     moduli = [math_text.modulus(text) for text in (gold.text, answer.text)]
     if None not in moduli and moduli[0] != moduli[1]:
@@ -380,9 +421,16 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
         return False
     if math_list.goes_on(gold.text) != math_list.goes_on(answer.text):
         return False
-    if math_list.remarks(answer.text) - math_list.remarks(gold.text) or math_list.other_words(gold.text, answer.text):
+    if gold.percent and not answer.percent and math_list.ending(answer.text):
+        return False
+    if math_list.other_ending(gold.text, answer.text) or math_list.other_words(gold.text, answer.text):
         return False
     return _values_match(gold.text, answer.text) and _true_equations(math_text.bare(answer.text))
+
+
+def _asks_for_interval(gold: str, asked: str) -> bool:
+    """Whether (1, 2) is an interval and no point: one without an end is, and one of which the problem says so."""
+    return "infty" in gold or re.search(r"interval|inequalit|domain|range|values? of", asked) is not None
 
 
 def _values_match(gold: str, answer: str) -> bool:
@@ -401,6 +449,7 @@ def _true_equations(text: str) -> bool:
 
     False if a side cannot be evaluated.
     """
+    text = re.sub(r"\\equiv(?![a-zA-Z])", "=", text)
     if "=" not in text or any(sign in text for sign in (",", ";", "\\\\", "\\ne", "<", ">")):
         return True
     sides = [_boxed(side) for side in math_text.sides(text) if side.strip()]

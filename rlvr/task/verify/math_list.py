@@ -7,9 +7,11 @@ in any order. Texts are those of `rlvr.task.verify.math_text`. Does not import s
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from rlvr.task.verify.math_notation import GAP, WORDS
 from rlvr.task.verify.math_text import spelled, split, squeezed
+from rlvr.task.verify.math_unit import UNITS, unit
 
 WORD = re.compile(r"[a-zA-Z]{3,}|[A-Z]{2}|[nN][oO]|[oO][nN]")
 PRODUCT = re.compile(r"(?:a(?=b))?[b-df-hj-np-tv-z]+")
@@ -22,15 +24,16 @@ def elements(text: str) -> list[str]:
 
 
 def names(text: str) -> list[str] | None:
-    r"""The words and single letters that a text lists, in lower case and sorted: a, c of `\text{(A)}, C`.
+    r"""The words and single letters that a text lists, sorted, in lower case: a, c of `\text{(A)}, C`.
 
-    None if there is anything else in it, or a letter in both cases.
+    Letters behind F, which are no choices, keep their case. None if there is anything else in it, or a letter in both
+    cases.
     """
     listed = [re.sub(r"^\((.)\)$", r"\1", spelled(part)) for part in elements(text)]
     letters = {name for name in listed if len(name) == 1}
     if len({letter.lower() for letter in letters}) < len(letters) or not all(_name(name) for name in listed):
         return None
-    return sorted(name.lower() for name in listed)
+    return sorted(name.lower() if len(name) > 1 or name in "ABCDEF" else name for name in listed)
 
 
 def _name(text: str) -> bool:
@@ -110,15 +113,70 @@ def matched(gold: str, answer: str) -> list[tuple[str, str]] | None:
 
 # --- what is said of a value
 
-DOTS = re.compile(rf"[,;]{GAP}*(?:\\[lcd]?dots[cb]?(?![a-zA-Z])|…|\.\.\.)")
+DOTS = re.compile(
+    rf"(?:[,;]|(?<![\d.])\d+|[a-zA-Z)}}]){GAP}*(?:\\[lcd]?dots[cb]?(?![a-zA-Z])|…|\.\.\.)\s*(?:$|[,;\\)}}\]])"
+)
 # The texts at the end: \text{ or more} of 5\text{ or more}
 ENDING = re.compile(rf"(?:\\(?:text|textrm|mathrm|mbox|textbf)\s*\{{[^{{}}]*\}}{GAP}*)+[.)]*$")
+# Words that make another statement of a value, and those that make another value of it.
 REMARKS = re.compile(
-    r"\b(?:or (?:more|less|fewer)|or|and|nor|not|wrong|incorrect|false|at (?:least|most)|(?:more|less|fewer) than"
-    r"|plus|minus|divided|half|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths|hundred|dozen"
-    r"|factorial|maybe|perhaps|between|percent|infinity|undefined"
-    r"|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty)\b|^(?:squared|cubed)$"
+    r"or|and|nor|not?|never|cannot|neither|none|is|are|was|were|be|been|being|ha[sd]|have|do(?:es)?|did|can|could|may"
+    r"|might|must|should|will|would|\w+n't|wrong|incorrect|false|impossible|if|unless|except|but|than|least|most|less"
+    r"|fewer|plus|minus|negative|below|above|under|over|maybe|perhaps|about|approximately|roughly|between|equals"
+    r"|exceeds|fails|its?|this|that|these|those|s?he|they|which|what|undefined|unknown|infinity|half|as|always"
+    r"|sometimes|besides|towards|thus|percent"
 )
+FACTORS = re.compile(
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty|ninety)(?:s|ths?)?"
+    r"|(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?|hal(?:f|ves)|thirds?|quarters?|(?:fif|eigh|nin)ths?"
+    r"|dozens?|scores?|gross|pairs?|couples?|squared|cubed|factorial|doubled?|doubles|tripled?|triples|twice|thrice|\w*fold|percent"
+)
+BEHIND = re.compile("old|tall|long|wide|high|deep|away|apart|each|total|altogether|remaining|left")
+RELATED = re.compile("an?|at|for|in|of|on|per|the|to|with|from|by")
+PLURAL = re.compile(
+    r"\w+(?<![su])(?<!i)s|\w+buses|people|children|(?:wo)?men|feet|teeth|mice|geese|fish|sheep|dice|money|student|mod"
+    r"|[ap]m|[cf]"
+)
+
+
+def ending(text: str) -> list[str]:
+    r"""The words in the texts behind a value, in lower case: or, more of 5\text{ or more}. Empty without a value."""
+    match = ENDING.search(text)
+    if not match or not re.search(r"[\w)}]", text[: match.start()]):
+        return []
+    said = WORDS.sub(r" \1 ", match[0]).replace("~", " ").lower()
+    return re.findall(r"[a-z][a-z'.]*", said.replace(". ", " ").rstrip("."))
+
+
+def other_ending(gold: str, answer: str) -> bool:
+    r"""Whether the words behind a value say something else than those of the right answer, if it has any.
+
+    Words behind a value are its unit, or what is counted, in the plural (red marbles, boxes of pens): with both, the
+    answer may have the more adjectives. Remarks (is impossible) and factors (dozen) are part of the value.
+    """
+    golds, answers = ending(gold), ending(answer)
+    changed = {word for word in set(golds) ^ set(answers) if FACTORS.fullmatch(word)}
+    if changed or {word for word in set(answers) - set(golds) if REMARKS.fullmatch(word)}:
+        return True
+    if not answers or set(answers) <= set(golds) or unit(answer) is not None:
+        return bool(answers and golds) and not set(answers) & set(golds) and unit(gold) is None
+    if golds:
+        return not set(golds) <= set(answers) or (unit(gold) is not None and _heads(golds) != _heads(answers))
+    return not _counted(answers, bool(re.match(r"\D*1(?![\d.])", answer)))
+
+
+def _heads(words: list[str]) -> list[str]:
+    """The words before the first preposition: red marbles of red marbles in each box."""
+    heads = list(takewhile(lambda word: not RELATED.fullmatch(word), words))
+    while heads and BEHIND.fullmatch(heads[-1]):
+        heads.pop()
+    return heads
+
+
+def _counted(words: list[str], one: bool) -> bool:
+    """Whether words name what is counted, with an article or preposition behind it at most: boxes of pens."""
+    heads = _heads(words)
+    return bool(heads) and (one or PLURAL.fullmatch(heads[-1]) is not None or heads[-1] in UNITS)
 
 
 def goes_on(text: str) -> bool:
@@ -126,19 +184,12 @@ def goes_on(text: str) -> bool:
     return bool(DOTS.search(text))
 
 
-def remarks(text: str) -> set[str]:
-    r"""What is said of a value in the text behind it, which math-verify takes for a unit: {or more}, {half}."""
-    ending = ENDING.search(text)
-    words = " ".join(WORDS.sub(r" \1 ", ending[0]).replace("~", " ").lower().split()) if ending else ""
-    return set(REMARKS.findall(words))
-
-
 INNER_UNIT = re.compile(rf"(?<=[\d}}])({GAP}*\\text\s*\{{[^{{}}]*\}})(?=\s*[,;])")
 
 
 def without_inner_units(text: str) -> str:
     r"""The text without the words behind all elements but the last: math-verify would drop all that follows them."""
-    return INNER_UNIT.sub(lambda unit: unit[0] if REMARKS.search(unit[1]) else "", text)
+    return INNER_UNIT.sub(lambda unit: unit[0] if any(map(REMARKS.fullmatch, ending(f"1{unit[1]}"))) else "", text)
 
 
 # --- two values in one: \pm

@@ -120,6 +120,20 @@ def _repeating_as_fraction(decimal: re.Match[str]) -> str:
     return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
 
 
+def _interval(match: re.Match[str]) -> str:
+    """]1, 2[ as (1, 2). Any other brackets unchanged."""
+    opening, ends, closing = match.groups()
+    if opening + closing == "[]":
+        return match[0]
+    return f"{'[' if opening == '[' else '('}{ends}{']' if closing == ']' else ')'}"
+
+
+def _time(match: re.Match[str]) -> str:
+    """A time of day in one spelling: 12:30 PM."""
+    hours, minutes, half = match.groups()
+    return rf"{hours}{':' if minutes else ''}{minutes or ''}\text{{ {half.upper()}M}}"
+
+
 def _remainder(match: re.Match[str]) -> str:
     """2 mod 5 as a residue. 17 mod 5, which is still to be evaluated, unchanged."""
     number, modulus = match.groups()
@@ -127,9 +141,55 @@ def _remainder(match: re.Match[str]) -> str:
 
 
 Replacement = str | Callable[[re.Match[str]], str]
+BASES = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "sixteen": 16,
+}
 # (pattern, replacement, why or what), in this order.
 REWRITINGS: list[tuple[str, Replacement, str]] = [
-    (r"\\(?:text)?color\s*\{\w+\}|\\(?:underline|emph)(?=\s*\{)", "", "decoration"),
+    (r"\\(?:text)?color\s*\{\w+\}|\\(?:underline|emph)(?=\s*\{)|\\(?:therefore|because)(?![a-zA-Z])", "", "decoration"),
+    (r"\\(?:displaystyle|textstyle|normalsize|[lL]arge|LARGE|[hH]uge|small|tiny)(?![a-zA-Z])", "", "sizes"),
+    (r"\\boxed\s+(?=\S)", "", r"\boxed 3"),
+    (r"(?<=[\w})\]])\s*\{\}|:(?==)", "", r"\frac{3}{4}{}, x := 3"),
+    (
+        r"^\s*\\text\s*\{\s*(?:(?:[tT]he )?(?:[fF]inal )?[aA]nswer(?: is)?:?|[aA]pproximately|[aA]bout)\s*\}",
+        "",
+        "Answer: 3",
+    ),
+    (r"\\[lr]brace(?![a-zA-Z])", lambda brace: "\\{" if brace[0][1] == "l" else "\\}", r"\lbrace 1, 2\rbrace"),
+    (r"\\[lr]angle(?![a-zA-Z])", lambda bracket: "(" if bracket[0][1] == "l" else ")", r"\langle 1, 2\rangle"),
+    (r"(?<![\w}])(?:\\left\s*)?([][])([^][()=&]*,[^][()=&]*)(?:\\right\s*)?([][])", _interval, "]1, 2["),
+    (r"\s*(?:\\lor|\\vee)(?![a-zA-Z])\s*", r" \\text{ or } ", r"x=1 \lor x=2"),
+    (r"\\(?:nice|s)frac(?![a-zA-Z])", r"\\frac", r"\nicefrac34"),
+    (r"\{\s*(\d+)\s*\\over\s*(\d+)\s*\}", r"\\frac{\1}{\2}", r"{3 \over 4}"),
+    (r"\\log\s*_\s*(?:e|\{\s*e\s*\})|\\(?:mathrm|operatorname)\s*\{ln\}", r"\\ln", r"\log_e 2"),
+    (r"\\sqrt\s*\{\s*-\s*1\s*\}|\\imath(?![a-zA-Z])", "{i}", r"\sqrt{-1}"),
+    (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda marks: "'" * marks[1].count("prime"), r"f^{\prime\prime}"),
+    (
+        r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{(\w+)\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{(\w+)\}((?:\^\{?\d\}?)?)\s*\}",
+        r"\\text{\1/\2\3}",
+        "km/h",
+    ),
+    (r"\(\s*(\d+)\s*\)\s*(?=_)", r"\1", "(1011)_2"),
+    (
+        rf"_\s*\{{?\s*\\(?:text|mathrm)\s*\{{\s*({'|'.join(BASES)})\s*\}}\s*\}}?",
+        lambda word: f"_{{{BASES[word[1]]}}}",
+        "1011_two",
+    ),
+    (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)", ":", r"5\text{ to }3"),
+    (
+        rf"^\s*(?:\\text\s*\{{\s*)?(\d\d?)(?:(?:\\!|\{{)*:(?:\\!|\}})*(\d\d))?{GAP}*(?:\\(?:text|mathrm)\s*\{{\s*)?(?i:([ap])\.?m\b\.?)\s*\}}?$",
+        _time,
+        "12:30 p.m.",
+    ),
     (r"^.+$", lambda text: _without_fonts(text[0]), r"\mathbf{42}"),
     (rf"^\s*(?:=|\\(?:approx|sim|simeq)(?![a-zA-Z])|(?:approximately|about)(?![a-zA-Z])){GAP}*", "", "≈ 12, = 12"),
     # As programs write.
@@ -168,7 +228,10 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
         _angle_at_vertex,
         "an angle has a vertex",
     ),
+    (r"\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?", r"\\overline{\1\2\3}", r"0.\dot14285\dot7"),
+    (r"(?<=\.)(\d*)(?:\((\d+)\)|\\bar\s*(\d))", r"\1\\overline{\2\3}", r"0.(3), 0.\bar3"),
     (r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)", _repeating_as_fraction, r"0.1\overline{6}"),
+    (r"(?<=[\d)])\s*\((?=\s*\d+(?:\.\d+)?\s*\))", r"\\cdot(", "17(23), which would be read as a mixed number"),
     # Numbers.
     (
         rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)",
@@ -202,7 +265,9 @@ CALLS = [
     )
 ]
 # Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
-FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)")
+FONT = re.compile(
+    r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|hbox|textit|mathbb(?=\{\d+\})|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)"
+)
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
 
 

@@ -36,7 +36,7 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 def inside(text: str) -> str:
     r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
     # The last dots of a list would be taken for final punctuation.
-    text = re.sub(r"(?<=[,;])(\s*)\.\.\.", r"\1\\ldots ", typeset(text))
+    text = re.sub(r"((?<=[,;])|(?<![\d.])\d+)(\s*)\.\.\.", r"\1\2\\ldots ", typeset(text))
     text = _without_end(text).lstrip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]
@@ -144,7 +144,7 @@ def adjacent_numbers(text: str) -> bool:
 
 
 def brackets(text: str) -> str:
-    r"""The opening bracket of a list of several entries: "(" (tuple, open interval) or "{" (set); else ""."""
+    r"""The opening bracket of a list of several entries: "(" (tuple, open interval), "{" (set) or ""."""
     text = re.sub(r"\\(?:left|right|big|Big|bigl|bigr)(?![a-zA-Z])", "", text).strip()
     for opening, closing, kind in (("(", ")", "("), (r"\{", r"\}", "{")):
         if not (text.startswith(opening) and text.endswith(closing)):
@@ -168,10 +168,13 @@ OPERATORS = {
     "product or combination": (
         r"\\prod(?![a-z])|\\[dt]?binom(?![a-z])|\\choose(?![a-z])|(?<!\\)!(?!=)"
         r"|\\(?:text|mathrm|operatorname)\{[CP]\}(?=\s*[\d_^({])"  # not the choice C, nor 30^\circ\text{C}
+        r"|\\(?:Gamma|zeta)(?=\s*(?:\\left)?\s*\(?\d)"
     ),
     "integral": r"\\i{1,3}nt(?![a-z])|\\oint(?![a-z])",
     "limit": r"\\lim(?![a-z])|\\lim(?:sup|inf)(?![a-z])",
-    "derivative": r"\\frac\s*\{\s*(?:d|\\partial|\\mathrm\{d\})[^{}]*\}\s*\{\s*(?:d|\\partial|\\mathrm\{d\})\s*[a-z]",
+    "derivative": (
+        r"\\[dtc]?frac\s*\{\s*(?:d|\\partial|\\mathrm\{d\})[^{}]*\}\s*\{\s*(?:d|\\partial|\\mathrm\{d\})\s*[a-z]"
+    ),
     "extremum": r"\\(?:max|min|sup|inf)(?![a-z])|\\operatorname\{(?:arg)?(?:max|min)\}",
     "divisor": r"\\(?:gcd|lcm)(?![a-z])|\\(?:operatorname|text|mathrm)\{(?:gcd|lcm)\}",
     "remainder": r"\\[bp]?mod(?![a-z])",
@@ -185,20 +188,21 @@ def operators(text: str) -> frozenset[str]:
     return frozenset(name for name, pattern in OPERATORS.items() if re.search(pattern, text))
 
 
-# What is a number although it has an operator: 3/4, \frac{3}{4}, 4.5 \times 10^{33}, 2^{-3}
-NUMBER = r"-?(?:\d[\d,]*(?:\.\d*)?|\.\d+)"
-EVALUATED = re.compile(
-    rf"\\[dtc]?frac\s*\{{\s*{NUMBER}\s*\}}\s*\{{\s*{NUMBER}\s*\}}|(?<=\^\{{)-|(?<=\^)-"
-    rf"|(?:\\times|\\cdot|\*){GAP}*10\s*\^\{{?[-+]?\d+\}}?"
+# Statements about a value, which a right answer seldom is. In the limits of an operator they say how it is meant.
+LOGIC = re.compile(
+    r"\\(?:land|wedge|implies|iff|not|neg|neq?|[lL]ong(?:left)?rightarrow|(?:Left|left)?[rR]ightarrow)(?![a-zA-Z])"
 )
-QUOTIENT = re.compile(r"\d[\d,]*(?:\.\d*)?\s*/\s*\d[\d,]*(?:\.\d*)?(?!\d)")  # one is a fraction
-LEFT_TO_DO = re.compile(rf"[\d)}}!N]{GAP}*(?:[-+*/]|\\(?:cdot|times|div)(?![a-z])){GAP}*[-+]?{GAP}*[\w(.|\\]")
+PRIMED = re.compile(r"([\w)}\]])('+)")
 
 
-def calculation(text: str) -> bool:
-    r"""Whether the text leaves arithmetic to be done: 7 + 5, 3 \cdot 4, 48+48/2. Not: a fraction, 4.5 \times 10^3."""
-    text = EVALUATED.sub("N", re.sub(r"\\?\$", "", WORDS.sub("", text)))
-    return bool(LEFT_TO_DO.search(QUOTIENT.sub("N", text, count=1)))
+def statements(text: str) -> set[str]:
+    r"""The logical signs of a text: \land, \implies, \ne and the like."""
+    return set(LOGIC.findall(text))
+
+
+def primes(text: str) -> list[tuple[str, str]]:
+    """What is primed in the last side of a text, and how often: f and '' of f''(x)."""
+    return sorted(PRIMED.findall(sides(text)[-1]))
 
 
 # --- letters that are taken for units

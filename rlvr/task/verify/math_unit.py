@@ -20,15 +20,15 @@ _UNITS = _table(
     "mm millimeter millimetre; cm centimeter centimetre; m meter metre; km kilometer kilometre; in inch inches;"
     "ft foot feet; yd yard; mi mile; s sec secs second; min mins minute; h hr hrs hour; day; week; month; year yr yrs;"
     "mg milligram; g gram; kg kilogram; lb lbs pound; oz ounce; ton tonne; ml milliliter millilitre; l liter litre;"
-    "gal gallon; cup"
+    "gal gallon; cup; unit"
 ) | {"$": "dollar usd", "cent": "cent ¢", "€": "euro eur €", "£": "gbp £", "deg": "degree deg", "rad": "radian rad"}
 _SI = _table(
     "m meter metre; g gram; s second; l liter litre; A ampere amp; mol mole; N newton; J joule; W watt; Hz hertz;"
-    "Pa pascal; V volt; C coulomb; F farad; T tesla; H henry; eV electronvolt; K kelvin; Wh; cal calorie"
+    "Pa pascal; V volt; C coulomb; F farad; T tesla; H henry; eV electronvolt; K kelvin; Wh; cal calorie; B byte; b bit"
 )
 _PREFIXES = _table("p pico; n nano; u micro; m milli; c centi; d deci; k kilo; M mega; G giga; T tera")
 # Symbols are case-sensitive, as mN is not MN. C and F alone may be degrees. Only upright ones count: mN is a product.
-SYMBOLS = {unit: unit for unit in _SI if unit not in "CF"} | {"L": "l"}
+SYMBOLS = {unit: unit for unit in _SI if unit not in "CFBb"} | {"L": "l"}
 SYMBOLS |= {prefix + unit: prefix + unit for prefix in _PREFIXES for unit in _SI}
 SYMBOLS |= {prefix + "L": prefix + "l" for prefix in _PREFIXES}
 _NAMES = {name: unit for unit, names in _SI.items() for name in names.split()[1:]}

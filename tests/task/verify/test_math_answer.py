@@ -31,6 +31,15 @@ def test_verdicts(reason: str) -> None:
         assert given == row["outcome"] or (row["outcome"] == "not correct" and given != "correct"), (row, given)
 
 
+def test_a_problem_may_ask_for_a_percentage_or_an_interval() -> None:
+    asked = {"gold": "25", "answer": r"\boxed{25\%}"}
+    assert judge(asked)["outcome"] == "wrong"
+    assert judge(asked | {"problem": "What percent of 8 is 2?"})["outcome"] == "correct"
+    between = {"gold": "(1,2)", "answer": r"\boxed{1<x<2}"}
+    assert judge(between)["outcome"] == "wrong"
+    assert judge(between | {"problem": "Solve. Give an interval."})["outcome"] == "correct"
+
+
 def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
     assert outcome("5051", r"\sum_{k=1}^{100} k") == "wrong"
 

@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.task.verify.math_form import is_numeral
 from rlvr.task.verify.math_notation import plain, typeset
-from rlvr.task.verify.math_text import (
-    adjacent_numbers,
-    brackets,
-    calculation,
-    inside,
-    operators,
-    squeezed,
-    without_percent,
-)
+from rlvr.task.verify.math_text import adjacent_numbers, brackets, inside, operators, squeezed, without_percent
 from rlvr.task.verify.math_unit import unit, with_upright_words
 
 FINDS: dict[str, Callable[[str], object]] = {
@@ -33,7 +26,7 @@ FINDS: dict[str, Callable[[str], object]] = {
     "operators": lambda text: json.dumps(sorted(operators(text))),
     "unit": lambda text: json.dumps(unit(text)),
     "typeset": typeset,
-    "calculation": lambda text: json.dumps(calculation(text)),
+    "is_numeral": lambda text: json.dumps(is_numeral(text)),
     "with_upright_words": with_upright_words,
 }
 

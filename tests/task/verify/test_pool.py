@@ -18,7 +18,7 @@ from rlvr.task.verify.pool import Pool, niceness_for
 from tests.task.verify.looking import session_keyring
 
 ROOT = Path(__file__).parents[3]
-HANG = {"gold": "1", "answer": "\\boxed{9^{9^{9^{9}}}}"}  # one integer power that would take longer than the universe
+HANG = {"gold": "1", "answer": r"\boxed{(x+y+z+w+v+u)^{90}}"}  # is expanded for hours
 
 
 def make_pool(workers: int = 2, timeout_s: float = 30.0) -> Pool:
