@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -199,15 +200,16 @@ class ReasoningGym(Procedural[Item]):
                 raise ValueError(reply.get("problem") or "reasoning-gym did not start in the sandbox.")
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """For a generator in SEVERAL_ANSWERS the response's answer, without white space and order that change nothing;
-        for another generator the answer that the library stores, whatever form the response's answer has.
+        """For a generator in SEVERAL_ANSWERS what its verifier reads of the answer (`READ`), or else the answer without
+        white space and order that change nothing; for another generator the answer that the library stores, whatever
+        form the response's answer has.
         """
         answer = self._answer(response)
         if answer is None:
             return None
         origin = problem.answer
         if origin["generator"] in SEVERAL_ANSWERS:
-            return _canonical_text(answer)
+            return READ.get(origin["generator"], _canonical_text)(answer)
         _, stored = self._stored(origin["generator"], origin["seed"], origin["index"])
         return " ".join((stored or answer).split())
 
@@ -249,6 +251,15 @@ def _canonical_text(answer: str) -> str:
     with suppress(ValueError, RecursionError):
         return json.dumps(json.loads(answer), sort_keys=True)
     return "".join(answer.split())
+
+
+# What the library's verifiers read of an answer, where that is less than its text.
+READ: Mapping[str, Callable[[str], str]] = {
+    "cryptarithm": lambda answer: ",".join(sorted("".join(answer.split()).split(","))),
+    "quantum_lock": lambda answer: "".join(re.findall("[A-C]", answer.upper())),
+    "sokoban": lambda answer: "".join(re.findall("[UDLR]", answer)),
+    "word_ladder": lambda answer: "".join(answer.upper().split()),
+}
 
 
 def _library() -> Path:

@@ -42,6 +42,7 @@ class Sql(Verified):
         `CHECK_S` seconds when the data are loaded; answers to the problems that were not reached are judged `error` if
         their right query returns nothing. With "drop" all right queries run. Test problems are always kept: benchmarks
         count them.
+    constant: the verdict on a query that reads no table (SELECT 5) where the right one reads one.
     Queries run in a sandbox (`rlvr.task.verify.sandbox`) in which the databases are the only data of this machine.
     query_s, max_rows: limits of one query, in seconds and rows. timeout_s: both queries of an answer.
     """
@@ -54,6 +55,7 @@ class Sql(Verified):
     query_s: PositiveFloat
     max_rows: PositiveInt
     empty_gold: Literal["refuse", "drop", "keep"] = "refuse"
+    constant: Literal["wrong", "judged"] = "wrong"
 
     name = "sql"
 
@@ -80,6 +82,7 @@ class Sql(Verified):
                 f"task.match names {', '.join(sorted(unknown))}; task.test has {', '.join(sorted(known))}."
             )
         self._limits: dict[str, Any] = {"match": default, "query_s": self.query_s, "max_rows": self.max_rows}
+        self._limits["reads_a_table"] = self.constant == "wrong"
         files = {Path(problem.answer["database"]) for rows in self._problems.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()

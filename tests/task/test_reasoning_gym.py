@@ -19,7 +19,7 @@ pytest.importorskip("reasoning_gym")
 from rlvr.records import Problem, Rollout
 from rlvr.rollout.evaluation import Answers, evaluation_metrics
 from rlvr.task.characters import CHARACTERS, read, spell
-from rlvr.task.reasoning_gym import ReasoningGym
+from rlvr.task.reasoning_gym import READ, ReasoningGym
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import make_task
 
@@ -112,6 +112,35 @@ def test_different_right_answers_of_one_problem_are_counted() -> None:
     assert len(right) > 1
     assert measure(task, total, [task.solution(total)] * 2) == {"avg": 1, "distinct_correct": 1}
     task.close()
+
+
+def test_constant_answers_are_not_paid() -> None:
+    for generator, constant in (("game_of_life_halting", "?"), ("complex_arithmetic", "nan"), ("coin_flip", "0")):
+        with pytest.raises(ValueError, match=rf"{generator}: its verifier .* takes the answer '{re.escape(constant)}'"):
+            make_gym(generator)
+
+
+def test_puzzles_of_numbers_need_the_numbers_of_the_question() -> None:
+    task = make_gym(["puzzle24", "countdown"], test_problems=1)
+    puzzle, countdown = (task.problem("test", i) for i in range(2))  # the puzzle: of 4, 6, 1 and 1
+    answers = {"4*6/(1*1)": True, "6*4*1*1": True, "6*4": False, "8*3*1*1": False, "4*6*1*1.0": False, "nan": False}
+    rewards = task.reward([(puzzle, f"<answer>{text}</answer>") for text in answers])
+    assert [r.correct for r in rewards] == list(answers.values())
+    assert task.reward([(countdown, task.solution(countdown))])[0].correct
+    hostile = ["pi", "pi*0+7", "ceiling(pi)", "inf", "1/0", "9**9**9", "(" * 5000, "1" * 9000, ""]
+    assert not any(r.correct for r in task.reward([(countdown, f"<answer>{text}</answer>") for text in hostile]))
+    task.close()
+
+
+def test_an_answer_is_one_answer_however_it_is_spelled() -> None:
+    rows = {
+        "quantum_lock": ["A → B → C", "ABC", "a, b, c", "A -> B -> C.", "A B C"],
+        "sokoban": ["UDLR", "U D L R", "UDxLR!", "U,D,L,R"],
+        "word_ladder": ["COLD,CORD", "cold, cord", "Cold,Cord"],
+        "cryptarithm": ["A=1,B=2", "B=2, A=1", "A = 1, B=2"],
+    }
+    for generator, texts in rows.items():
+        assert len({READ[generator](text) for text in texts}) == 1, generator
 
 
 def test_order_of_terms_makes_no_other_answer() -> None:

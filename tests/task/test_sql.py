@@ -81,6 +81,18 @@ def test_rows_are_compared_as_sets_as_in_bird(tmp_path: Path, zoo: Path) -> None
     task.close()
 
 
+def test_a_query_that_reads_no_table_is_a_guess(tmp_path: Path, zoo: Path) -> None:
+    count = {**ROW, "gold_sql": "SELECT count(*) FROM pets WHERE age > 2"}
+    task = make_sql(tmp_path, [count])
+    right = str(sqlite3.connect(zoo).execute(count["gold_sql"]).fetchone()[0])
+    guesses = [f"SELECT {right}", f"WITH t(n) AS (SELECT {right}) SELECT n FROM t", f"VALUES ({right})"]
+    guesses += [f"SELECT {right} FROM sqlite_master", f"WITH t(n) AS (VALUES (1)) SELECT {right} * count(*) FROM t"]
+    assert outcomes(task, count["gold_sql"], *guesses) == ["correct"] + ["wrong"] * len(guesses)
+    assert outcomes(make_sql(tmp_path, [count], constant="judged"), guesses[0]) == ["correct"]
+    constant = make_sql(tmp_path, [{**ROW, "gold_sql": "SELECT 3"}])
+    assert outcomes(constant, "SELECT 1 + 2", "SELECT 4") == ["correct", "wrong"]
+
+
 def test_tables_are_compared_as_in_spider(tmp_path: Path, zoo: Path) -> None:
     task = make_sql(tmp_path, [ROW], match="table")
     cases = {

@@ -19,11 +19,14 @@ from typing import Any, NoReturn
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
+from rlvr.task import arithmetic
 from rlvr.task.verify import OUT_OF_MEMORY
 
 SIZE = 500  # items of one seed
 SOLVED = 1 - 1e-9  # the least score that counts as right
 SCORE_BYTES = 64  # longest text of a score
+PROBED = 6  # items of which constant answers are judged
+CONSTANTS = ("?", "0", "1", "nan", "inf", "True", "None", "[]", "{}", "A", "a")
 COMPOSED = {"composite"}  # generators made of other generators, which can be named directly
 
 
@@ -57,7 +60,41 @@ def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
         config(**knobs).validate()
     except (AssertionError, TypeError, ValueError) as error:
         return f"task.generators.{generator}: {error}."
+    if paid := constant_that_pays(generator, knobs):
+        return (
+            f"task.generators.{generator}: its verifier in reasoning-gym takes the answer {paid!r} for right on most "
+            "questions whose stored answer is another one. Nothing can be learned from it: drop the generator."
+        )
     return ""
+
+
+def constant_that_pays(generator: str, knobs: Mapping[str, Any]) -> str:
+    """The first of CONSTANTS that the verifier takes for right on most items with another stored answer; "" if none."""
+    source = reasoning_gym.create_dataset(generator, seed=0, size=PROBED, **knobs)
+    items = [source[index] for index in range(PROBED)]
+    for constant in CONSTANTS:
+        others = [item for item in items if str(item["answer"]).strip().lower() != constant.lower()]
+        solved = 0
+        for item in others:
+            with contextlib.suppress(Exception):  # whatever a verifier raises on a text that it did not expect
+                solved += not score(source, item, constant) < SOLVED  # also NaN
+        if solved > PROBED / 2:
+            return constant
+    return ""
+
+
+def score(source: Any, item: Mapping[str, Any], answer: str) -> float:
+    """The verifier's score of an answer. Puzzles of numbers are judged here: the library's verifiers do not compare
+    the numbers with those of the question (puzzle24), or take names such as pi for numbers (countdown).
+    """
+    facts = item["metadata"]
+    if facts.get("source_dataset") not in ("puzzle24", "countdown"):
+        return float(source.score_answer(answer, item))
+    try:
+        value, used = arithmetic.evaluated(answer)
+    except ValueError:
+        return 0.0
+    return float(sorted(used) == sorted(facts["numbers"]) and value == facts.get("target", 24))
 
 
 def _judged(source: Any, item: Mapping[str, Any], answer: str) -> dict[str, Any]:
@@ -105,7 +142,7 @@ def _write_score(writing: int, source: Any, item: Mapping[str, Any], answer: str
             os.dup2(null, descriptor)
         os.closerange(3, writing)
         os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
-        os.write(writing, repr(float(source.score_answer(answer, item))).encode())
+        os.write(writing, repr(score(source, item, answer)).encode())
         status = 0
     except MemoryError:
         status = OUT_OF_MEMORY

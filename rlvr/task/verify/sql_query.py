@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 FORBIDDEN_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
+EXPLAINED_ROWS = 1_000_000  # of the program of a right query
 VALUE_BYTES = 10_000_000  # largest text or blob
 STEPS_BETWEEN_CHECKS = 10_000  # instructions of SQLite's virtual machine between checks of the time: far below 1 ms
 
@@ -31,7 +32,8 @@ class TooSlow(Exception):
 
 
 def judge(request: dict[str, Any]) -> dict[str, str]:
-    """{"database", "gold", "query", "match", "query_s", "max_rows"} -> {"outcome": ...}.
+    """{"database", "gold", "query", "match", "query_s", "max_rows"} -> {"outcome": ...}. Optional:
+    "reads_a_table", whether a query that reads no table is wrong if the right one reads one (default: true).
 
     `error`: the right query itself fails, is too slow or returns too much; or it returns nothing and the request has
     "rewards_nothing": false. Without "query" the outcome describes the right query: `nothing`, `something` or `error`.
@@ -50,12 +52,17 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
 
 
 def _outcome(request: dict[str, Any], gold: Rows, query_s: float, max_rows: int) -> Outcome:
+    read, needed = set[str](), set[str]()
     try:
-        answer = execute(request["database"], request["query"], query_s, max_rows)
+        answer = execute(request["database"], request["query"], query_s, max_rows, read)
+        if not read and request.get("reads_a_table", True):
+            execute(request["database"], f"EXPLAIN {request['gold']}", query_s, EXPLAINED_ROWS, needed)
     except TooSlow:
         return "timeout"
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError):
         return "wrong"  # ValueError: a null character. A result that is too large is the query's fault
+    if needed:
+        return "wrong"  # SELECT 5: a guess, of which the data know nothing
     if request["match"] == "set":
         return "correct" if set(answer) == set(gold) else "wrong"
     ordered = re.search(r"\border\s+by\b", request["gold"], re.IGNORECASE) is not None
@@ -67,8 +74,17 @@ def _gold(database: str, query: str, query_s: float, max_rows: int) -> Rows:
     return execute(database, query, query_s, max_rows)
 
 
-def execute(database: str, query: str, query_s: float, max_rows: int) -> Rows:
-    """The rows of one SELECT. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
+def execute(database: str, query: str, query_s: float, max_rows: int, read: set[str] | None = None) -> Rows:
+    """The rows of one SELECT. read: gets the names of the tables that it reads.
+
+    Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows.
+    """
+
+    def authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        if read is not None and action == sqlite3.SQLITE_READ and database and not str(first).startswith("sqlite_"):
+            read.add(str(first))
+        return _authorize(action, first, second, database, trigger)
+
     uri = f"{Path(database).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
     try:
@@ -76,7 +92,7 @@ def execute(database: str, query: str, query_s: float, max_rows: int) -> Rows:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.execute("PRAGMA temp_store = MEMORY")  # a temporary file would be truncated at the sandbox's limit
-        connection.set_authorizer(_authorize)
+        connection.set_authorizer(authorize)
         end = time.monotonic() + query_s
         connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_CHECKS)
         try:
