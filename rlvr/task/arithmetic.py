@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable
-from fractions import Fraction
 from typing import NamedTuple
 
 # Operator -> the kind of expression that it makes, its inverse operator or not.
@@ -15,12 +12,6 @@ KINDS: dict[type[ast.operator], tuple[str, bool]] = {
     ast.Sub: ("sum", True),
     ast.Mult: ("product", False),
     ast.Div: ("product", True),
-}
-OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
 }
 SIGNS = {"sum": "+-", "product": "*/"}
 
@@ -46,29 +37,6 @@ def canonical(text: str) -> str:
         return _expression(ast.parse(without_zeros, mode="eval").body).text
     except (SyntaxError, RecursionError, MemoryError):  # the last two of thousands of terms or parentheses
         raise ValueError(f"{text[:60]!r} is not an expression") from None
-
-
-def evaluated(text: str) -> tuple[Fraction, list[int]]:
-    """(value, numbers as written) of an expression of integers with + - * / and parentheses.
-
-    Raises ValueError for any other text, and for a division by zero.
-    """
-    numbers: list[int] = []
-
-    def value(node: ast.expr) -> Fraction:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            numbers.append(node.value)
-            return Fraction(node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-            return OPERATIONS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"{ast.unparse(node)[:60]} is no arithmetic of integers")
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body), numbers
-    except (SyntaxError, RecursionError, MemoryError, ZeroDivisionError) as error:
-        raise ValueError(f"{text[:60]!r} is not an expression") from error
 
 
 def _expression(node: ast.expr) -> Expression:

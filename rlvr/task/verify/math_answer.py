@@ -24,6 +24,8 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy.core.function import AppliedUndef
+from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 from rlvr.task.verify import math_form, math_list, math_notation, math_text, math_unit
 
@@ -287,7 +289,7 @@ def _interval(answer: Any) -> Any:
 
     An inequality that is still to be solved, such as x^2 < 4, is no answer.
     """
-    if isinstance(answer, sympy.FiniteSet) and _has_orders(answer):
+    if _has_orders(answer):
         return sympy.Union(*map(_interval, answer.args))
     relations = answer.args if isinstance(answer, sympy.And) else (answer,)
     ordered = all(isinstance(relation, ORDERS) for relation in relations)
@@ -302,10 +304,7 @@ def _has_orders(expression: Any) -> bool:
 
 def _names(side: Any) -> bool:
     """Whether the left side of an equation names a quantity, as x, f(2), sin A and a + b do, but not 2x or x + 1."""
-    named = side.is_Symbol or len(side.free_symbols) != 1
-    return named or isinstance(
-        side, (sympy.core.function.AppliedUndef, sympy.functions.elementary.trigonometric.TrigonometricFunction)
-    )
+    return side.is_Symbol or len(side.free_symbols) != 1 or isinstance(side, (AppliedUndef, TrigonometricFunction))
 
 
 ORDERS = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)

@@ -23,6 +23,7 @@ NUMERAL = re.compile(  # 12, 1\frac12, 3/4, 3:4, 4.5\times10^3, 1011_2
     rf"[-+]?(?:\d*\\[dtc]?frac\{{[-+]?{SCIENTIFIC}\}}\{{[-+]?{SCIENTIFIC}\}}(?:\\cdot{TEN})?|{SCIENTIFIC}(?:[/:]-?{SCIENTIFIC})?"
     r"|[\dA-Z]+_\{?\d+\}?)"
 )
+NUMERAL_LENGTH = 1000  # characters; a longer text is none, nor searched for one
 BRACKETED = re.compile(r"([-+]?)(?:\((.*)\)|\{(.*)\}|\\\{(.*)\\\}|\[(.*)\])")
 EQUAL = re.compile(r"\\(?:approx|equiv|simeq|sim|in)(?![a-zA-Z])")
 UPRIGHT = r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{(?:[^{}]|\{[^{}]*\})*\}"
@@ -30,6 +31,10 @@ UNIT = re.compile(
     rf"(?:{UPRIGHT}|{GAP}|[.°¢€£]|(?<=[\d)}}\s])[a-zA-Z]+(?:/[a-zA-Z]+)?|(?<=[\d)}}])\^\s*\{{?\s*\\circ\s*\}}?)"
     r"(?:\^\s*\{?-?[123]\}?(?=\s*$))?$"
 )
+
+MINUS_ONE: Any = sympy.Integer(-1)
+
+MINUS_ONE: Any = sympy.Integer(-1)
 
 
 def last_side(text: str) -> str:
@@ -40,6 +45,8 @@ def last_side(text: str) -> str:
 
 def is_numeral(text: str) -> bool:
     r"""Whether a text is a number that is written out, with or without a unit: 12, 3/4, 1\frac12, 4.5 \times 10^3."""
+    if len(text) > NUMERAL_LENGTH:
+        return False
     if upright := WORDS.fullmatch(text.strip()):
         return is_numeral(upright[1])
     text = re.sub(rf"^{UPRIGHT}|{MONEY}|\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])", "", last_side(text)).strip()
@@ -120,9 +127,9 @@ def _steps_of_product(factors: list[tuple[Any, Any]]) -> Iterator[str]:
 
 def _steps_of_power(base: Any, power: Any) -> Iterator[str]:
     literal = _is_literal(base)
-    if (literal or base == sympy.I) and power.is_Integer and power != -1 and not _is_power_of_ten(base):
+    if (literal or base == sympy.I) and power.is_Integer and power != MINUS_ONE and not _is_power_of_ten(base):
         yield "power"  # 3^{10}
-    if literal and power == -1 and not base.is_Integer:
+    if literal and power == MINUS_ONE and not base.is_Integer:
         yield "arithmetic"  # \frac{1/2}{1/3}
     if power.is_Rational and abs(power.p) == 1 and power.q > 1:
         parts = sympy.Rational(base).as_numer_denom() if literal else ()
@@ -177,7 +184,7 @@ def is_huge(expression: Any) -> bool:
 def _digits(node: Any) -> float:
     """A bound of the digits of every number that evaluating an expression computes; unknowns count as 1."""
     if _is_literal(node):
-        number = sympy.Rational(str(node)) if node.is_Float else node
+        number: Any = sympy.Rational(str(node)) if node.is_Float else node
         return 0.302 * max(int(number.p).bit_length(), int(number.q).bit_length())
     sizes = [_digits(child) for child in node.args]
     largest = max(sizes, default=1.0)

@@ -6,20 +6,22 @@ sets: the process runs in `rlvr.task.verify.sandbox`, with the same seed of Pyth
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-from rlvr.task import arithmetic
 from rlvr.task.verify import OUT_OF_MEMORY
 
 SIZE = 500  # items of one seed
@@ -27,6 +29,12 @@ SOLVED = 1 - 1e-9  # the least score that counts as right
 SCORE_BYTES = 64  # longest text of a score
 PROBED = 6  # items of which constant answers are judged
 CONSTANTS = ("?", "0", "1", "nan", "inf", "True", "None", "[]", "{}", "A", "a")
+OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 COMPOSED = {"composite"}  # generators made of other generators, which can be named directly
 
 
@@ -91,10 +99,33 @@ def score(source: Any, item: Mapping[str, Any], answer: str) -> float:
     if facts.get("source_dataset") not in ("puzzle24", "countdown"):
         return float(source.score_answer(answer, item))
     try:
-        value, used = arithmetic.evaluated(answer)
+        value, used = evaluated(answer)
     except ValueError:
         return 0.0
     return float(sorted(used) == sorted(facts["numbers"]) and value == facts.get("target", 24))
+
+
+def evaluated(text: str) -> tuple[Fraction, list[int]]:
+    """(value, numbers as written) of an expression of integers with + - * / and parentheses.
+
+    Raises ValueError for any other text, and for a division by zero.
+    """
+    numbers: list[int] = []
+
+    def value(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            numbers.append(node.value)
+            return Fraction(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
+            return OPERATIONS[type(node.op)](value(node.left), value(node.right))
+        raise ValueError(f"{ast.unparse(node)[:60]} is no arithmetic of integers")
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body), numbers
+    except (SyntaxError, RecursionError, MemoryError, ZeroDivisionError) as error:
+        raise ValueError(f"{text[:60]!r} is not an expression") from error
 
 
 def _judged(source: Any, item: Mapping[str, Any], answer: str) -> dict[str, Any]:
