@@ -48,10 +48,6 @@ def test_a_long_run_of_white_space_is_read_once(run: str) -> None:
     plain(f"5{run}x")
 
 
-def test_a_degenerate_text_is_no_numeral() -> None:
-    assert not any(is_numeral(text) for text in (r"\text{a}" * 4000, "{" * 9000 + "}" * 9000, "9" * 100_000))
-
-
 def test_a_repeating_decimal_of_thousands_of_digits_is_left_as_it_is() -> None:
     """int() refuses more than 4300 digits, and this runs in the process of the trainer, too."""
     degenerate = rf"0.\overline{{{'142857' * 1000}}}"
