@@ -151,6 +151,13 @@ class Client:
         except (MlflowException, OSError) as error:
             raise NoFiles(f"{name} cannot be stored ({error})") from error
 
+    def send_folder(self, run_id: str, name: str, folder: Path) -> None:
+        """Store the files of a folder as artifacts of a run, below this name. Raises NoFiles if that fails."""
+        try:
+            self._mlflow.log_artifacts(run_id, str(folder), name)
+        except (MlflowException, OSError) as error:
+            raise NoFiles(f"{name} cannot be stored ({error})") from error
+
     def find_all(self, experiment_id: str, key: Mapping[str, str]) -> list[str]:
         """Ids of the runs that have the tags `key` and are not deleted, the oldest first."""
         where = " and ".join(f"tags.`{name}` = '{value}'" for name, value in key.items())

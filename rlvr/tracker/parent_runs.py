@@ -80,6 +80,9 @@ class ParentRuns:
             send_changes(client, directory, cursor, self.key, {presentation.RUNS: num_runs}, status, 0.0)
         if report.page is not None and cursor.tags.get(presentation.REPORT) != report.time:
             client.send_file(cursor.mlflow_run_id, presentation.PAGE, report.page.read_text(encoding="utf-8"))
+            figures = report.page.parent / presentation.FIGURES
+            if figures.is_dir():
+                client.send_folder(cursor.mlflow_run_id, presentation.FIGURES, figures)
             send_changes(client, directory, cursor, self.key, {presentation.REPORT: report.time}, status, 0.0)
 
     def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvr.ledger import journal, layout
+from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, choices, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -25,7 +26,11 @@ DELETED = "DELETED"  # status, in a cursor, of a parent run that was deleted in 
 VIEW = "rlvr"  # name of the saved view, also in its address
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 DESCRIPTION = "mlflow.note.content"
-PAGE, CONFIGS = "report.html", "configs.yaml"  # artifacts of the parent run
+PAGE, CONFIGS, FIGURES = "report.html", "configs.yaml", "figures"  # artifacts of the parent run
+CONFIG, LOG, SAMPLES = "config.yaml", "log.txt", "samples.json"  # artifacts of a run
+FILES = f"{OURS}files"  # tag of a run: the attempt whose files are stored
+TABLES = {"mlflow.loggedArtifacts": json.dumps([{"path": SAMPLES, "type": "table"}])}  # tag that shows it as a table
+MOST_TEXT, MOST_SAMPLES = 1 << 20, 400  # characters of a file, samples in the table
 REPORT, RUNS, VERDICTS = f"{OURS}report", f"{OURS}runs", f"{OURS}verdicts"  # tags of the parent run
 PIXELS = 9  # width of a letter in a heading
 OF_TRAINING = ("policy/entropy", "response/length")  # columns, after the metrics of evaluations
@@ -84,16 +89,20 @@ def knob_columns(tags: Iterable[str], params: Iterable[str]) -> list[str]:
 def saved_view(before: str, columns: Iterable[str], now: float) -> str:
     """The tag of a saved view with these columns added; `before` itself if it has them all.
 
-    before: the present tag, "" for none. now: seconds since the epoch.
+    before: the present tag, "" for none. now: seconds since the epoch. Runs are in the order of the first metric: in
+    that of their creation the dashboard hides them below their parent run, and with them all that charts could show.
     """
     view, state = _read_view(before)
     selected: list[str] = state.get("selectedColumns", [])
     all_columns = list(dict.fromkeys([*selected, *columns]))
-    if all_columns == selected:
+    metric = next((column for column in all_columns if column.startswith("metrics.")), "")
+    if all_columns == selected and state.get("orderByKey", "") == metric:
         return before
     in_order = sorted(all_columns, key=lambda column: column.startswith("metrics."))  # stable: knobs, then metrics
     widths = {column: max(110, PIXELS * len(column.split("`")[1])) for column in in_order}
     state = {**state, "selectedColumns": in_order, "columnOrder": in_order, "columnWidths": widths}
+    state |= {"orderByKey": metric, "orderByAsc": False} if metric else {}
+    state |= {"runsHiddenMode": "FIRST_20_RUNS"}  # in charts; of 10 some of the quickstart's would be missing
     now_ms = round(now * 1000)
     return json.dumps(
         {"name": VIEW, "createdAt": view.get("createdAt", now_ms), "updatedAt": now_ms, "state": json.dumps(state)}
@@ -107,6 +116,30 @@ def _read_view(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(view), dict(json.loads(view["state"]))
     except (ValueError, KeyError, TypeError):
         return {}, {}
+
+
+# --- the files of a run
+
+
+def files_of_run(run_dir: Path) -> dict[str, str]:
+    """By name of the artifact: the frozen config, the end of the newest attempt's log, and samples of the last
+    evaluation as a table of the dashboard. Those that the run does not have are left out."""
+    import pyarrow.parquet as pq
+
+    files: dict[str, str] = {}
+    for name, path in (
+        (CONFIG, layout.config(run_dir)),
+        (LOG, layout.log(layout.attempt(run_dir, newest_attempt(run_dir)))),
+    ):
+        if path.exists():
+            files[name] = redact(path.read_text(encoding="utf-8", errors="replace")[-MOST_TEXT:])
+    if evaluations := layout.evaluations(run_dir):
+        with pq.ParquetFile(evaluations[-1]) as parquet:
+            rows = next(parquet.iter_batches(MOST_SAMPLES), None)
+        if rows is not None:
+            cells = [list(row.values()) for row in rows.to_pylist()]
+            files[SAMPLES] = json.dumps({"columns": rows.schema.names, "data": cells})
+    return files
 
 
 # --- a sweep's parent run

@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.ledger import journal, layout, tags
+from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import make_private, private_mode, sync
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact, without_secrets
-from rlvr.tracker import store, verification
+from rlvr.tracker import presentation, store, verification
 from rlvr.tracker.cursor import Cursor, checksum_of, send_changes, signature
 from rlvr.tracker.parent_runs import EXPERIMENT, ParentRuns
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
@@ -296,6 +297,23 @@ class Shipper:
             current["rlvr.damaged_lines"] = ", ".join(cursor.damaged)[: tags.MAX_VALUE]
         status = tags.status(run.state.state)
         send_changes(client, run.directory, cursor, self.key, current, status, run.state.end_time or 0.0)
+        if run.state.end_time is not None:
+            self._send_files(client, run, cursor, status, report)
+
+    def _send_files(self, client: Client, run: ShippedRun, cursor: Cursor, status: str, report: Report) -> None:
+        """Send the files of a run that has ended, once for each attempt. A store that takes none is a problem."""
+        attempt = str(newest_attempt(run.directory))
+        if cursor.tags.get(presentation.FILES) == attempt:
+            return
+        try:
+            files = presentation.files_of_run(run.directory)
+            for name, text in files.items():
+                client.send_file(cursor.mlflow_run_id, name, text)
+        except NoFiles as error:
+            report.problems[run.name] = f"{run.name}: {self._clean(error)}"
+            return
+        current = {presentation.FILES: attempt, **(presentation.TABLES if presentation.SAMPLES in files else {})}
+        send_changes(client, run.directory, cursor, self.key, current, status, 0.0)
 
     def _create(self, client: Client, run: ShippedRun, parent: Cursor | None) -> Cursor:
         """Delete what MLflow has of a run and create its MLflow run, without lines. parent: of the parent run."""

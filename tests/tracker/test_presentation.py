@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 
@@ -13,8 +14,10 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import write_json
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.runs import to_yaml
+from rlvr.ledger.samples import write_samples
 from rlvr.ledger.sweeps import Ledger
-from rlvr.tracker.presentation import VIEW_TAG, is_behind, metric_columns, saved_view
+from rlvr.records import Completion, Problem, Reward, Rollout
+from rlvr.tracker.presentation import VIEW_TAG, files_of_run, is_behind, metric_columns, saved_view
 from rlvr.tracker.shipper import Shipper
 
 
@@ -36,6 +39,8 @@ def test_a_view_gets_new_columns_with_knobs_first_and_is_else_unchanged() -> Non
     first = saved_view("", ["params.`lr`", "metrics.`a`"], 1.0)
     assert saved_view(first, ["metrics.`a`"], 2.0) == first
     grown = json.loads(saved_view(first, ["params.`eta`"], 3.0))
+    assert json.loads(grown["state"])["orderByKey"] == "metrics.`a`"
+    assert "orderByKey" not in json.loads(json.loads(saved_view("", ["params.`lr`"], 1.0))["state"])
     assert (grown["createdAt"], grown["updatedAt"]) == (1000, 3000)
     assert json.loads(grown["state"])["selectedColumns"] == ["params.`lr`", "params.`eta`", "metrics.`a`"]
     assert json.loads(saved_view("of somebody else", ["params.`lr`"], 4.0))["createdAt"] == 4000
@@ -137,3 +142,26 @@ def test_a_store_that_takes_no_artifacts_still_gets_the_metrics(home: Path) -> N
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     (run,) = client.search_runs(["1"], "tags.`rlvr.run_id` = 'run0'")
     assert run.data.metrics["loss/total"] == 1.0
+
+
+def test_the_files_of_a_run_are_its_config_without_secrets_its_log_and_samples_as_a_table(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    config = to_yaml({"lr": 0.1, "tracker": {"uri": "http://me:secret@host"}})
+    ledger.create_run("r", config, {"run_id": "r", "name": "r", "study": "pilot", "created": 1.0})
+    run_dir = ledger.run_dir("r")
+    assert set(files_of_run(run_dir)) == {"config.yaml"}
+    log = layout.log(layout.attempt(run_dir, 1))
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\n")
+    problem, nats = Problem("p", "prompt", source="maze"), np.zeros(1, np.float32)
+    completion = Completion(np.zeros(1, np.int64), nats, nats, True)
+    of_problem = Rollout(problem, np.zeros(1, np.int64), (completion,), ("UP",), (Reward(1.0, "correct"),))
+    write_samples([of_problem] * 500, run_dir, step=0, right_answer=lambda _: "UP DONE")
+    files = files_of_run(run_dir)
+    assert files["log.txt"] == "step 1\n"
+    assert "lr: 0.1" in files["config.yaml"]
+    assert "secret" not in files["config.yaml"]
+    table = json.loads(files["samples.json"])
+    assert len(table["data"]) == 400
+    first = dict(zip(table["columns"], table["data"][0], strict=True))
+    assert (first["prompt"], first["right_answer"], first["response"]) == ("prompt", "UP DONE", "UP")
