@@ -231,13 +231,6 @@ class NotAvailable(ValueError):
     """Raised if this machine lacks what a run needs: vLLM, or a network for data of the hub. A dry run continues."""
 
 
-class EngineLost(RuntimeError):
-    """Raised if an engine's process did not start or ended repeatedly, or its node is lost. The message says why.
-
-    Its cause is never one of the trainer: out of GPU memory in the engine is not out of GPU memory in the trainer.
-    """
-
-
 class EngineDisagrees(RuntimeError):
     """Raised if log-probabilities of engine and trainer differ: the samples are not those of the policy in training."""
 

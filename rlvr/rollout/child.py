@@ -11,11 +11,13 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlvr.ledger.cause import Cause
 from rlvr.rollout.vllm_server import Arrays, pack, receive
 
 log = logging.getLogger("rlvr.vllm")
@@ -23,7 +25,7 @@ log = logging.getLogger("rlvr.vllm")
 LAST_LINES = 30  # of the child's standard error, kept for messages
 CHUNK = 1 << 20  # bytes
 POLL_S = 0.1  # how often a sender checks whether another thread still reads
-PATIENCE_S = 5.0  # for a thread that reads from a process that is to be killed, or was
+PATIENCE_S = 5.0  # for the last lines of a process that has ended
 KILLED_S = 60.0  # for a killed process to end: one that hangs in a driver may never do so
 # SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its process group. The trainer finishes its step
 # after either, and needs the child for that.
@@ -46,14 +48,22 @@ class ProcessLost(RuntimeError):
     """Raised when a child process has ended or does not respond."""
 
 
+class EngineLost(RuntimeError):
+    """Raised when an engine's process is lost, or its node; the message names it. The run continues from its newest
+    checkpoint. Out of GPU memory in the engine is not out of GPU memory in the trainer: the cause is not that.
+    """
+
+    def __init__(self, message: str, cause: Cause = Cause.NODE) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 class Process(Protocol):
     """The interface of a Child, wherever its process runs."""
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None: ...
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]: ...
     def kill(self) -> int: ...
-    @property
-    def pid(self) -> int: ...
 
 
 class Child:
@@ -82,13 +92,11 @@ class Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
-        for pipe in (self._stdin, self._stdout):
-            os.set_blocking(pipe, False)
+        for stream in (self.process.stdin, self.process.stdout):
+            os.set_blocking(stream.fileno(), False)
+            weakref.finalize(self, stream.close)  # not before: other files would get the numbers that threads still use
         self._unread = bytearray()  # bytes of answers that a sender has read
-        # Held by the one thread that reads, and the one that writes; both, to close the pipes. A thread that used their
-        # numbers afterwards could reach the pipes of a process that was started since.
-        self._reader, self._writer = threading.Lock(), threading.Lock()
-        self._is_closed = False
+        self._reader = threading.Lock()  # held by the one thread that reads
 
     def _copy_to_log(self) -> None:
         assert self.process.stderr is not None
@@ -102,13 +110,7 @@ class Child:
 
         Answers that arrive meanwhile are read and kept: a child that cannot write does not read, either.
         """
-        data = memoryview(pack(header, arrays))
-        with self._writer:
-            self._check_open()
-            self._write(data, timeout_s)
-
-    def _write(self, data: memoryview, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        data, deadline = memoryview(pack(header, arrays)), time.monotonic() + timeout_s
         while data:
             if time.monotonic() > deadline:
                 raise ProcessLost(f"it has not read its input for {timeout_s:.0f} s")
@@ -134,7 +136,6 @@ class Child:
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         """The next message. Raises ProcessLost if the child ends, or sends nothing for `timeout_s`."""
         with self._reader:
-            self._check_open()
             return receive(lambda count: self._read(count, timeout_s))
 
     def _read(self, count: int, timeout_s: float) -> bytes:
@@ -150,10 +151,6 @@ class Child:
         del self._unread[:count]
         return data
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ProcessLost("it was ended")
-
     def _exit_description(self) -> str:
         try:
             code = self.process.wait(KILLED_S)
@@ -163,10 +160,6 @@ class Child:
         lines = [line for line in self.last_lines if line.strip()]
         return f"it ended with exit status {code}: {lines[-1] if lines else ''}\n" + "\n".join(lines)
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def kill(self) -> int:
         """Kill the process and all that it has started. Returns its exit status, negative if a signal ended it."""
         if self.process.poll() is None:
@@ -175,16 +168,5 @@ class Child:
                 self.process.wait(KILLED_S)
             except subprocess.TimeoutExpired:
                 log.warning("process %d was killed and does not end: it hangs in a driver", self.process.pid)
-        if self._writer.acquire(timeout=PATIENCE_S):  # threads that read or write see the end of the pipes
-            if self._reader.acquire(timeout=PATIENCE_S):
-                self._close_pipes()
-                self._reader.release()
-            self._writer.release()
-        self._log_thread.join(PATIENCE_S)
+        self._log_thread.join(PATIENCE_S)  # threads that read or write see the end of the pipes
         return -signal.SIGKILL if self.process.returncode is None else self.process.returncode
-
-    def _close_pipes(self) -> None:
-        self._is_closed = True
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()

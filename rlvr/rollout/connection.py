@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rlvr.rollout.child import PATIENCE_S, Process, ProcessLost
+from rlvr.rollout.child import Process, ProcessLost
 from rlvr.rollout.vllm_server import Arrays
 
 Message = tuple[dict[str, Any], Arrays]
@@ -24,7 +24,7 @@ class Connection:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.version = 0  # of the newest weights that the process was sent, or is being sent
+        self.version = 0  # of the newest weights that the process has, or is being sent
         self.begins_with = 0  # the oldest weights that the next request may begin with
         self._numbers = itertools.count(1)
         self._send_lock = threading.Lock()
@@ -46,6 +46,8 @@ class Connection:
 
     def send(self, topic: int, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
         with self._send_lock:
+            if self._lost:
+                raise ProcessLost(self._lost)
             self.process.send({**header, "topic": topic}, arrays, timeout_s)
 
     def receive(self, topic: int, timeout_s: float) -> Message:
@@ -69,15 +71,14 @@ class Connection:
             lost = str(error) or "it is lost"
         finally:
             with self._changed:
-                self._reading, self._lost = False, lost
+                self._reading, self._lost = False, self._lost or lost
                 if message is not None and message[0]["topic"] in self._unread:
                     self._unread[message[0]["topic"]].append(message)
                 self._changed.notify_all()
 
     def end(self) -> int:
-        """Kill the process, once no thread reads from it. Returns its exit status."""
+        """Kill the process. Returns its exit status."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._reading, PATIENCE_S)
             self._lost = self._lost or "it was ended"
             self._changed.notify_all()
         return self.process.kill()

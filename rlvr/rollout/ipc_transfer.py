@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlvr.rollout.child import Process, ProcessLost
+from rlvr.rollout.connection import Topic
 from rlvr.rollout.cuda_ipc import NotShared, SharedMemory
+from rlvr.rollout.vllm_client import wrong_weights
 
 BUCKET_BYTES = 2**29
 ALIGNMENT = 64  # bytes
@@ -18,42 +19,30 @@ PROBE_BYTES = 16
 
 
 class IpcTransfer:
-    """One transfer of weights to vLLM by CUDA IPC: `through` sends them; `arrived`: vLLM has loaded all of them.
+    """One transfer of weights to vLLM by CUDA IPC.
 
     Tensors are copied into a buffer in the GPU's memory, which vLLM's process opens by a handle. When it is full, that
     process copies its contents, confirms this, and loads them while the buffer is filled again.
     """
 
-    def __init__(self, child: Process, version: int, *, dtype: torch.dtype, timeout_s: float) -> None:
-        """version: of the weights to be sent. dtype: vLLM's precision. Raises ProcessLost if the child is lost."""
-        self._child, self._version, self._dtype, self._timeout_s = child, version, dtype, timeout_s
+    def __init__(self, topic: Topic, version: int, dtype: torch.dtype, timeout_s: float) -> None:
+        """version: of the weights to be sent. dtype: vLLM's precision. Raises ProcessLost if vLLM is lost."""
+        self._topic, self._version, self._dtype, self._timeout_s = topic, version, dtype, timeout_s
         self._buffer: SharedMemory | None = None
         self._descriptions, self._filled = list[Any](), 0
-        self.arrived, self.failure = False, ""
-        child.send({"do": "load", "to_version": version}, {}, timeout_s)
+        self._send({"do": "load", "to_version": version})
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same (name, tensor) pairs, in vLLM's precision: all of them, even if the process is lost, since other
-        ranks need this one to gather the next tensor.
-        """
+        """Send (name, tensor) pairs; yields each in vLLM's precision. Raises ProcessLost or NotShared."""
         try:
             for name, tensor in weights:
                 cast = tensor.detach().to(self._dtype).contiguous()
-                self._try(self._add, name, cast)
+                self._add(name, cast)
                 yield name, cast
                 del tensor, cast
-            self._try(self._finish)
+            self._finish()
         finally:
             self._free()
-
-    def _try(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Call `work`, unless an earlier call has failed; record the failure."""
-        if self.failure:
-            return
-        try:
-            work(*arguments)
-        except (ProcessLost, NotShared) as error:
-            self.failure = str(error)
 
     def _add(self, name: str, tensor: Tensor) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -73,7 +62,7 @@ class IpcTransfer:
         assert self._buffer is not None
         torch.cuda.synchronize()
         self._send({"handle": self._buffer.handle().hex(), "size": self._buffer.size, "tensors": self._descriptions})
-        self._child.receive(self._timeout_s)
+        self._topic.receive(self._timeout_s)
         self._descriptions, self._filled = [], 0
 
     def _finish(self) -> None:
@@ -82,13 +71,12 @@ class IpcTransfer:
         self._free()
         torch.cuda.empty_cache()
         self._send({"tensors": []})
-        answer, _ = self._child.receive(self._timeout_s)
+        answer, _ = self._topic.receive(self._timeout_s)
         if answer["version"] != self._version:
-            raise ProcessLost(f"it answers from weights {answer['version']}, it was sent {self._version}")
-        self.arrived = True
+            raise wrong_weights(answer["version"], self._version)
 
     def _send(self, header: dict[str, Any]) -> None:
-        self._child.send(header, {}, self._timeout_s)
+        self._topic.send(header, {}, self._timeout_s)
 
     def _free(self) -> None:
         if self._buffer is not None:
@@ -96,20 +84,20 @@ class IpcTransfer:
             self._buffer = None
 
 
-def refusal(child: Process, timeout_s: float) -> str:
-    """Why the child process cannot read memory of this GPU; "" if it can. Raises ProcessLost if it is lost."""
+def refusal(topic: Topic, timeout_s: float) -> str:
+    """Why vLLM cannot read memory of this GPU, or a buffer has no room; "" if it can. Raises ProcessLost."""
     written = torch.frombuffer(bytearray(secrets.token_bytes(PROBE_BYTES)), dtype=torch.uint8)
     source = written.cuda()
     torch.cuda.current_stream().synchronize()
     try:
-        memory = SharedMemory.allocate(PROBE_BYTES)
+        memory = SharedMemory.allocate(BUCKET_BYTES)
     except NotShared as error:
         return str(error)
     try:
         memory.write(0, source.data_ptr(), PROBE_BYTES)
         torch.cuda.synchronize()
-        child.send({"do": "probe", "handle": memory.handle().hex(), "size": PROBE_BYTES}, {}, timeout_s)
-        answer, read = child.receive(timeout_s)
+        topic.send({"do": "probe", "handle": memory.handle().hex(), "size": PROBE_BYTES}, {}, timeout_s)
+        answer, read = topic.receive(timeout_s)
     except NotShared as error:
         return str(error)
     finally:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rlvr.rollout.memory_file import MemoryFile, write_at
 from rlvr.rollout.node import broadcast_on_node, has_several_ranks, rank_on_node
 
 ALIGNMENT = 64  # bytes
@@ -21,7 +22,8 @@ class NodeWeights:
     """The newest weights, in a memory file of the node's first rank, until the next ones are written."""
 
     def __init__(self) -> None:
-        self._memory: MemoryFile | None = None  # on the first rank of a node only
+        # Descriptor of an anonymous file, which is freed when the last process that has it open closes it.
+        self._memory: int | None = None  # on the first rank of a node only
 
     def write(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, Any]:
         """Write the weights; called by all ranks of the run together. Returns the file and, per tensor, name, dtype,
@@ -38,7 +40,7 @@ class NodeWeights:
 
     def close(self) -> None:
         if self._memory is not None:
-            self._memory.close()
+            os.close(self._memory)
             self._memory = None
 
     def _location(self) -> tuple[int, int]:
@@ -46,8 +48,8 @@ class NodeWeights:
         if rank_on_node()[0]:
             return 0, 0
         if self._memory is None:
-            self._memory = MemoryFile()
-        return os.getpid(), self._memory.descriptor
+            self._memory = os.memfd_create("rlvr-weights")
+        return os.getpid(), self._memory
 
 
 def _write(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, file: str) -> list[Any]:
@@ -59,7 +61,14 @@ def _write(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, file: str)
             descriptions.append([name, str(dtype).split(".")[1], list(tensor.shape), offset])
             if index % ranks == rank:
                 data = tensor.detach().to(dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
-                write_at(memory.fileno(), data, offset)
+                _write_at(memory.fileno(), data, offset)
             size = tensor.numel() * dtype.itemsize
             offset += -(-size // ALIGNMENT) * ALIGNMENT
     return descriptions
+
+
+def _write_at(descriptor: int, data: NDArray[np.uint8], offset: int) -> None:
+    remaining = data.data
+    while remaining:
+        num_written = os.pwrite(descriptor, remaining, offset)  # at most 2 GB per call
+        remaining, offset = remaining[num_written:], offset + num_written

@@ -1,21 +1,18 @@
 """The Ray engine: vLLMs on GPUs of their own, on any node of the job; each runs in an actor of Ray.
 
 All ranks use one Ray (started by rlvr/rollout/ray_node.py) and have a part of its workers each. A worker is a vLLM
-whose process is reached through an actor. A vLLM or actor that is lost is replaced; the loss of a worker's node ends
-the attempt with EngineLost. Weights are broadcast to workers on GPUs or on other nodes
-(rlvr/rollout/ray_broadcast.py). Other workers on a rank's own node read them from memory that the ranks have written;
-where a broadcast is not possible, another node is sent one copy.
+whose process is reached through an actor. Weights are broadcast to workers on GPUs or on other nodes
+(rlvr/rollout/ray_broadcast.py). Other workers on a rank's own node read them from memory that the ranks have written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -27,11 +24,11 @@ from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import environment_with
 from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
-from rlvr.rollout.ray_broadcast import Broadcast, takes_part
+from rlvr.rollout.ray_broadcast import Broadcast
 from rlvr.rollout.ray_node import ADDRESS, ray_environment
 from rlvr.rollout.sampler import CollectedSamples
 from rlvr.rollout.vllm import tolerance
-from rlvr.rollout.vllm_client import Host, VllmClient, VllmKnobs
+from rlvr.rollout.vllm_client import VllmClient, VllmKnobs
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
@@ -47,58 +44,35 @@ class RayEngine(VllmKnobs):
 
     def __post_init__(self) -> None:
         self._clients, self._cluster, self._broadcast = list[VllmClient](), None, None
-        self._node_weights, self._descriptions, self.version = NodeWeights(), list[Any](), 0
-        self._threads = ThreadPoolExecutor(max(1, self.workers))
+        self._node_weights, self.version = NodeWeights(), 0  # version: number of syncs so far
+        self._threads = ThreadPoolExecutor(2 * max(1, self.workers))  # a worker takes weights while it samples
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if has_several_ranks() else (0, 1)
         if self.workers < 1 or (self.workers % ranks and ranks % self.workers):
             raise ValueError(f"rollout.engine.workers={self.workers}: not a multiple or a divisor of the {ranks} ranks")
         self._cluster = cluster = open_cluster(self.workers, self.tensor_parallel, rank, self.device)
         nodes, ranks_of_node = cluster.nodes(), rank_on_node()[1]
-        self._remote_places = remote_places(nodes, ranks, ranks_of_node)
         receivers = list[VllmClient]()
+        self._readers = list[VllmClient]()  # of the weights in this node's memory
         for place in own_places(nodes, rank, ranks, ranks_of_node):
-            host = Host(functools.partial(cluster.start, place), functools.partial(cluster.weights_for, place))
-            client = VllmClient(self, host, sleeps=False)
-            client.start()
+            name = f"worker {place} of Ray on node {nodes[place]}: vLLM"
+            client = VllmClient(self, functools.partial(cluster.start, place), name=name, sleeps=False)
             self._clients.append(client)
-            if takes_part(self.device, is_remote=place in self._remote_places):
-                receivers.append(client)
+            reads = self.device.type != "cuda" and nodes[place] == rank // ranks_of_node
+            (self._readers if reads else receivers).append(client)
         self.copies, self.tolerance = len(self._clients), tolerance(self.dtype, self.canary)
-        dtype = parse_dtype(self.dtype)
-        self._broadcast = Broadcast(receivers, processes=self.tensor_parallel, device=self.device, dtype=dtype)
+        self._broadcast = Broadcast(receivers, processes=self.tensor_parallel, device=self.device)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """As VllmEngine.sync. The weights are written once to the memory of every node that has ranks, where its
-        workers read them. Workers on GPUs or on other nodes receive them as they are gathered, except the first
-        weights: workers may still be starting then, and are not waited for.
+        workers on a CPU read them. Workers on GPUs or on other nodes receive them from the first rank.
         """
-        assert self._cluster is not None
         assert self._broadcast is not None
-        for client in self._clients:
-            client.synced = False
-        with contextlib.ExitStack() as until_written:
-            for client in self._clients:
-                until_written.enter_context(client.start_lock)
-            is_broadcast = self.version > 0 and self._broadcast.begin(self._descriptions, self.version + 1)
-            for client in self._clients:
-                client.forget_weights()
-            try:
-                passing = self._broadcast.through(weights) if is_broadcast else weights
-                written = self._node_weights.write(passing, parse_dtype(self.dtype))
-            except BaseException:
-                if is_broadcast:
-                    self._broadcast.abandon()
-                raise
-            if not is_broadcast and has_several_ranks():
-                if dist.get_rank() == 0:
-                    self._cluster.send_weights(written, self.version + 1, self._remote_places)
-                dist.barrier()  # the other ranks then find the copies there
-            self._descriptions, self.version = written["tensors"], self.version + 1
-            for client in self._clients:
-                client.announce_weights(written)
-            if is_broadcast:
-                self._broadcast.finish()
-        self._on_clients(lambda client: client.take_weights(), self._clients)
+        written = self._node_weights.write(weights, parse_dtype(self.dtype))
+        self.version += 1
+        header = {"do": "sync", **written}
+        reading = [self._threads.submit(client.take_weights, header, self.version) for client in self._readers]
+        self._broadcast.send(written, self.version)
+        _await_all(reading)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
@@ -109,40 +83,24 @@ class RayEngine(VllmKnobs):
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine; each worker answers an equal part of the requests, and stops by itself."""
         parts = [range(index, len(requests), self.copies) for index in range(self.copies)]
-
-        def work(client: VllmClient, rows: Sequence[int]) -> None:
-            if rows:
-                client.generate_until([requests[row] for row in rows], sampling, ProgressOfPart(progress, rows))
-
-        self._on_clients(work, self._clients, parts)
+        calls = [
+            self._threads.submit(
+                client.generate_until, [requests[row] for row in rows], sampling, ProgressOfPart(progress, rows)
+            )
+            for client, rows in zip(self._clients, parts, strict=True)
+            if rows
+        ]
+        _await_all(calls)
 
     def generate_stream(self, supply: Supply) -> None:
-        """See StreamingEngine; each worker requests more when it has room."""
-        if not self._clients:
-            return  # the workers of other ranks sample for all
-        shared = SharedSupply(supply, self.copies)
-
-        def work(client: VllmClient) -> None:
-            try:
-                client.generate_stream(shared)
-            except BaseException:
-                shared.failed = True
-                raise
-
-        with ThreadPoolExecutor(self.copies, "stream") as threads:
-            pending = [threads.submit(work, client) for client in self._clients]
-        for future in pending:
-            future.result()
+        """See StreamingEngine; each worker requests more when it has room. On other ranks than those with workers there
+        is nothing to do.
+        """
+        shared = SharedSupply(supply, max(1, self.copies))
+        _await_all([self._threads.submit(client.generate_stream, shared) for client in self._clients])
 
     def sleep(self) -> None:
         """Nothing to do: the trainer does not need the workers' GPUs."""
-
-    def _on_clients(self, work: Callable[..., None], *arguments: Iterable[Any]) -> None:
-        """Call `work` for all workers at the same time. The first error is raised once all calls have ended."""
-        pending = [self._threads.submit(work, *parts) for parts in zip(*arguments, strict=True)]
-        wait(pending)
-        for future in pending:
-            future.result()
 
     def __del__(self) -> None:
         self.close()
@@ -178,7 +136,6 @@ class SharedSupply:
     """A `Supply` that several workers share."""
 
     def __init__(self, supply: Supply, workers: int) -> None:
-        self.failed = False  # whether a worker has failed, which ends the others
         self._supply, self._workers = supply, workers
 
     @property
@@ -197,7 +154,13 @@ class SharedSupply:
 
     @property
     def enough(self) -> bool:
-        return self.failed or self._supply.enough
+        return self._supply.enough
+
+
+def _await_all(calls: Sequence[Future[None]]) -> None:
+    """Wait for all calls, or until one fails. Raises its error."""
+    for call in as_completed(calls):
+        call.result()
 
 
 def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) -> Cluster:
@@ -224,9 +187,3 @@ def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) 
     for places in places_of.values():
         places += [free.pop(0) for _ in range(places_per_rank - len(places))]
     return places_of.get(rank, [])
-
-
-def remote_places(nodes: Sequence[int], ranks: int, ranks_of_node: int) -> list[int]:
-    """The places of workers that are not on the node of their rank."""
-    owned = [(place, rank) for rank in range(ranks) for place in own_places(nodes, rank, ranks, ranks_of_node)]
-    return sorted(place for place, rank in owned if nodes[place] != rank // ranks_of_node)

@@ -1,4 +1,4 @@
-"""The actors of Ray: one starts a vLLM and relays messages, one stores weights. Imports no torch and no Ray."""
+"""The actor of Ray that starts a vLLM and relays messages. Imports no torch and no Ray."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlvr.rollout.broadcast import LOOPBACK, nccl_towards
 from rlvr.rollout.child import Child
-from rlvr.rollout.memory_file import MemoryFile, write_at
 from rlvr.rollout.ray_node import ADDRESS, is_loopback
 from rlvr.rollout.vllm_server import Arrays
 
@@ -29,7 +25,7 @@ class ChildActor:
 
     def pids(self) -> tuple[int, int]:
         """Process ids of the actor and of vLLM."""
-        return os.getpid(), self.child.pid
+        return os.getpid(), self.child.process.pid
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
         self.child.send(header, arrays, timeout_s)
@@ -39,22 +35,3 @@ class ChildActor:
 
     def kill(self) -> int:
         return self.child.kill()
-
-
-class WeightsActor:
-    """One copy of the weights, for all vLLMs of its node."""
-
-    def __init__(self) -> None:
-        self._memory, self._version = MemoryFile(), 0
-
-    def write(self, data: NDArray[np.uint8], offset: int) -> None:
-        """Write a piece of the weights at `offset`. No version is complete until all pieces are written."""
-        self._version = 0
-        write_at(self._memory.descriptor, data, offset)
-
-    def complete(self, version: int) -> None:
-        self._version = version
-
-    def held(self) -> tuple[int, str]:
-        """The complete version, 0 if there is none, and the file that contains it."""
-        return self._version, self._memory.path

@@ -1,7 +1,4 @@
-"""Broadcast of new weights from the first rank to workers of Ray, as they are gathered (rlvr/rollout/broadcast.py).
-
-The weights are also in main memory, for the first version and for workers that replace lost ones.
-"""
+"""Broadcast of new weights from the first rank's main memory to workers of Ray (rlvr/rollout/broadcast.py)."""
 
 from __future__ import annotations
 
@@ -9,128 +6,110 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from rlvr.ledger.attempt import STORE
+from rlvr.ledger.cause import Cause
 from rlvr.rollout.broadcast import LOOPBACK, BroadcastFailed, Group, ip_towards, meet, open_store
+from rlvr.rollout.child import EngineLost
 from rlvr.rollout.node import broadcast_number, gather_numbers, has_several_ranks
 from rlvr.rollout.ray_node import ADDRESS
 from rlvr.rollout.vllm_client import VllmClient
+from rlvr.rollout.vllm_server import tensors
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 TIMEOUT_S = 120.0  # for a member of the group to respond
 
 
 class Broadcast:
-    """Transfers to the workers that take part, one after the other: `begin`, `through`, `finish`, called by all ranks.
-    During a transfer these workers are not given other weights, nor replaced.
-    """
+    """Sends new weights from the first rank to the workers that take part. Its methods are called by all ranks."""
 
-    def __init__(
-        self, clients: Sequence[VllmClient], *, processes: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """clients: this rank's workers that may take part. processes: of each, which are members of the group."""
-        self._clients, self._processes, self._device, self._dtype = clients, processes, device, dtype
+    def __init__(self, clients: Sequence[VllmClient], *, processes: int, device: torch.device) -> None:
+        """clients: this rank's workers that take part. processes: of each, which are members of the group."""
+        self._clients, self._processes = clients, processes
         self._threads = ThreadPoolExecutor(max(1, len(clients)), "broadcast")
-        self._members: list[VllmClient] = []  # the workers that take part
-        # to the members, as of forming the group: a worker that was replaced does not belong to it
-        self._connections: list[Any] = []
+        # A batch-invariant vLLM restricts NCCL to algorithms that the first rank does not use: they would wait for one
+        # another.
+        without_nccl = device.type != "cuda" or os.environ.get("VLLM_BATCH_INVARIANT", "0") != "0"
+        self._devices = [CPU] if without_nccl else [device, CPU]  # the first on which a group can be formed is used
         self._group: Group | None = None  # on the first rank only
-        self._formed, self._possible = False, True  # the same on all ranks; not possible once members did not connect
-        self._receiving: list[Future[bool]] = []
-        self._failure = ""
 
-    def begin(self, tensors: Sequence[Any], version: int) -> bool:
-        """Prepare a transfer: the workers then wait for the weights. Returns whether they will be broadcast.
-
-        tensors: name, dtype, shape of each tensor, in the order in which they will be sent.
-        """
-        if not self._possible:
-            return False
-        answers = list(self._threads.map(VllmClient.answers, self._clients))
-        responding = [client for client, answered in zip(self._clients, answers, strict=True) if answered]
-        unchanged = [client.connection for client in responding] == self._connections
-        if not (self._formed and all(gather_numbers(unchanged))) and not self._form(responding):
-            return False
-        self._failure = ""
-        self._receiving = [self._threads.submit(client.take_broadcast, tensors, version) for client in self._members]
-        return True
-
-    def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same (name, tensor) pairs, in vLLM's precision. All of them are yielded, even if workers are lost."""
-        for name, tensor in weights:
-            cast = tensor.detach().to(self._dtype).contiguous()
-            if self._group is not None:
-                try:
-                    self._group.broadcast(cast)
-                except BroadcastFailed as error:
-                    self._failure = str(error)
-                    self._close()  # members that wait for a tensor then fail
-            yield name, cast
-            del tensor, cast
-
-    def finish(self) -> None:
-        """End the transfer. A worker that lacks weights is ended; its successor loads them from main memory."""
-        complete = [future.result() for future in self._receiving]
-        self._receiving = []
-        for client, has_all in zip(self._members, complete, strict=True):
-            if not has_all:
-                client.end()
-        if not all(gather_numbers(not self._failure and all(complete))):
-            self._dissolve(self._failure or "a worker was lost")
-
-    def abandon(self) -> None:
-        """End a transfer that was begun and cannot be finished. Called by a rank that fails."""
-        self._close()
-        self._formed = False
-        for client in self._members:
-            client.end()
+    def send(self, weights: dict[str, Any], version: int) -> None:
+        """weights: what NodeWeights.write has returned. Raises EngineLost if a worker does not receive all of them."""
+        if version == 1:
+            self._form()
+        header = {"do": "take", "tensors": weights["tensors"]}
+        receiving = [self._threads.submit(client.take_weights, header, version) for client in self._clients]
+        failures = list[str]()
+        if self._group is not None:
+            try:
+                for _, tensor in tensors(weights):
+                    self._group.broadcast(tensor.to(self._devices[0]))
+            except BroadcastFailed as error:
+                failures.append(str(error))
+                self._leave()  # workers that wait for a tensor then fail
+        for call in receiving:
+            try:
+                call.result()
+            except EngineLost as lost:
+                failures.append(str(lost).partition("\n")[0])
+        if failures:
+            raise EngineLost(f"new weights did not reach all workers of Ray: {'; '.join(failures)}")
 
     def close(self) -> None:
         """Called once the workers have ended: threads may still wait for them."""
-        self._close()
+        self._leave()
         self._threads.shutdown()
 
-    def _form(self, members: list[VllmClient]) -> bool:
-        """Form a group of these workers of all ranks. Returns False if there are none, or if they cannot connect."""
-        self._close()
-        counts = gather_numbers(len(members) * self._processes)
-        self._formed, self._members, self._connections = False, [], []
-        if not sum(counts):
-            return False
-        rank, total = dist.get_rank() if has_several_ranks() else 0, 1 + sum(counts)
+    def _leave(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _form(self) -> None:
+        """Form a group of the first rank and all workers. Raises EngineLost if they do not reach one another."""
+        for client in self._clients:
+            with client.connected():
+                pass  # it is ready: members of a group wait for one another for a short time only
+        counts = gather_numbers(len(self._clients) * self._processes)
+        while sum(counts):
+            failure = self._failure_to_meet(counts)
+            if all(gather_numbers(not failure)):
+                break
+            self._leave()
+            failure = failure or "other ranks or their workers did not join"
+            log.warning("weights cannot be broadcast to workers of Ray on %s: %s", self._devices.pop(0).type, failure)
+            if not self._devices:
+                raise EngineLost(f"weights cannot be broadcast to workers of Ray: {failure}", Cause.ERROR)
+        if self._group is not None:
+            log.info("weights are broadcast to %d processes of vLLM by %s", sum(counts), self._group.name)
+
+    def _failure_to_meet(self, counts: Sequence[int]) -> str:
+        """Why this rank's members of a group did not meet the others; "" if they did. counts: members, by rank."""
+        rank = dist.get_rank() if has_several_ranks() else 0
+        first, total, device = 1 + sum(counts[:rank]), 1 + sum(counts), self._devices[0]
         with contextlib.ExitStack() as until_met:
             where, store = self._meeting(until_met)
-            first = 1 + sum(counts[:rank])
-            settings = {"where": where, "members": total, "timeout_s": TIMEOUT_S}
+            settings = {"where": where, "members": total, "on": device.type, "timeout_s": TIMEOUT_S}
             joining = [
                 self._threads.submit(client.join, {**settings, "member": first + index * self._processes})
-                for index, client in enumerate(members)
+                for index, client in enumerate(self._clients)
             ]
             failure = ""
             if store is not None:
                 try:
-                    self._group = Group(store, 0, total, on=self._device, ip=_ip(where), timeout_s=TIMEOUT_S)
+                    self._group = Group(store, 0, total, on=device, ip=_ip(where), timeout_s=TIMEOUT_S)
                 except BroadcastFailed as error:
                     failure = str(error)
-            failures = [failure, *(future.result() for future in joining)]
-            failure = next(filter(None, failures), "")
-            self._formed = self._possible = all(gather_numbers(not failure))
-        if not self._formed:
-            self._dissolve(failure or "another rank's workers did not join")
-            return False
-        self._members, self._connections = members, [client.connection for client in members]
-        if self._group is not None:
-            log.info("weights are broadcast to %d processes of vLLM by %s", total - 1, self._group.name)
-        return True
+            return next(filter(None, [*(call.result() for call in joining), failure]), "")
 
     def _meeting(self, until_met: contextlib.ExitStack) -> tuple[str, Any]:
         """The place where members meet, and the store if this is the first rank."""
@@ -142,25 +121,6 @@ class Broadcast:
             return where, meet(where, TIMEOUT_S)[0] if first else None
         store, where = open_store(host, TIMEOUT_S) if first else (None, "0:0")
         return f"{host}:{broadcast_number(int(where.rpartition(':')[2]))}", store
-
-    def _dissolve(self, reason: str) -> None:
-        self._close()
-        self._formed = False
-        log.warning("weights go to workers of Ray through main memory: %s", reason)
-
-    def _close(self) -> None:
-        if self._group is not None:
-            self._group.close()
-            self._group = None
-
-
-def takes_part(device: torch.device, *, is_remote: bool) -> bool:
-    """Whether weights are broadcast to a worker. is_remote: whether the worker is on another node than its rank."""
-    if device.type != "cuda":
-        return is_remote  # workers on the rank's node read its memory directly
-    # A batch-invariant vLLM restricts NCCL to algorithms that the first rank does not use: they would wait for one
-    # another.
-    return os.environ.get("VLLM_BATCH_INVARIANT", "0") == "0"
 
 
 def _ip(where: str) -> str:

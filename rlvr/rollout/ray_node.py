@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -31,14 +31,13 @@ from rlvr.rollout.child import BLOCKED_SIGNALS
 ADDRESS = "RLVR_RAY"  # environment variable of a rank: the address of its job's Ray
 TOKEN = "RAY_AUTH_TOKEN"
 NODE_LABEL = "rlvr-node"  # label of a node of Ray: its number in the job
-STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of weights pass through it
+STORE_BYTES = 2**28  # of Ray's shared memory on a node, which messages pass through
 POLL_S = 1.0
 NODE_TIMEOUT_S = 600.0  # for a node to start
 # Characters of a directory for RayNode's: a socket's path has 107 at most, and "/rlvr-ray-xxxxxxxx" and Ray's
 # "/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store" follow.
 LONGEST_PARENT = 107 - 18 - 64
-REFUSED_S = 5.0  # the first node is done if it refuses connections for so long,
-SILENT_S = 60.0  # and lost if it does not answer at all: a network may fail for a moment
+GONE_S = 10.0  # the first node is done or lost if it accepts no connection for so long; Ray knows it even earlier
 GRACE_S = 20.0
 LAST_LINES = 20
 PR_SET_PDEATHSIG = 1
@@ -84,14 +83,8 @@ class RayNode:
 
     def __init__(self, address: str, node: int, ranks: int, places: int) -> None:
         """ranks: number of ranks of this node, which use its first GPUs. places: for workers, if it has no GPUs."""
-        self.address, self._numbers = address, [str(number) for number in (node, ranks, places)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._directory = ""
-        self._start()
-
-    def _start(self) -> None:
-        self._directory = directory_of_sockets()
-        arguments = [self.address, *self._numbers, self._directory, str(os.getpid())]
+        self.address, self._directory = address, directory_of_sockets()
+        arguments = [address, *map(str, (node, ranks, places)), self._directory, str(os.getpid())]
         # As for a Child: ranks that are to stop finish their step, and need Ray for that.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
         try:
@@ -120,15 +113,12 @@ class RayNode:
         reached_at: float | None = None
         began = time.monotonic()
         while reached_at is not None or not is_stopping():
-            answer = knock(self.address)
-            if answer == "accepted":
+            if answers(self.address):
                 reached_at = time.monotonic()
-                if self._process is None or self._process.poll() is not None:
+                if self._process.poll() is not None:
                     print(f"Ray of this node has ended: {self.last_log_lines}", file=sys.stderr, flush=True)
                     return 1
-            elif reached_at is not None and is_gone(answer, time.monotonic() - reached_at):
-                if answer == "silent":
-                    print(f"no answer from {self.address} for {SILENT_S:.0f} s", file=sys.stderr, flush=True)
+            elif reached_at is not None and time.monotonic() - reached_at > GONE_S:
                 return 0
             if reached_at is None and time.monotonic() - began > NODE_TIMEOUT_S:
                 return 1
@@ -142,10 +132,8 @@ class RayNode:
         return "\n".join([line for line in lines if line.strip() and "[state-dump]" not in line][-LAST_LINES:])
 
     def close(self) -> None:
-        if self._process is not None:
-            _kill_family(self._process)
-            self._process = None
-            shutil.rmtree(self._directory, ignore_errors=True)
+        _kill_family(self._process)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _kill_family(process: subprocess.Popen[bytes]) -> None:
@@ -160,21 +148,14 @@ def _kill_family(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(family, timeout=GRACE_S)
 
 
-def knock(address: str) -> Literal["accepted", "refused", "silent"]:
-    """What became of a connection to the address: nothing listens there if it is refused."""
+def answers(address: str) -> bool:
+    """Whether a process at the address accepts a connection."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=POLL_S).close()
-    except ConnectionRefusedError:
-        return "refused"
     except OSError:
-        return "silent"
-    return "accepted"
-
-
-def is_gone(answer: str, unreached_s: float) -> bool:
-    """Whether the first node is done or lost, for `unreached_s` seconds after the last connection."""
-    return unreached_s >= (REFUSED_S if answer == "refused" else SILENT_S)
+        return False
+    return True
 
 
 def _python_command(module: str) -> list[str]:
@@ -221,7 +202,7 @@ def main() -> None:
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(worker_gpus)
     began = time.monotonic()
-    while node and knock(address) != "accepted":
+    while node and not answers(address):
         if time.monotonic() - began > NODE_TIMEOUT_S:
             sys.exit(f"no connection to {address} within {NODE_TIMEOUT_S:.0f} s")
         time.sleep(POLL_S)

@@ -1,7 +1,7 @@
 """The vLLM engine: one vLLM per rank, or per few ranks, in a process of its own, on their GPUs or on the CPU.
 
-vLLM has its own process because it takes over threads, random numbers and process groups, and because a process that
-crashes or hangs can be replaced. The trainer never imports vLLM.
+vLLM has its own process because it takes over threads, random numbers and process groups, and because one that hangs in
+the trainer could not be ended. The trainer never imports vLLM.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,11 +17,10 @@ from torch import Tensor
 
 from rlvr.model.load import parse_dtype
 from rlvr.records import Completion, Progress, Request, Sampling, Supply, Tolerance
-from rlvr.rollout.child import ProcessLost
 from rlvr.rollout.ipc_transfer import IpcTransfer, refusal
-from rlvr.rollout.node import rank_on_node
+from rlvr.rollout.node import gather_numbers, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
-from rlvr.rollout.vllm_client import Host, VllmClient, VllmKnobs
+from rlvr.rollout.vllm_client import VllmClient, VllmKnobs
 
 log = logging.getLogger(__name__)
 
@@ -36,47 +36,61 @@ class VllmEngine(VllmKnobs):
     """
 
     def __post_init__(self) -> None:
-        """The process starts at once; the first use waits until it is ready."""
-        self._node_weights = NodeWeights()
+        self._node_weights, self.version = NodeWeights(), 0  # version: number of syncs so far
         rank, ranks = rank_on_node()
         if ranks > 1 and ranks % self.tensor_parallel:
             raise ValueError(
                 f"rollout.engine.tensor_parallel={self.tensor_parallel} must divide the {ranks} ranks of a node"
             )
         self._shares_vllm = self.tensor_parallel > 1 and ranks > 1
-        self._is_leader = rank % self.tensor_parallel == 0
-        self.copies = int(self._is_leader)
+        self.copies = int(rank % self.tensor_parallel == 0)
         self.tolerance = tolerance(self.dtype, self.canary)
-        # Whether weights are sent by CUDA IPC, unless that fails once: to a single process on this GPU alone.
+        # Whether weights are sent by CUDA IPC, if that works: to a single process on this GPU alone.
         self.within_gpu = self.device.type == "cuda" and self.tensor_parallel == 1
-        self._ipc_works = False  # whether it is known that they arrive
-        self.client = VllmClient(self, Host(), sleeps=True)
-        if self._is_leader:
-            self.client.start()
+        if self.copies:
+            self.client = VllmClient(self, sleeps=True)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take (Hugging Face parameter name, full tensor) pairs, in any float format. Called by all ranks together.
 
-        A vLLM on the rank's own GPU receives them within the GPU's memory, if it can open it. They also stay in the
-        node's main memory until the next sync, for every other process and for one that replaces a lost process.
+        A vLLM on the rank's own GPU receives them within the GPU's memory, if it can open it; any other reads them
+        from the node's main memory.
         """
-        client = self.client
-        client.synced = False
-        if client.version == 0:
+        if self.version == 0:
             self.sleep()  # frees the base policy's weights and the empty cache: neither is needed any more
         self._release_cached_memory()
-        with client.start_lock:
-            transfer = self._open_transfer()
-            client.forget_weights()
-            passing = weights if transfer is None else transfer.through(weights)
-            written = self._node_weights.write(passing, parse_dtype(self.dtype))
-            if transfer is not None:
-                self._finish_transfer(transfer)
-            client.announce_weights(written)
-        self._release_cached_memory()  # the memory of the gathered weights
-        if self._is_leader:
-            client.take_weights()
-        client.synced = True
+        if self.version == 0 and self.within_gpu:
+            self._test_transfer()
+        self.version += 1
+        if self.within_gpu:
+            with self.client.connected() as connection, connection.topic() as topic:
+                connection.version = self.version
+                transfer = IpcTransfer(topic, self.version, parse_dtype(self.dtype), self.timeout_s)
+                self._write(transfer.through(weights))
+                connection.begins_with = self.version
+        else:
+            written = self._write(weights)
+            self._release_cached_memory()  # the memory of the gathered weights
+            if self.copies:
+                self.client.take_weights({"do": "sync", **written}, self.version)
+
+    def _write(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+        """Write the weights to main memory, unless all ranks send them within their GPUs."""
+        if not all(gather_numbers(self.within_gpu)):
+            return self._node_weights.write(weights, parse_dtype(self.dtype))
+        for _ in weights:
+            pass
+        return {}
+
+    def _test_transfer(self) -> None:
+        """Find out and log whether weights can be sent within the GPU."""
+        with self.client.connected() as connection, connection.topic() as topic:
+            reason = refusal(topic, self.timeout_s)
+        self.within_gpu = not reason
+        if reason:
+            log.warning("weights go to vLLM through main memory, not within the GPU: %s", reason)
+        else:
+            log.info("weights go to vLLM within the GPU, by CUDA IPC")
 
     def _release_cached_memory(self) -> None:
         if self.device.type == "cuda":
@@ -94,58 +108,19 @@ class VllmEngine(VllmKnobs):
         """See StreamingEngine."""
         self.client.generate_stream(supply)
 
-    @property
-    def version(self) -> int:
-        """Number of syncs so far."""
-        return self.client.version
-
     def sleep(self) -> None:
         """Give the GPU's memory back. The engine cannot sample until the next `sync`."""
         if self.device.type != "cuda":
             return
-        self.client.sleep()
+        if self.copies:
+            self.client.sleep()
         if self._shares_vllm:
             dist.barrier()  # the memory of the other ranks' GPUs is free, too
 
     def close(self) -> None:
-        self.client.end()
+        if self.copies:
+            self.client.end()
         self._node_weights.close()
-
-    # --- weights within the GPU ---
-
-    def _open_transfer(self) -> IpcTransfer | None:
-        """The transfer of the next weights within the GPU; None: through main memory. Which one is logged once."""
-        if not self.within_gpu:
-            return None
-        process, timeout_s = self.client.start(), self.timeout_s
-        try:
-            self.client.await_start(process)
-        except ProcessLost:
-            return None  # `take_weights` notices the loss, too
-        try:
-            if not self._ipc_works and (reason := refusal(process, timeout_s)):
-                self._use_main_memory(reason)
-                return None
-            transfer = IpcTransfer(process, self.version + 1, dtype=parse_dtype(self.dtype), timeout_s=timeout_s)
-        except ProcessLost as lost:
-            self._use_main_memory(str(lost))
-            return None
-        if not self._ipc_works:
-            log.info("weights go to vLLM within the GPU, by CUDA IPC")
-            self._ipc_works = True
-        return transfer
-
-    def _finish_transfer(self, transfer: IpcTransfer) -> None:
-        """After a failed transfer, end the process; its successor loads the weights from main memory."""
-        if transfer.arrived:
-            self.client.sent_version = self.version + 1
-            return
-        self._use_main_memory(transfer.failure)
-        self.client.end()  # the process may have received a part of the weights
-
-    def _use_main_memory(self, reason: str) -> None:
-        log.warning("weights go to vLLM through main memory, not within the GPU: %s", reason)
-        self.within_gpu = False
 
 
 def tolerance(dtype: str, canary: float | None) -> Tolerance:

@@ -1,35 +1,34 @@
-"""The client of a vLLM: starts its process, sends it weights and requests, and replaces it when it is lost."""
+"""The client of a vLLM: starts its process, and sends it weights and requests."""
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 
+from rlvr.ledger.cause import Cause
 from rlvr.noise import seeds
-from rlvr.records import Completion, EngineLost, Progress, Request, Sampling, Supply
-from rlvr.rollout.child import Child, Process, ProcessLost
+from rlvr.records import Completion, Progress, Request, Sampling, Supply
+from rlvr.rollout.child import Child, EngineLost, Process, ProcessLost
 from rlvr.rollout.connection import Connection, Topic
-from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
+from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests
 from rlvr.rollout.vllm_environment import environment
 from rlvr.rollout.vllm_requests import AllRequests, TopicSamples, Unanswered
 from rlvr.rollout.vllm_server import Arrays
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
 SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
-ATTEMPTS = 3  # processes that may end or hang over one request before the run fails
+Start = Callable[[str, Path, Mapping[str, Any], Mapping[str, str]], Process]  # as Child is constructed
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,33 +49,23 @@ class VllmKnobs:
     pad_token_id: int = 0  # not used: vLLM pads nothing
 
 
-@dataclass(frozen=True)
-class Host:
-    """Where the process of a vLLM runs: by default on this node; or at a place of rlvr/rollout/ray_cluster.py."""
-
-    start: Callable[[str, Path, Mapping[str, Any], Mapping[str, str]], Process] = Child
-    # (weights that lie in a memory file of this node, their version) → the message to the process about them
-    locate: Callable[[dict[str, Any], int], dict[str, Any]] = lambda weights, _: weights
-
-
 class VllmClient:
     """Several threads may sample, while one of them, or another, gives the process new weights.
 
-    A process that ends or hangs is replaced by one with the same weights, and its requests are sent again with the same
-    seeds. A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch.
+    A process that ends or hangs is not replaced: every call of its client then raises EngineLost. A sample's noise is
+    seeded with (seed, step, request, sample): it does not depend on the batch.
     """
 
-    def __init__(self, knobs: VllmKnobs, host: Host, *, sleeps: bool) -> None:
-        """The process starts with `start`, or when it is first used. sleeps: whether it is ever put to sleep."""
-        self.process: Process | None = None
-        self.connection: Connection | None = None  # with that process, once it has started
-        self.start_lock = threading.RLock()  # held to start a process, or to change the weights that it starts with
-        self.host, self.timeout_s, self.python = host, knobs.timeout_s, knobs.python or sys.executable
-        self.version, self.synced = 0, True
-        self.sent_version = 0  # of the weights that the process has
-        self._weights: dict[str, Any] = {}  # where those of `version` lie: the message that the process is sent
-        self._eos = sorted(knobs.eos_token_ids)
-        self._options = {
+    def __init__(self, knobs: VllmKnobs, start: Start = Child, *, name: str = "vLLM", sleeps: bool) -> None:
+        """The process starts at once; the first use waits until it is ready. sleeps: whether it is ever put to sleep.
+
+        start: starts the process, on this node or another one. name: of the process, in messages.
+        """
+        self.timeout_s, self.python = knobs.timeout_s, knobs.python or sys.executable
+        self._name, self._eos = f"{name} ({self.python})", sorted(knobs.eos_token_ids)
+        self._most_running = knobs.max_batch_sequences
+        self._starting, self._max_tokens = threading.Lock(), 0  # of prompt and response together; 0 until it is ready
+        options = {
             "model": str(knobs.model),
             "dtype": knobs.dtype,
             "eager": knobs.eager,
@@ -85,62 +74,54 @@ class VllmClient:
             "tensor_parallel": knobs.tensor_parallel,
             "sleeps": sleeps,
         }
-        self._environment = environment(knobs.device, eager=knobs.eager, gpus=knobs.tensor_parallel)
-        self._max_tokens = 0  # of prompt and response together; known once the process has started
-        self._ready = False
+        variables = environment(knobs.device, eager=knobs.eager, gpus=knobs.tensor_parallel)
+        self.process = start(self.python, SERVER, options, variables)
+        self._connection = Connection(self.process)
+        # Ends the process, once. Called without us, too: the engine of a run that could not be set up is never closed.
+        self.end = weakref.finalize(self, self._connection.end)
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """Context with the connection, once the process is ready. Raises EngineLost if it is lost before or in it."""
+        try:
+            with self._starting:
+                if not self._max_tokens:
+                    self._max_tokens = self.process.receive(START_TIMEOUT_S)[0]["max_tokens"]
+            yield self._connection
+        except ProcessLost as lost:
+            event, cause = ("was lost", Cause.NODE) if self._max_tokens else ("did not start", Cause.ERROR)
+            self.end()
+            raise EngineLost(f"{self._name} {event}: {lost}{advice(str(lost))}", cause) from lost
 
     # --- weights ---
 
-    def forget_weights(self) -> None:
-        """The stored weights are about to be overwritten: no process may load them until new ones are announced."""
-        self.synced, self._weights = False, {"file": "", "tensors": []}
-
-    def announce_weights(self, weights: dict[str, Any]) -> None:
-        """The new weights are complete: a process that starts from now on loads these."""
-        self._weights, self.version = weights, self.version + 1
-
-    def take_weights(self) -> None:
-        """Sample from the announced weights from now on."""
-        self._with_process(lambda _: None)  # connecting sends the weights that the process lacks
-        self.synced = True
-
-    # --- weights that are broadcast; the caller holds `start_lock`, or acts for a thread that does ---
-
-    def answers(self) -> bool:
-        """Whether the process responds and has the newest weights."""
-        if self.connection is None or self.sent_version != self.version:
-            return False
-        try:
-            with self.connection.topic() as topic:
-                self._stop(topic)
-        except ProcessLost:
-            return False
-        return True
+    def take_weights(self, header: dict[str, Any], version: int) -> None:
+        """Have the process load new weights, of which the message `header` describes where they are."""
+        with self.connected() as connection:
+            connection.version = version  # of its answers once it has loaded them
+            self._exchange(connection, {**header, "to_version": version})
+            connection.begins_with = version
 
     def join(self, header: dict[str, Any]) -> str:
         """Join a group to which weights are broadcast. Returns why joining failed; "" if it did not."""
-        assert self.connection is not None
-        try:
-            return str(self._exchange(self.connection, {"do": "join", **header})["why"])
-        except ProcessLost as lost:
-            return str(lost)
+        with self.connected() as connection:
+            return str(self._exchange(connection, {"do": "join", **header})["why"])
 
-    def take_broadcast(self, tensors: Sequence[Any], version: int) -> bool:
-        """Wait until the process has received all weights. Returns False if it is lost."""
-        assert self.connection is not None
-        self.connection.version = version  # the version of its answers once it has all weights
-        try:
-            with self.connection.topic() as topic:
-                topic.send({"do": "take", "to_version": version, "tensors": tensors}, {}, self.timeout_s)
-                self.connection.begins_with = version
-                topic.receive(self.timeout_s)
-        except ProcessLost as lost:
-            log.warning("a worker was lost amid new weights: %s", lost)
-            return False
-        self.sent_version = version
-        return True
+    def sleep(self) -> None:
+        """Let the process free its memory, until it takes weights."""
+        with self.connected() as connection:
+            self._exchange(connection, {"do": "sleep"})
 
-    # --- sampling ---
+    def _exchange(self, connection: Connection, header: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a message, which the process answers from the newest weights."""
+        with connection.topic() as topic:
+            topic.send(header, {}, self.timeout_s)
+            answer = topic.receive(self.timeout_s)[0]
+        if answer["version"] != connection.version:
+            raise wrong_weights(answer["version"], connection.version)
+        return answer
+
+    # --- samples ---
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests.
@@ -148,146 +129,38 @@ class VllmClient:
         With top_p < 1 vLLM reports only probabilities of the truncated distribution: `logp` is then NaN, unknown.
         """
         supply = AllRequests(requests, sampling)
-        self._generate(supply)
+        self.generate_stream(supply)
         return [supply.sampled.get(row, ()) for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine."""
-        self._generate(AllRequests(requests, sampling, progress))
+        self.generate_stream(AllRequests(requests, sampling, progress))
 
     def generate_stream(self, supply: Supply) -> None:
         """See StreamingEngine."""
-        unanswered: Unanswered = {}  # the requests that run, kept up to date
-        while not supply.enough:
-            self._with_process(lambda connection: self._sample_on(connection, supply, unanswered))
+        with self.connected() as connection, connection.topic() as topic:
+            self._sample(connection, topic, supply)
 
-    def _generate(self, supply: AllRequests) -> None:
-        check_synced(self.synced)
-        unanswered: Unanswered = {}
-        self._with_process(lambda connection: self._sample(connection, supply, unanswered))
-
-    def sleep(self) -> None:
-        """Let the process, if there is one, free its memory. A lost one is replaced by the next sync: a new one would
-        start, perhaps for minutes, while other ranks wait in the training step.
-        """
-        process = self.process
-        if process is None:
-            return
-        try:
-            self._exchange_checked(self._connect(process), {"do": "sleep"})
-        except ProcessLost as lost:
-            log.warning("vLLM was lost before it slept; the next step starts it again: %s", lost)
-            self._end_lost(process)
-
-    # --- the process ---
-
-    def start(self) -> Process:
-        """The process, which is started if there is none."""
-        with self.start_lock:
-            if self.process is None:
-                self._ready, self.sent_version = False, 0
-                self.process = self.host.start(self.python, SERVER, self._options, self._environment)
-            return self.process
-
-    def await_start(self, process: Process) -> None:
-        if not self._ready:
-            self._max_tokens = process.receive(START_TIMEOUT_S)[0]["max_tokens"]
-            self._ready = True
-
-    def end(self) -> int:
-        """End the process, if there is one. Returns its exit status. A new one is started when it is needed."""
-        process, connection = self.process, self.connection
-        self.process = self.connection = None
-        if process is None:
-            return 0
-        return process.kill() if connection is None or connection.process is not process else connection.end()
-
-    def __del__(self) -> None:
-        self.end()  # an engine of a run that could not be set up is never closed
-
-    def _end_lost(self, process: Process) -> int:
-        """End a process that was lost. Returns its exit status; negative if another thread has ended it."""
-        with self.start_lock:
-            return self.end() if process is self.process else -1
-
-    def _with_process(self, work: Callable[[Connection], T]) -> T:
-        """The result of `work`. A process that ends or hangs is replaced, and `work` is repeated."""
-        for attempt in range(1, ATTEMPTS + 1):
-            process = self.start()
-            try:
-                return work(self._connect(process))
-            except ProcessLost as lost:
-                was_ready, code = self._ready, self._end_lost(process)
-                # An error of vLLM's own may be caused by another process of this node (memory that was about to be
-                # freed, a half-written cache of compiled code); one that occurs twice will most likely occur again.
-                if (code > 0 and attempt > 1) or attempt == ATTEMPTS:
-                    event = "was lost" if was_ready else "did not start"
-                    raise EngineLost(f"vLLM ({self.python}) {event}: {lost}{advice(str(lost))}") from lost
-                log.warning("vLLM is started again: %s", lost)
-        raise AssertionError
-
-    def _connect(self, process: Process) -> Connection:
-        """The connection to a process that has started and has the newest weights. Raises ProcessLost."""
-        with self.start_lock:
-            if process is not self.process:
-                raise ProcessLost("another thread has replaced it")
-            self.await_start(process)
-            if self.connection is None or self.connection.process is not process:
-                self.connection = Connection(process)
-            if self.sent_version != self.version:
-                weights = self.host.locate(self._weights, self.version)
-                self.connection.version = self.sent_version = self.version
-                self._exchange_checked(self.connection, {"do": "sync", "to_version": self.version, **weights})
-            self.connection.version = self.connection.begins_with = self.sent_version
-            return self.connection
-
-    def _exchange(self, connection: Connection, header: dict[str, Any]) -> dict[str, Any]:
-        with connection.topic() as topic:
-            topic.send(header, {}, self.timeout_s)
-            return topic.receive(self.timeout_s)[0]
-
-    def _exchange_checked(self, connection: Connection, header: dict[str, Any]) -> None:
-        answer = self._exchange(connection, header)
-        if answer["version"] != connection.version:
-            raise wrong_weights(answer["version"], connection.version)
-
-    # --- samples ---
-
-    def _sample_on(self, connection: Connection, supply: Supply, unanswered: Unanswered) -> None:
-        """Sample until there is enough or the process is lost. Raises ProcessLost if it has answered nothing."""
-        unanswered_before = set(unanswered)
-        try:
-            self._sample(connection, supply, unanswered)
-        except ProcessLost as lost:
-            if unanswered_before and unanswered_before <= unanswered.keys():
-                raise
-            self._end_lost(connection.process)
-            log.warning("vLLM is started again: %s", lost)
-
-    def _sample(self, connection: Connection, supply: Supply, unanswered: Unanswered) -> None:
-        """Sample the requests of `unanswered`, kept up to date, then those of the supply."""
+    def _sample(self, connection: Connection, topic: Topic, supply: Supply) -> None:
         oldest = connection.begins_with  # newer weights may be on their way to the process
-        with connection.topic() as topic:
-            samples = TopicSamples()
-            self._send_requests(topic, samples, unanswered)
-            while not supply.enough:
-                num_running = sum(request.num_samples for request, _ in unanswered.values())
-                room = min(self._options["max_batch_sequences"], supply.most_running) - num_running
-                version = connection.begins_with
-                fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, version)}
-                unanswered |= fresh
-                self._send_requests(topic, samples, fresh)
-                if not unanswered:
-                    supply.wait()
-                    continue
-                answer, arrays = topic.receive(self.timeout_s)
-                if not oldest <= answer["version"] <= connection.version:
-                    raise wrong_weights(answer["version"], connection.version)
-                for row, completions in _completed(samples, arrays, unanswered):
-                    del unanswered[row]
-                    supply.deliver(row, completions, answer["version"])
-            if unanswered:
-                self._stop(topic)
+        samples, unanswered = TopicSamples(), Unanswered()
+        while not supply.enough:
+            num_running = sum(request.num_samples for request, _ in unanswered.values())
+            room = min(self._most_running, supply.most_running) - num_running
+            fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, connection.begins_with)}
+            unanswered |= fresh
+            self._send_requests(topic, samples, fresh)
+            if not unanswered:
+                supply.wait()
+                continue
+            answer, arrays = topic.receive(self.timeout_s)
+            if not oldest <= answer["version"] <= connection.version:
+                raise wrong_weights(answer["version"], connection.version)
+            for row, completions in _completed(samples, arrays, unanswered):
+                del unanswered[row]
+                supply.deliver(row, completions, answer["version"])
+        if unanswered:
+            self._stop(topic)
 
     def _send_requests(self, topic: Topic, samples: TopicSamples, unanswered: Unanswered) -> None:
         if not unanswered:

@@ -18,10 +18,10 @@ class TopicSamples:
         self._missing: dict[int, int] = {}  # number of samples still missing, by row
         self._completions: dict[int, dict[int, Completion]] = {}  # by row and number
 
-    def number(self, unanswered: Unanswered) -> int:
+    def number(self, fresh: Unanswered) -> int:
         """Number all samples of these rows. Returns the first number."""
         first = len(self.row)
-        for row, (request, _) in unanswered.items():
+        for row, (request, _) in fresh.items():
             self.row += [row] * request.num_samples
             self._missing[row], self._completions[row] = request.num_samples, {}
         return first

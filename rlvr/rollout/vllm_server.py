@@ -164,7 +164,9 @@ class Server:
         self._replace_weights(reload, header["to_version"])
 
     def join(self, header: dict[str, Any], _: Arrays) -> None:
-        """header: `where` members meet, our `member`, `members` in all, `timeout_s`. Answers `why` it failed."""
+        """header: `where` members meet, our `member`, `members` in all, the kind of device that the tensors are `on`,
+        `timeout_s`. Answers `why` it failed.
+        """
         failures = self.llm.collective_rpc(join_on_worker, args=(header, str(Path(__file__).with_name("broadcast.py"))))
         self.answer({"why": next(filter(None, failures), "")})
 
@@ -331,11 +333,14 @@ def reload_on_worker(worker: Any, header: dict[str, Any]) -> None:
 
 def join_on_worker(worker: Any, header: dict[str, Any], file: str) -> str:
     """Join the broadcast group, with the code of `file` (broadcast.py). Returns why joining failed, "" if not."""
+    import torch
+
     broadcast = load_module(file)
     try:
         store, ip = broadcast.meet(header["where"], header["timeout_s"])
         member = header["member"] + worker.rank
-        settings = {"on": worker.device, "ip": ip, "timeout_s": header["timeout_s"]}
+        worker.rlvr_device = worker.device if header["on"] == "cuda" else torch.device("cpu")
+        settings = {"on": worker.rlvr_device, "ip": ip, "timeout_s": header["timeout_s"]}
         worker.rlvr_group = broadcast.Group(store, member, header["members"], **settings)
     except broadcast.BroadcastFailed as error:
         return str(error)
@@ -348,7 +353,7 @@ def take_on_worker(worker: Any, tensors: list[Any]) -> None:
 
     def received() -> Iterator[tuple[str, Any]]:
         for name, dtype, shape, *_ in tensors:
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=worker.device)
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=worker.rlvr_device)
             worker.rlvr_group.broadcast(tensor)
             yield name, tensor
 

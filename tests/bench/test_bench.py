@@ -25,7 +25,7 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {one["bench"] for one in rows} == set(bench.names())
-    assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm", "weights"}
+    assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm"}
     for one in rows:
         assert one.keys() == FIELDS
         assert 0 < one["value"] < math.inf, one

@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from rlvr.job.cause import cause_of
-from rlvr.records import EngineLost
+from rlvr.rollout.child import EngineLost
 from rlvr.trainer.diverged import Diverged
 
 
@@ -49,7 +49,7 @@ def test_a_gpu_without_memory_is_known_by_what_its_libraries_say() -> None:
         (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), "gpu_oom"),
         (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), "gpu_oom"),
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "error"),
-        (EngineLost("vLLM was lost: CUDA out of memory"), "error"),  # fewer tokens in the trainer would not help it
+        (EngineLost("vLLM was lost: CUDA out of memory"), "node"),  # fewer tokens in the trainer would not help it
         (dist.DistBackendError("NCCL communicator was aborted on rank 1"), "error"),
     ):
         assert cause_of(error).value == cause, error

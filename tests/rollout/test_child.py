@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import subprocess
 import sys
@@ -70,24 +69,6 @@ def test_a_child_that_exits_or_hangs_is_lost_and_can_be_killed(child: Child, tmp
     with pytest.raises(ProcessLost, match="not read its input for 1 s"):
         hanging.send({"do": "double"}, {"numbers": np.arange(30_000)}, timeout_s=1)
     assert hanging.kill() < 0
-
-
-def test_a_killed_child_takes_no_message_though_its_descriptors_belong_to_another_file_now(child: Child) -> None:
-    """A thread may still hold a connection to a process that another thread has replaced."""
-    child.kill()
-    pipes = [os.pipe() for _ in range(8)]  # get the numbers that the child's pipes had
-    try:
-        with pytest.raises(ProcessLost, match="it was ended"):
-            child.send({"do": "double"}, {"numbers": np.arange(3)}, 5)
-        with pytest.raises(ProcessLost, match="it was ended"):
-            child.receive(5)
-        for reading, _ in pipes:
-            os.set_blocking(reading, False)
-            with pytest.raises(BlockingIOError):
-                os.read(reading, 1)
-    finally:
-        for descriptor in itertools.chain.from_iterable(pipes):
-            os.close(descriptor)
 
 
 def test_long_messages_in_both_directions_at_once_do_not_wait_for_each_other(child: Child) -> None:

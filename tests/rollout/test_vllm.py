@@ -5,7 +5,6 @@ vLLM has an environment of its own: `make vllm-env`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import threading
@@ -20,9 +19,9 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlvr.ledger.cause import Cause
 from rlvr.records import Completion, Request, Sampling
-from rlvr.rollout.child import Child
-from rlvr.rollout.connection import Connection
+from rlvr.rollout.child import Child, EngineLost
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.rollout.vllm_requests import AllRequests
 from tests.rollout.test_native import (
@@ -67,8 +66,8 @@ def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
 
 
 def pid_of(engine: VllmEngine) -> int:
-    assert engine.client.process is not None
-    return engine.client.process.pid
+    assert isinstance(engine.client.process, Child)
+    return engine.client.process.process.pid
 
 
 @pytest.mark.smoke
@@ -138,30 +137,6 @@ def test_a_request_that_does_not_fit_is_rejected(engine: VllmEngine) -> None:
         engine.generate(make_requests(), make_sampling(500))
 
 
-@pytest.mark.parametrize("stop_signal", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_is_killed_or_hangs_while_it_answers_is_replaced(
-    engine: VllmEngine, stop_signal: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = synced(engine, 5)
-    sampling: Sampling = make_sampling(40)
-    expected, first = tokens_of(engine.generate(make_requests(16), sampling)), pid_of(engine)
-    child = engine.client.process
-    assert isinstance(child, Child)
-    fcntl.fcntl(child._stdout, fcntl.F_SETPIPE_SZ, 4096)  # less than all answers: the process cannot have sent them all
-    receive = child.receive
-
-    def receive_then_kill(timeout_s: float) -> object:
-        message = receive(timeout_s)
-        os.kill(first, stop_signal)
-        return message
-
-    monkeypatch.setattr(child, "receive", receive_then_kill)
-    monkeypatch.setattr(engine.client, "timeout_s", 10.0)
-    assert tokens_of(engine.generate(make_requests(16), sampling)) == expected
-    assert pid_of(engine) != first
-    check_logp(model, engine, sampling, 1e-4)
-
-
 def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_path: Path) -> None:
     """They sample and stop as one process does, and no process outlives the first, even if it hangs."""
     tied(0).save_pretrained(tmp_path)
@@ -186,8 +161,9 @@ def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_p
 
 def test_an_interpreter_without_vllm_is_reported(tmp_path: Path) -> None:
     engine = start(tmp_path, python="/usr/bin/false")
-    with pytest.raises(RuntimeError, match="did not start"):
+    with pytest.raises(EngineLost, match=r"vLLM \(/usr/bin/false\) did not start: it ended with") as end:
         engine.generate(make_requests(), make_sampling())
+    assert end.value.cause is Cause.ERROR  # the next attempt would fail, too
     engine.close()
 
 
@@ -205,11 +181,10 @@ def test_a_request_sent_during_a_broadcast_may_begin_with_the_older_weights(engi
     synced(engine, 5)
     supply = AllRequests(make_requests(), make_sampling())
 
-    def begun(connection: Connection) -> None:
+    with engine.client.connected() as connection:
         connection.version += 1  # as before a broadcast, which the process then receives
-        engine.client._sample(connection, supply, {})
-
-    engine.client._with_process(begun)
+        engine.generate_stream(supply)
+        connection.version -= 1
     assert len(supply.sampled) == len(make_requests())
 
 
@@ -290,21 +265,23 @@ def test_a_running_request_continues_with_new_weights_and_its_old_keys_and_value
     check_logp(newer, engine, make_sampling(), 1e-4)
 
 
-def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_stream_continues(engine: VllmEngine) -> None:
-    newer = tied(6)
-    engine.sync(tied(5).named_parameters())
-    requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)]
-    taken: dict[int, tuple[Completion, ...]] = {}
+def test_a_process_that_hangs_ends_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever uses the engine then learns why, and nothing of the process is left."""
+    tied(0).save_pretrained(tmp_path)
+    engine = start(tmp_path)
+    engine.sync(tied(1).named_parameters())
+    lost = psutil.Process(pid_of(engine))
+    monkeypatch.setattr(engine.client, "timeout_s", 10.0)
 
-    class KillingAtFirst(AllRequests):
+    class Stopping(AllRequests):
         def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
-            super().deliver(row, samples, version)
-            assert row not in taken
-            taken[row] = samples
-            if len(taken) == 1:
-                os.kill(pid_of(engine), signal.SIGKILL)
-                engine.sync(newer.named_parameters())
+            lost.suspend()
 
-    engine.generate_stream(KillingAtFirst(requests, make_sampling(60)))
-    assert sorted(taken) == list(range(100))
-    check_logp(newer, engine, make_sampling(), 1e-4)
+    with pytest.raises(EngineLost, match=r"vLLM \(.*\) was lost: it has sent nothing for 10 s") as end:
+        engine.generate_stream(Stopping(make_requests(200), make_sampling(100)))
+    assert end.value.cause is Cause.NODE
+    for use in (lambda: engine.generate(make_requests(), make_sampling()), lambda: engine.sync([])):
+        with pytest.raises(EngineLost, match="was lost: it has sent nothing for 10 s"):
+            use()
+    assert not lost.is_running()
+    engine.close()
