@@ -93,12 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with runs.one_line_errors([*flags, *overrides]) as registry:
             usual = _shared_options(policies, overrides, registry)
             adapt = functools.partial(_points_of_policies, policies, usual=usual, study=options.study)
-            typed = [word for word in words if word not in runs.OWN_FLAGS]
+            typed = [word for word in words if not runs.OWN_FLAGS.fullmatch(word)]
             session = runs.carry_out(
                 [*flags, *usual, *overrides],
                 registry,
                 dry_run=options.dry_run,
                 as_json=options.json,
+                show=runs.num_shown(words),
                 typed=typed,
                 program="rlvr.evaluate",
                 adapt=adapt,
@@ -128,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config-dir", help="a directory of further options, as for rlvr.run")
     parser.add_argument("--dry-run", action="store_true", help="show what would be evaluated, and stop")
+    parser.add_argument(
+        "--show", nargs="?", const=1, metavar="N", help="with --dry-run: N prompts as the model reads them"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: the evaluations, their directories, scores")
     parser.add_argument("--debug", action="store_true", help="the full traceback of an error")
     return parser

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 import threading
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from sweeps.result import RunResult, SweepResult
     from sweeps.session import Session
 
-OWN_FLAGS = frozenset({"--debug", "--dry-run", "--json"})
+OWN_FLAGS = re.compile(r"--debug|--dry-run|--json|--show(=(?P<number>\d+))?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,13 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--version" in typed:
         print(f"rlvr {__version__}")
         return 0
-    words = [word for word in typed if word not in OWN_FLAGS]
+    words = [word for word in typed if not OWN_FLAGS.fullmatch(word)]
     terminal.set_up()
     try:
         with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
             if "--json" in typed and "--dry-run" not in typed:
                 raise ValueError("--json describes a plan: add --dry-run. Of a launch: python -m sweeps status --json.")
-            session = carry_out(words, registry, dry_run="--dry-run" in typed, as_json="--json" in typed)
+            options = {"dry_run": "--dry-run" in typed, "as_json": "--json" in typed}
+            session = carry_out(words, registry, **options, show=num_shown(typed))
     except ValueError as error:
         if "--debug" in typed:
             raise
@@ -62,6 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before the launch, which handles signals itself
         return terminal.INTERRUPTED
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
+
+
+def num_shown(typed: Sequence[str]) -> int:
+    """Number of prompts to show: N of --show=N, 1 of --show. Raises ValueError for --show without --dry-run."""
+    matches = [match for match in map(OWN_FLAGS.fullmatch, typed) if match and match[0].startswith("--show")]
+    if matches and "--dry-run" not in typed:
+        raise ValueError(f"{matches[0][0]} shows prompts of a dry run: add --dry-run.")
+    return int(matches[-1]["number"] or 1) if matches else 0
 
 
 @contextlib.contextmanager
@@ -99,7 +109,7 @@ def carry_out(
 
     words: as typed, without OWN_FLAGS. dry_run: show launches, start nothing. one_run: raise ValueError for a sweep.
     as_json: print the launches as data; everything else that is printed goes to standard error. about: further fields
-    of the session, if another program than this one was called.
+    of the session: `show`, and those of another program than this one.
     """
     from sweeps import launcher
     from sweeps.plan import plan
@@ -134,17 +144,21 @@ def carry_out(
     if as_json:
         from sweeps.json_output import launches_as_data
 
-        print(json.dumps(launches_as_data(session.launches, Ledger(layout.home())), indent=2))
+        checker = session.checker if session.show else None
+        print(json.dumps(launches_as_data(session.launches, Ledger(layout.home()), checker), indent=2))
     return session
 
 
 def _show(session: Session) -> None:
     """Print what a dry run would have launched, and which checks could not be made here."""
-    from sweeps.preview import preview
+    from sweeps.preview import look_lines, preview
 
     for launch in session.launches if session.dry_run else []:
         print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, checker=session.checker))
         print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
+        looks = dict.fromkeys(session.checker.look(run.config) for run in launch.plan.runs if session.show)
+        for line in (line for look in looks for line in look_lines(look)):
+            print(line)
     for line in session.checker.unchecked:
         print(f"Not checked here: {line}")
 
@@ -285,9 +299,9 @@ def _launched(words: Sequence[str], *, one_run: bool) -> SweepResult:
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
     multirun = [] if one_run or MULTIRUN & set(options) else ["-m"]
-    typed = [*multirun, *(option for option in options if option not in OWN_FLAGS), *overrides]
+    typed = [*multirun, *(option for option in options if not OWN_FLAGS.fullmatch(option)), *overrides]
     with one_line_errors(typed, _as_sweep(words)) as registry:
-        session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
+        session = carry_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run, show=num_shown(options))
     if any(launch.outcome.exit_code == terminal.INTERRUPTED for launch in session.launches):
         raise KeyboardInterrupt("runs have saved; the same call goes on with them")
     if len(session.launches) != 1:  # Hydra's own sweeper launches in batches, and others as they learn from results
@@ -317,10 +331,12 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in remaining:
         if word in ("--config-dir", "-cd"):
             options += [word, next(remaining, "")]
-        elif word in MULTIRUN or word == "--dry-run" or word.startswith("--config-dir="):
+        elif word in MULTIRUN or word == "--dry-run" or word.startswith(("--config-dir=", "--show")):
             options.append(word)
         elif word.startswith("-"):
-            raise ValueError(f"{word} is for the command line. From Python: overrides, --config-dir DIR, --dry-run.")
+            raise ValueError(
+                f"{word} is for the command line. From Python: overrides, --config-dir DIR, --dry-run, --show."
+            )
         else:
             overrides.append(word)
     return options, overrides

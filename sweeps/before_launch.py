@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import own_code
-from rlvr.config.base_model import response_ends
+from rlvr.config.base_model import has_template, response_ends
 from rlvr.config.engine import samples_beside_training
 from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.overrides import key_of
@@ -84,7 +84,8 @@ def check_launch(planned: Plan, ledger: Ledger, command: Session, *, n_jobs: int
         run_ids = [run.run_id for run in planned.runs]
         check_free(planned.name, planned.sweep_id, run_ids, ledger, command.registry.options("study"))
     unread = _unread_lines(planned, command.registry, command.typed)
-    of_plan = [*_default_lr_lines(planned), *_response_ends(planned)]
+    notable = dict.fromkeys(line for run in planned.runs for line in command.checker.look(run.config).notable)
+    of_plan = [*_default_lr_lines(planned), *_turn_lines(planned), *notable]
     for line in (*unreadable_option_lines(command.registry), *unread, *of_plan):
         _warn(line)
     return on_slurm
@@ -129,12 +130,18 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             raise ValueError(f"{settings}: all runs of a launch {where}share it. Launch them separately.")
 
 
-def _response_ends(planned: Plan) -> list[str]:
-    """A line for each model that prompts are turns of: which tokens end its responses."""
-    policies = [run.config.get("policy") or run.config["model"] for run in planned.runs]
-    paths = dict.fromkeys(str(policy["path"]) for policy in policies if policy.get("chat") and policy.get("path"))
-    ends = {path: response_ends(path, chat=True) for path in paths}
-    return [f"{path}: a response ends with {' or '.join(tokens)}." for path, tokens in ends.items() if tokens]
+def _turn_lines(planned: Plan) -> Iterable[str]:
+    """A line for each model: which tokens end its responses to turns, or that its chat template is not used."""
+    sections = [(run, "policy" if run.config.get("policy") else "model") for run in planned.runs]
+    uses = {(run.config[name].get("path"), run.config[name].get("chat"), name): run for run, name in sections}
+    for (path, chat, name), run in uses.items():
+        if path and chat and (tokens := response_ends(str(path), chat=True)):
+            yield f"{path}: a response ends with {' or '.join(tokens)}."
+        elif path and not chat and not _is_typed(run, f"{name}.chat") and has_template(str(path)):
+            yield (
+                f"{path}: prompts are not turns of its chat template, as is right for a base model. An instruct model "
+                f"needs {name}.chat=true."
+            )
 
 
 def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rlvr.config import cost, memory
+from rlvr.config.checks import Checker
+from rlvr.config.look import Look
 from rlvr.ledger import journal, layout
 from rlvr.ledger.sweeps import Ledger
 from sweeps.past import run_hours
@@ -16,14 +19,28 @@ from sweeps.session import Launch
 SCORE = "evaluation/"  # how the names of scores begin
 
 
-def launches_as_data(launches: Sequence[Launch], ledger: Ledger) -> list[dict[str, Any]]:
-    """One object per launch, or per launch that a dry run would have made."""
+def launches_as_data(
+    launches: Sequence[Launch], ledger: Ledger, checker: Checker | None = None
+) -> list[dict[str, Any]]:
+    """One object per launch, or per launch that a dry run would have made.
+
+    checker: that of the launches, if prompts are shown.
+    """
     data = list[dict[str, Any]]()
     for launch in launches:
         dry, plan = launch.dry_run, launch.plan
         runs = _planned(plan, ledger) if dry else [_launched(run) for run in SweepResult.of(launch, ledger)]
-        data.append({"study": plan.study, "sweep_id": plan.sweep_id, "dry_run": dry, "runs": runs})
+        shown = {"shown": _shown(plan, checker)} if checker is not None else {}
+        data.append({"study": plan.study, "sweep_id": plan.sweep_id, "dry_run": dry, "runs": runs, **shown})
     return data
+
+
+def _shown(plan: Plan, checker: Checker) -> list[dict[str, Any]]:
+    """The look at each distinct task of a plan, with the runs that have it."""
+    run_ids: dict[Look, list[str]] = {}
+    for run in plan.runs:
+        run_ids.setdefault(checker.look(run.config), []).append(run.run_id)
+    return [{"run_ids": ids, **asdict(look)} for look, ids in run_ids.items()]
 
 
 def _planned(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:

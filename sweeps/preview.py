@@ -8,11 +8,12 @@ import json
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
+from rlvr.config.look import Look
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger.cause import State
@@ -56,6 +57,22 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     lines += _modelled([run for run in todo if run.run_id not in past], states, slurm=slurm)
     lines += _disk(todo, past, ledger)
     return "\n".join(lines)
+
+
+def look_lines(look: Look) -> Iterator[str]:
+    """The text of --show: prompts as the model reads them, their right answers, and a summary."""
+    for shown in look.prompts:
+        yield f"\nproblem {shown.problem}, {_count(shown.num_tokens, 'token')}:"
+        yield from (f"  | {line}" for line in shown.prompt.split("\n"))
+        reading = "of which only the same text is right" if shown.read is None else f"read as {shown.read}"
+        yield f"right answer: {shown.typed}{shown.place and f' ({shown.place})'}, {reading}"
+    yield f"\nA response ends with {' or '.join(look.ends) or 'tokens that the model names: it is not here'}."
+    if look.marks:
+        yield f"Its answer is read {' or '.join(look.marks)}."
+    least, median, most = look.lengths
+    yield f"The first {look.num_rows} prompts have {least} to {most} tokens, the median is {median:g}."
+    yield f"Of their right answers {look.text_only} are right only as the same text."
+    yield from look.notable
 
 
 def _state_text(state: RunState) -> str:

@@ -44,6 +44,7 @@ class Session:
     typed: Sequence[str] = ()  # arguments as the user wrote them
     registry: Registry = field(default_factory=Registry)  # of the command's search path
     dry_run: bool = False  # launches are planned and shown, nothing is written or started
+    show: int = 0  # prompts of each task that a dry run shows
     one_run: bool = False  # whether a sweep is refused
     single: Composed | None = None  # the point of a command without -m
     axes: tuple[str, ...] = ()  # the axes that its study would sweep
@@ -52,7 +53,7 @@ class Session:
     launches: list[Launch] = field(default_factory=list[Launch])
 
     def __post_init__(self) -> None:
-        self.checker = Checker(self.registry, dry_run=self.dry_run)
+        self.checker = Checker(self.registry, dry_run=self.dry_run, show=self.show)
 
     @property
     def command(self) -> str:

@@ -378,5 +378,5 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
     words = ["task=math", "task.template='{problem}'", f"task.train={data}", f"task.test={data}", *HERE]
     words += ["rollout.max_tokens=20", "--dry-run"]
     assert main([str(stage), *words]) == 2
-    assert "more than 108 tokens (the model's context without 20 of a response)" in capsys.readouterr().err
+    assert "more than 108 tokens (the model's context of 128 without 20 of a response)" in capsys.readouterr().err
     assert sorted(home.glob("runs/*")) == before

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ from rlvr.ledger.files import read_json
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
-from rlvr.records import NotAvailable
 from rlvr.task.chat_template import ChatTemplate
 from rlvr.task.prompt_length import context_in, file_of_model, rope_limit
 
@@ -36,20 +34,17 @@ SIZES = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-OFFLINE = "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
 SHOWN = 3  # names of weights in a message
 # Knobs of config.json by which models change their logits after the output embeddings, with the value that does not.
 CHANGED_LOGITS = {
     **dict.fromkeys(("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")),
     **dict.fromkeys(("logits_scaling", "logit_scale", "lm_head_multiplier"), 1),
 }
+WITHOUT_DEFAULT = ("TokenizersBackend", "PreTrainedTokenizerFast")  # tokenizers that have no end token of their own
 
 
 def check(config: Knobs) -> None:
-    """Raises ValueError, with the innermost reason, for a model that no job could start from.
-
-    NotAvailable where the model would have to be downloaded and HF_HUB_OFFLINE is set.
-    """
+    """Raises ValueError, with the innermost reason, for a model that no job could start from."""
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
         value = model.architecture.get(name, 1)
@@ -70,7 +65,7 @@ def check(config: Knobs) -> None:
             raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.get("system"))
         if fault:
-            raise (NotAvailable if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
+            raise ValueError(f"model.path={model.path}: {fault}")
 
 
 def _not_size(name: str, value: object) -> str:
@@ -197,14 +192,31 @@ def response_ends(path: str, *, chat: bool) -> list[str]:
         return []
     listed: list[dict[str, Any]] = (read_json(directory / "tokenizer.json") or {}).get("added_tokens") or []
     added: dict[object, str] = {token["id"]: token["content"] for token in listed}
-    named: Any = (read_json(directory / "tokenizer_config.json") or {}).get("eos_token")
-    ends: list[object] = [cast("dict[str, object]", named).get("content") if isinstance(named, dict) else named]
-    ids: object = (read_json(directory / "generation_config.json") or {}).get("eos_token_id")
+    named: list[Any] = [
+        (read_json(directory / name) or {}).get("eos_token")
+        for name in ("tokenizer_config.json", "special_tokens_map.json")
+    ]
+    ends: list[object] = [
+        cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token for token in named
+    ]
+    ids: object = (_generation_config(directory) or {}).get("eos_token_id")
     ends += [added.get(index) for index in (cast("list[object]", ids) if isinstance(ids, list) else [ids])]
     template = _template(directory) if chat else None
     if template is not None:
         ends.append(template.end_of_turn([*added.values()]))
     return list(dict.fromkeys(end for end in ends if isinstance(end, str)))
+
+
+def has_template(path: str) -> bool:
+    """Whether a model on this machine has a chat template."""
+    directory = _directory(path)
+    return directory is not None and _template(directory) is not None
+
+
+def _generation_config(directory: Path) -> dict[str, Any] | None:
+    """generation_config.json; if there is none, transformers takes what config.json has of it."""
+    file = directory / "generation_config.json"
+    return read_json(file if file.is_file() else directory / "config.json")
 
 
 def clear_caches() -> None:
@@ -236,8 +248,6 @@ def _fault_of_name(path: str) -> str:
         return gguf.fault_of(file)
     if not HUB_NAME.fullmatch(path):
         return "neither a directory or .gguf file on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return OFFLINE
     return ""
 
 
@@ -263,6 +273,7 @@ def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]
     yield from _faults_of_sizes(config)
     yield from _faults_of_weights(directory, config)
     yield from _faults_of_tokenizer(directory)
+    yield from _faults_of_ends(directory, chat=chat)
     if chat:
         yield from _faults_of_template(directory, system)
 
@@ -427,6 +438,20 @@ def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
         yield f"tokenizer.json is damaged: {error}."
 
 
+def _faults_of_ends(directory: Path, *, chat: bool) -> Iterator[str]:
+    """That nothing ends a response, where files alone say so: other tokenizers, and configs, may have a default."""
+    tokenizer = (read_json(directory / "tokenizer_config.json") or {}).get("tokenizer_class")
+    config = _generation_config(directory) or {}
+    may_have_default = not (directory / "generation_config.json").is_file() and "eos_token_id" not in config
+    if tokenizer not in WITHOUT_DEFAULT or may_have_default or config.get("eos_token_id") is not None:
+        return
+    if not response_ends(str(directory), chat=chat):
+        yield (
+            "it has no token that ends a response: neither its tokenizer nor generation_config.json names one, and all "
+            "would be cut at the longest length. Set eos_token in tokenizer_config.json."
+        )
+
+
 @functools.cache  # called for every point of a sweep, and a language model's tokenizer.json has megabytes
 def _closed_vocabulary(directory: Path) -> frozenset[str] | None:
     """The words that a policy knows whose tokens are words; None for any other tokenizer, or none."""
@@ -441,8 +466,12 @@ def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
         return
     from jinja2 import TemplateError, TemplateSyntaxError
 
+    question = "What is 1 + 1?"
     try:
-        template.prompt("What is 1 + 1?", system)
+        rendered = template.prompt(question, system)
+        for part, name in ((question, "the prompt"), (system or "", "model.system")):
+            if part.strip() not in rendered:
+                yield f"its chat template leaves out {name}: of {part!r} it makes {rendered!r}."
     except TemplateSyntaxError as error:
         yield f"its chat template, line {error.lineno}: {error.message}."
     except TemplateError as error:

@@ -17,6 +17,7 @@ from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, s
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
+from rlvr.config.look import Look, look
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
 from rlvr.config.schema import FULL_LR, LR, Choices, Knobs, Section
@@ -47,17 +48,18 @@ class NotRead(ValueError):
 class Checker:
     """Checks the points of one launch. What many points share is checked once."""
 
-    def __init__(self, registry: Registry | None = None, *, dry_run: bool = False) -> None:
+    def __init__(self, registry: Registry | None = None, *, dry_run: bool = False, show: int = 0) -> None:
         """registry: of the search path that the configs were composed from; None: conf/ alone.
 
         dry_run: what this machine lacks (data of the hub, vLLM) is listed in `unchecked` instead of being an error.
+        show: number of prompts in each look at a task.
         """
         self.registry = registry or Registry()
-        self.dry_run = dry_run
+        self.dry_run, self._show = dry_run, show
         self.unchecked: dict[str, None] = {}  # lines, in order (a dict as an ordered set)
         self._valid_sections: set[str] = set()  # sections of configs, with their values, that passed the checks
-        # By the task's section; None: its data are not on this machine.
-        self._tasks: dict[str, TaskAbilities | None] = {}
+        # By what `_setting` names; None: its data are not on this machine.
+        self._tasks: dict[str, tuple[TaskAbilities, Look] | None] = {}
         self._hub = BriefHub()
 
     def check(
@@ -100,25 +102,32 @@ class Checker:
         So a missing data file is an error before launch, not in a job. Raises ValueError or OSError.
         """
         plain = plain or self._frozen(config, choices)
-        knobs, setting = Section(plain), repr(plain["task"])
+        knobs, setting = Section(plain), _setting(plain)
         if setting not in self._tasks:
             # Stays None if data are missing, so that they are requested once: an unreachable hub may take long to fail.
-            abilities = None
+            built = None
             with self._missing_noted(), self._hub.in_use() if self.dry_run else contextlib.nullcontext():
                 check_data(config)
-                abilities = abilities_of(plain["task"], choices)
-            self._tasks[setting] = abilities
-        if (abilities := self._tasks[setting]) is not None:
-            if not self.dry_run:
-                revisions.check(plain)
+                built = _built(plain, choices, self._show)
+            self._tasks[setting] = built
+        built = self._tasks[setting]
+        with self._missing_noted():
+            revisions.check(plain if built is not None else {"model": plain["model"]})
+        if built is not None:
+            abilities, _ = built
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
             base_model.check_words(knobs, choices, abilities)
 
     def train_problems(self, plain: Mapping[str, Any]) -> int | None:
         """Number of training problems of a checked run; None: an endless stream, or missing data."""
-        abilities = self._tasks.get(repr(plain["task"]))
-        return None if abilities is None else abilities.train_problems
+        built = self._tasks.get(_setting(plain))
+        return None if built is None else built[0].train_problems
+
+    def look(self, plain: Mapping[str, Any]) -> Look:
+        """The look at the task of a checked run; an empty one if its data are missing."""
+        built = self._tasks.get(_setting(plain))
+        return Look() if built is None else built[1]
 
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
         return frozen_config(config, choices, on_paper=self.dry_run)
@@ -198,21 +207,29 @@ def check_data(config: DictConfig) -> None:
         )
 
 
-def abilities_of(node: Mapping[str, Any], choices: Choices) -> TaskAbilities:
-    """The abilities of a task with this config, which is built for it.
+def _setting(plain: Mapping[str, Any]) -> str:
+    """All that a task and the look at it depend on."""
+    policy: Mapping[str, Any] = plain.get("policy") or plain.get("model") or {}
+    return repr((plain["task"], *(policy.get(knob) for knob in ("path", "chat", "system"))))
+
+
+def _built(plain: Mapping[str, Any], choices: Choices, show: int) -> tuple[TaskAbilities, Look]:
+    """The abilities of a config's task, which is built for it, and a look at it.
 
     Raises the task's own ValueError or OSError, and ValueError for any other exception while it is built.
     """
     try:
-        task = instantiate(node, _convert_="all")
+        task = instantiate(plain["task"], _convert_="all")
     except InstantiationException as error:
         cause = component_error(error)
         if isinstance(cause, ValueError | OSError):
             raise cause from None
         raise ValueError(f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}") from error
     abilities = TaskAbilities.of(task, choices.get("task"))
-    task.close()
-    return abilities
+    try:
+        return abilities, look(task, plain, show)
+    finally:
+        task.close()
 
 
 def component_error(error: BaseException) -> BaseException:

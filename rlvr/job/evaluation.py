@@ -118,8 +118,8 @@ class Evaluation:
     def _draw(self, chunk: list[Wanted]) -> None:
         requests = [(self.problems[wanted.problem], wanted.first, wanted.count) for wanted in chunk]
         groups = self.parts.sampler.draw(requests, self.sampling)
-        if self.parts.unfinished is not None:
-            self.parts.unfinished.check_groups(groups, self.parts.place.max_tokens)
+        if self.parts.first_responses is not None:
+            self.parts.first_responses.check_groups(groups, self.parts.place.max_tokens)
         rows = list[dict[str, Any]]()
         for group, wanted in zip(groups, chunk, strict=True):
             rows += self._rows(group, wanted.first)

@@ -138,8 +138,8 @@ class TrainingRun:
         began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
         self.empty_steps.check(sampled)
-        if self.parts.unfinished is not None and "response/finished" in sampled.metrics:
-            self.parts.unfinished.check(sampled.metrics["response/finished"], self.place.max_tokens)
+        if self.parts.first_responses is not None:
+            self.parts.first_responses.check_step(sampled.metrics, self.place.max_tokens)
         groups, staleness = sampled.groups, sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
@@ -210,8 +210,8 @@ class TrainingRun:
         metrics, groups = measure(self.problems)
         for line in without_answers(groups) if step == 0 and distributed.rank() == 0 else ():
             log.warning("%s", line)
-        if self.parts.unfinished is not None:
-            self.parts.unfinished.check_groups(groups, self.place.max_tokens)
+        if self.parts.first_responses is not None:
+            self.parts.first_responses.check_groups(groups, self.place.max_tokens)
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()

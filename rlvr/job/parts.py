@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 from rlvr.config import memory
 from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.schema import as_dict
+from rlvr.job.first_responses import FirstResponses
 from rlvr.job.policy import evaluated
-from rlvr.job.unfinished import Unfinished
 from rlvr.ledger import digests, rollouts
 from rlvr.ledger.policies import weights_digest
 from rlvr.ledger.stages import presample_settings
@@ -106,7 +106,7 @@ class Parts:
         turn = end_of_turn(self.base, tokenizer) if chat else None
         ends = end_tokens(skeleton(self.base), tokenizer, turn)
         self.end: Any = tokenizer.eos_token_id if turn is None else turn  # of a known answer
-        self.unfinished = Unfinished(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
+        self.first_responses = FirstResponses(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
         shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes

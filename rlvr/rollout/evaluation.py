@@ -29,6 +29,12 @@ from rlvr.rollout.sampler import RolloutCost, Sampler
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under common
 # random numbers.
 NOISE_STREAM = 1 << 32
+MOST = 0.5  # share of responses without an answer above which something is likely to be wrong
+NO_ANSWER = (
+    "no answer that the task can read. Compare the prompt, the chat template and the longest response with what the "
+    "task asks for (the same command with --dry-run --show)."
+)
+LAST = 80  # characters of a response in a message
 
 
 class Abandoned(Exception):
@@ -180,16 +186,19 @@ def evaluation_metrics(
 
 
 def without_answers(groups: Sequence[Rollout]) -> list[str]:
-    """A line for each benchmark of which most samples have no answer that the task can read."""
-    outcomes: dict[str, list[str]] = defaultdict(list)
+    """A line for each benchmark of which most samples have no answer that the task can read, with the end of one."""
+    texts: dict[str, list[str | None]] = defaultdict(list)  # by benchmark; None: with an answer
     for group in groups:
-        outcomes[group.problem.source] += [reward.outcome for reward in group.rewards]
-    return [
-        f"{source}: {unparsable} of {len(listed)} samples have no answer that the task can read (a box, a tag). "
-        "Compare the prompt, the chat template and the longest response with what the task asks for."
-        for source, listed in outcomes.items()
-        if (unparsable := listed.count("unparsable")) > len(listed) / 2
-    ]
+        pairs = zip(group.texts, group.rewards, strict=True)
+        texts[group.problem.source] += [text if reward.outcome == "unparsable" else None for text, reward in pairs]
+    lines = list[str]()
+    for source, listed in texts.items():
+        unread = [text for text in listed if text is not None]
+        if len(unread) > MOST * len(listed):
+            lines.append(
+                f"{source}: {len(unread)} of {len(listed)} samples have {NO_ANSWER} One ends in {unread[0][-LAST:]!r}."
+            )
+    return lines
 
 
 def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:

@@ -47,6 +47,7 @@ class Choice(Prompted):
         check_template(self.template)
         if "{choices}" not in self.template:
             raise ValueError(f"task.template={self.template!r} must contain {{choices}}, where the choices go.")
+        self.template = asking(self.template, self.marked)
         columns = [
             Column("question_field", self.question_field, QUESTION_FIELDS),
             Column("answer_field", self.answer_field, ANSWER_FIELDS),
@@ -65,8 +66,16 @@ class Choice(Prompted):
             order = Dice(f"choices of {text}").sample(range(len(choices)), len(choices))
             choices, right = [choices[i] for i in order], order.index(right)
         lines = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
-        prompt = asking(self.template, self.marked).replace("{choices}", lines).replace("{problem}", text)
+        prompt = self.template.replace("{choices}", lines).replace("{problem}", text)
         return prompt, {"letter": LETTERS[right], "choices": choices}
+
+    @property
+    def reads(self) -> tuple[Marking, ...]:
+        return (self.marked,) if self.marked else ("box", "tag", "answer", "whole")
+
+    def as_judged(self, problems: Sequence[Problem]) -> list[str | None]:
+        answers = [problem.answer for problem in problems]
+        return [f"{a['letter']}) {a['choices'][LETTERS.index(a['letter'])]}" for a in answers]
 
     def answer(self, problem: Problem, response: str) -> str | None:
         """The letter of the choice that the response names; None if it names none."""

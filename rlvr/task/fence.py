@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-Marking = Literal["box", "tag", "last_number", "whole"]
+Marking = Literal["box", "tag", "answer", "last_number", "whole"]
 # How a prompt asks for each, and how an answer is given.
 ASKED: dict[Marking, tuple[str, str]] = {
     "box": ("within \\boxed{}", "\\boxed{%s}"),
     "tag": ("between <answer> and </answer>", "<answer>%s</answer>"),
+    "answer": ('on a line of its own after "Answer:"', "Answer: %s"),
     "last_number": ("as the last number of your response", "%s"),
     "whole": ("as your whole response", "%s"),
 }
@@ -20,6 +21,7 @@ NUMBER = re.compile(
 )
 UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
+ANSWER = re.compile(r"\banswer[ \t*]*:[\s*]*([^\n]+)", re.IGNORECASE)  # **Answer:** 12
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 
 
@@ -32,6 +34,9 @@ def marked(response: str, marking: Marking) -> str | None:
         return numbers[-1] if numbers else None
     if marking == "tag":
         return last_tagged(response)
+    if marking == "answer":
+        answers = ANSWER.findall(response)
+        return (marked(answers[-1], "box") or answers[-1].strip(" \t\r*")) if answers else None
     boxed = last_boxed(response)
     return None if boxed is None else boxed[len("\\boxed{") : -1]
 
@@ -43,6 +48,21 @@ def asking(template: str, marking: Marking | None) -> str:
     for asked, _ in ASKED.values():
         template = template.replace(asked, ASKED[marking][0])
     return template
+
+
+# How texts of other data and templates ask for an answer.
+REQUESTS: dict[Marking, str] = {
+    "box": r"\\f?box\w*\b",
+    "tag": r"<answer>",
+    "answer": r"(?i)\b(?:form|format|after|behind|with|as|like|write)\W{1,12}answer[ *]*:",
+    "last_number": re.escape(ASKED["last_number"][0]),
+    "whole": re.escape(ASKED["whole"][0]),
+}
+
+
+def requests(text: str) -> set[Marking]:
+    """The markings that a prompt, or a part of it, asks for."""
+    return {mark for mark in ASKED if re.search(REQUESTS[mark], text)}
 
 
 # One pass over the text, however many braces a degenerate response opens. \{ and \} are text, \\ is a line break.

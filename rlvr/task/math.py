@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ class Math(Verified):
         null in a row: the number must be equal. None: no column, all numbers must be equal.
     boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
         False, math-verify searches the whole response, and takes the last number of a truncated text as its answer.
-    marked: how a response marks its answer, and how the prompt asks for it: in a box, a tag, as its last number, or as
-        the whole of it. None: as `boxed` says.
+    marked: how a response marks its answer, and how the prompt asks for it: in a box, a tag, behind "Answer:", as its
+        last number, or as the whole of it. None: as `boxed` says.
     unevaluated: the verdict on an answer of the right value with operators left to evaluate that the right answer does
         not have (sums, integrals, limits, binomials, factorials and the like).
     """
@@ -50,7 +49,7 @@ class Math(Verified):
         check_template(self.template)
         if self.marked and not self.boxed:
             raise ValueError(f"task.boxed=false has no effect with task.marked={self.marked}. Drop one of them.")
-        template = asking(self.template, self.marked)
+        self.template = asking(self.template, self.marked)
         self._reported = set[str]()  # ids of the problems whose right answers were reported as unreadable
         self._tolerances: dict[str, float] = {}  # by prompt
         columns = [
@@ -60,7 +59,7 @@ class Math(Verified):
         ]
 
         def make(problem: RowValue, answer: RowValue, tolerance: RowValue) -> tuple[str, str]:
-            prompt = template.replace("{problem}", problem.prompt())
+            prompt = self.template.replace("{problem}", problem.prompt())
             if tolerance.value is not None:
                 self._tolerances[prompt] = _tolerance(tolerance)
             return prompt, _answer(answer)
@@ -85,6 +84,16 @@ class Math(Verified):
         unreadable = [problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply]
         self._warn_once(unreadable)
         return [self._reward(reply["outcome"]) for reply in replies]
+
+    @property
+    def reads(self) -> tuple[Marking, ...]:
+        if self.marked:
+            return (self.marked,)
+        return ("box", "tag") if self.boxed else ()
+
+    def as_judged(self, problems: Sequence[Problem]) -> list[str | None]:
+        replies = self.replies([{"gold": problem.answer} for problem in problems])
+        return [reply.get("parsed") for reply in replies]
 
     def _request(self, problem: Problem, text: str) -> dict[str, str | float]:
         tolerance = self._tolerances.get(problem.prompt)
@@ -145,14 +154,7 @@ def _without_thousands(text: str) -> str:
 
 def _answer(cell: RowValue) -> str:
     """The final answer as text. Of a worked solution in the style of GSM8K: the text after the last ####."""
-    value = cell.value
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-        raise cell.refuse("a text or a number")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise cell.refuse("a finite number")
-    text = str(value)
+    text = str(cell.answer())
     if "####" in text:
         text = _without_thousands(text.rpartition("####")[2])
     answer = last_boxed(text) or text.strip()

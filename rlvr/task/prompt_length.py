@@ -74,15 +74,42 @@ class Reader:
     system: str | None = None
     max_tokens: int = 0
 
+    @cached_property
+    def context(self) -> int | None:
+        """The model's context length in tokens; None if it is not known."""
+        file = self.file("config.json")
+        return context_in(json.loads(file.read_bytes())) if file else None
+
     def room(self) -> int | None:
         """Number of tokens that the longest allowed prompt has; None if the model's context length is not known."""
-        file = self.file("config.json")
-        context = context_in(json.loads(file.read_bytes())) if file else None
-        return None if context is None else context - self.max_tokens
+        return None if self.context is None else self.context - self.max_tokens
 
     def text(self, prompt: str) -> str:
         """The text that the model reads for a prompt: with `chat`, the prompt in the model's chat template."""
         return prompt if self._template is None else self._template.prompt(prompt, self.system)
+
+    def lengths(self, prompts: Sequence[str]) -> tuple[str, list[int]]:
+        """(the tokens that the tokenizer puts before every text, as text; the number of tokens of each prompt with
+        them, or of its words if the tokenizer is not here). With a chat template nothing is put before.
+
+        Raises ValueError for prompts that the tokenizer cannot read.
+        """
+        file = self.file("tokenizer.json")
+        if file is None or not prompts:
+            return "", [len(prompt.split()) for prompt in prompts]
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()
+        texts = [self.text(prompt) for prompt in prompts]
+        try:
+            encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
+            mask = [] if self.chat else tokenizer.encode(texts[0]).special_tokens_mask
+        except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
+            raise ValueError(f"{self.path}: its tokenizer cannot read a prompt: {error}.") from None
+        num_before = mask.index(0) if 0 in mask else len(mask)
+        before = tokenizer.encode("").tokens[:num_before] if num_before else []
+        return "".join(before), [num_before + len(encoding.ids) for encoding in encoded]
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
@@ -135,7 +162,7 @@ class PromptLimit:
         if self.long_prompts == "refuse":
             raise ValueError(
                 f"{description} of task.train. Pass task.long_prompts=drop to train without them, or "
-                "another limit: task.max_prompt_tokens, rollout.max_tokens."
+                f"another limit: task.max_prompt_tokens, {self._response(long)}."
             )
         log.warning("%s of task.train: dropped; %d are left.", description, len(problems) - len(long))
         return frozenset(long)
@@ -145,8 +172,8 @@ class PromptLimit:
         room = self.reader.room()
         if room is not None and (long := self._longer(problems, room)):
             raise ValueError(
-                f"{self._description(long, room)} of task.test: the model reads no more. Shorten task.template or "
-                "rollout.max_tokens, take another model, or leave these rows out of the file."
+                f"{self._description(long, room)} of task.test: the model reads no more. Shorten task.template, pass "
+                f"{self._response(long)}, take another model, or leave these rows out of the file."
             )
 
     def _longer(self, problems: Sequence[Problem], limit: int) -> dict[str, int]:
@@ -155,25 +182,12 @@ class PromptLimit:
         A token has at least one byte, so only texts with more bytes than the limit are tokenized. Without a chat
         template the tokens count that the tokenizer puts before a text.
         """
-        file = self.reader.file("tokenizer.json")
-        if file is None:
+        if self.reader.file("tokenizer.json") is None:
             return {}
         template_bytes = len(self.reader.text("").encode()) + MOST_BEFORE * (not self.reader.chat)
         candidates = [problem for problem in problems if template_bytes + len(problem.prompt.encode()) > limit]
-        if not candidates:
-            return {}
-        from tokenizers import Tokenizer
-
-        counter = Tokenizer.from_file(str(file))
-        counter.no_truncation()
-        texts = [self.reader.text(problem.prompt) for problem in candidates]
-        try:
-            encoded = counter.encode_batch(texts, add_special_tokens=False)
-            mask = [] if self.reader.chat else counter.encode(texts[0]).special_tokens_mask
-            before = mask.index(0) if 0 in mask else len(mask)
-        except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
-            raise ValueError(f"{self.reader.path}: its tokenizer cannot read a prompt: {error}.") from None
-        counts = {problem.id: before + len(encoding.ids) for problem, encoding in zip(candidates, encoded, strict=True)}
+        _, lengths = self.reader.lengths([problem.prompt for problem in candidates])
+        counts = {problem.id: length for problem, length in zip(candidates, lengths, strict=True)}
         return {problem_id: num_tokens for problem_id, num_tokens in counts.items() if num_tokens > limit}
 
     def _description(self, long: dict[str, int], limit: int) -> str:
@@ -181,5 +195,11 @@ class PromptLimit:
         first = next(iter(long))
         why = ""
         if limit == self.reader.room():
-            why = f" (the model's context without {self.reader.max_tokens} of a response)"
-        return f"{len(long)} prompts with more than {limit} tokens{why}, such as problem {first} with {long[first]},"
+            why = f" (the model's context of {self.reader.context} without {self.reader.max_tokens} of a response)"
+        more = f"with more than {max(limit, 0)} tokens{why}"
+        return f"{len(long)} prompts {more}, such as problem {first} with {long[first]},"
+
+    def _response(self, long: dict[str, int]) -> str:
+        """The length of responses that leaves room for the longest of these prompts, as it is typed."""
+        room = (self.reader.context or 0) - max(long.values())
+        return f"rollout.max_tokens={room}" if room > 0 else "rollout.max_tokens"

@@ -43,11 +43,14 @@ def read(where: str, split: str, revision: str | None = None) -> DataTable:
     """
     path = Path(where).expanduser()
     reader = next((reader for suffix, reader in READERS.items() if path.name.endswith(suffix)), None)
+    is_file_name = reader is not None or (path.suffix[1:].isalpha() and path.parent.is_dir())
     if path.is_file() and reader is not None:
         table = DataTable(_name(path), list(reader(path)))
     elif path.exists():
         raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{_readable(path)}")
-    elif reader is None and (name := HUB_NAME.fullmatch(where)):
+    elif path.is_symlink():
+        raise ValueError(f"{where} is a symbolic link to {path.readlink()}, which ends in a loop or at no file.")
+    elif not is_file_name and (name := HUB_NAME.fullmatch(where)):
         table = DataTable(name["path"].split("/")[1], _hub(where, name, split, revision))
     else:
         raise ValueError(f"{where} does not exist.{_nearby(path)}")
@@ -69,9 +72,18 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _object(line: bytes) -> Row:
-    row = json.loads(line)
+    fault = ""
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError as error:
+        kind = "ISO-8859-1" if error.encoding.startswith("utf-8") else "UTF-16"
+        fault = f" (byte {error.start + 1} of the line is not UTF-8; if the file is {kind}: iconv -f {kind} -t UTF-8)"
+        row = None
+    except json.JSONDecodeError as error:
+        fault, row = f" ({error.msg}: character {error.pos + 1})", None
     if not isinstance(row, dict):
-        raise ValueError(f"a JSON object is expected, not {line[:40].decode(errors='replace').strip()}")
+        shown = line[:40].decode(errors="replace").strip()
+        raise ValueError(f"a JSON object is expected, not {shown}{fault}")
     return row
 
 

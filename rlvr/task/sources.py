@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ log = logging.getLogger("rlvr")
 
 PROMPT_FIELDS = ("prompt", "problem", "question")
 SOURCE_FIELD, ID_FIELD = "source", "id"
+FIRST = 64  # rows that are looked at before a launch
 
 Sources = str | Sequence[str] | Mapping[str, str]
 
@@ -61,9 +63,13 @@ class RowValue(NamedTuple):
 
     def refuse(self, expected: str) -> ValueError:
         """An exception for the caller to raise, with the place, the value and what is expected instead."""
+        return ValueError(f"{self.place}: {self.column} is {self.shown}, expected {expected}.")
+
+    @property
+    def shown(self) -> str:
+        """The value in a message."""
         shown = repr(self.value)
-        shown = shown if len(shown) < 200 else f"{shown[:200]}…"
-        return ValueError(f"{self.place}: {self.column} is {shown}, expected {expected}.")
+        return shown if len(shown) < 200 else f"{shown[:200]}…"
 
     def prompt(self) -> str:
         """The text of the cell, which holds a text or a chat of one message. Raises ValueError for anything else."""
@@ -72,6 +78,15 @@ class RowValue(NamedTuple):
             value = value[0].get("content")
         if not isinstance(value, str) or not value.strip():
             raise self.refuse("a text or one chat message")
+        return value
+
+    def answer(self) -> str | int | float:
+        """A text or a finite number, alone or as the only element of a list. Raises ValueError for anything else."""
+        value = self.value[0] if isinstance(self.value, list) and len(self.value) == 1 else self.value
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+            raise self.refuse("a text or a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.refuse("a finite number")
         return value
 
     def text(self) -> str:
@@ -85,6 +100,20 @@ class Posed(NamedTuple):
 
     text: str
     problem: Problem
+    answer: RowValue  # the cell that its right answer was taken from
+    row: Row
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that a task has read.
+
+    first: of each file or name on the hub, training data first. repeated: sentences on rows with the same question.
+    """
+
+    problems: Mapping[Split, Sequence[Problem]]
+    first: Mapping[str, Sequence[Posed]]
+    repeated: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -156,20 +185,48 @@ def problems(
     make: Callable[..., tuple[str, Any]],
     selection: TrainSelection,
     revision: str | None = None,
-) -> dict[Split, list[Problem]]:
+) -> Rows:
     """One problem for each row of the data. make: takes the cells of `columns` and returns (prompt, answer).
 
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
         Without a mapping the benchmark is a row's `source`, or else the name of its file or folder.
         train is None for an evaluation, which reads no training data.
-    columns: the first one contains the problem, as `RowValue.prompt` reads it.
+    columns: the first one contains the problem, as `RowValue.prompt` reads it, the second one the right answer.
     revision: of the hub names without one.
     """
-    of_test = _rows("test", test, columns, make, revision)
+    first: dict[str, Sequence[Posed]] = {}
+    of_train = [] if train is None else _rows("train", train, columns, make, revision, first)
+    of_test = _rows("test", test, columns, make, revision, first)
+    repeated = [*_repeated("train", of_train), *_repeated("test", of_test)]
     if train is None:
         selection.limit.check_test([posed.problem for posed in of_test])
-        return {"train": [], "validation": [], "test": [posed.problem for posed in of_test]}
-    return selection.splits(_rows("train", train, columns, make, revision), of_test)
+        alone: dict[Split, list[Problem]] = {"train": [], "validation": [], "test": [row.problem for row in of_test]}
+        return Rows(alone, first, repeated)
+    return Rows(selection.splits(of_train, of_test), first, repeated)
+
+
+def _repeated(split: Split, rows: Sequence[Posed]) -> list[str]:
+    """Sentences on questions that several rows ask, of the test data several rows of one benchmark, and on those that
+    they answer differently. Questions are equal if their prompts are, white space aside.
+    """
+    times = Counter(posed.text for posed in rows)
+    first: dict[tuple[str, str], Posed] = {}
+    pairs = list[tuple[Posed, Posed]]()
+    for posed in rows:
+        if times[posed.text] > 1:  # else its prompt is the only one, too
+            key = (posed.problem.source * (split == "test"), " ".join(posed.problem.prompt.split()))
+            if (known := first.setdefault(key, posed)) is not posed:
+                pairs.append((known, posed))
+    others = [(a, b) for a, b in pairs if a.problem.answer != b.problem.answer]
+    if not pairs:
+        return []
+    weight = " and count again in its averages" if split == "test" else ""
+    answers = " and ".join(f"{posed.answer.place} ({posed.answer.shown})" for posed in (others or pairs)[0])
+    differ = f"{len(others):,} with" if others else "none with"
+    return [
+        f"task.{split}: {len(pairs):,} of {len(rows):,} rows ask what a row before them asks{weight}, {differ} another "
+        f"right answer, such as {answers}."
+    ]
 
 
 def _rows(
@@ -178,7 +235,9 @@ def _rows(
     columns: Sequence[Column],
     make: Callable[..., tuple[str, Any]],
     revision: str | None,
+    first: dict[str, Sequence[Posed]],
 ) -> list[Posed]:
+    """The rows of a split; the first of each file are added to `first`."""
     benchmarks = {sources: ""} if isinstance(sources, str) else _benchmarks(sources or ())
     if not benchmarks or not all(benchmarks):
         raise ValueError(f"task.{split} is empty: pass task.{split}=PATH or task.{split}=organisation/name.")
@@ -193,7 +252,8 @@ def _rows(
             prompt, answer = make(*cells)
             label = str(row.get(ID_FIELD, f"{benchmark or table.name}-{number}"))
             problem = Problem(label, prompt, answer, _source(row, benchmark, table))
-            rows.append(Posed(" ".join(cells[0].prompt().split()), problem))
+            rows.append(Posed(" ".join(cells[0].prompt().split()), problem, cells[1], row))
+        first[where] = rows[-len(table.rows) :][:FIRST]
     return _with_distinct_ids(rows)
 
 
@@ -250,11 +310,11 @@ def _with_distinct_ids(rows: list[Posed]) -> list[Posed]:
     taken: set[str] = set()
     num_repeated: Counter[str] = Counter()
     result: list[Posed] = []
-    for text, problem in rows:
-        label = problem.id
+    for posed in rows:
+        problem, label = posed.problem, posed.problem.id
         while label in taken:
             num_repeated[problem.id] += 1
             label = f"{problem.id}#{num_repeated[problem.id] + 1}"
         taken.add(label)
-        result.append(Posed(text, replace(problem, id=label)))
+        result.append(posed._replace(problem=replace(problem, id=label)))
     return result

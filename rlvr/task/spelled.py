@@ -48,16 +48,22 @@ class Spelled(Loaded):
             Column("answer_field", self.answer_field, ANSWER_FIELDS),
         ]
 
+        too_long = set[tuple[int, str, str]]()  # tokens, answer and place
+
         def make(question: RowValue, answer: RowValue) -> tuple[str, str]:
-            text = _text(answer)
-            if len(spell(text, REMEDY).split()) + 1 > self.max_tokens:
-                raise ValueError(
-                    f"{answer.place}: the answer {text[:60]!r} has {len(text)} characters, and a response at most "
-                    f"{self.max_tokens} with its end. Pass task.max_tokens={len(text) + 1}."
-                )
+            text = " ".join(str(answer.answer()).split())
+            num_tokens = len(spell(text, REMEDY).split()) + 1
+            if num_tokens > self.max_tokens:
+                too_long.add((num_tokens, text, answer.place))
             return spell(question.prompt().strip(), REMEDY), text
 
         self.load(columns, make)
+        if too_long:
+            num_tokens, text, place = max(too_long)
+            raise ValueError(
+                f"{place}: the answer {text[:60]!r} has {len(text)} characters, the most of {len(too_long)} too long "
+                f"ones, and a response at most {self.max_tokens} with its end. Pass task.max_tokens={num_tokens}."
+            )
         splits = self._problems
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
@@ -101,11 +107,3 @@ class Spelled(Loaded):
         if answer is None:
             return "unparsable"
         return "correct" if answer == problem.answer else "wrong"
-
-
-def _text(cell: RowValue) -> str:
-    """The answer in the form that is compared: a text or a number as text, white space normalised."""
-    value = cell.value
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-        raise cell.refuse("a text or a number")
-    return " ".join(str(value).split())

@@ -13,6 +13,7 @@ from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split, binary
+from rlvr.task.fence import Marking
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import Column, Sources, TrainSelection, problems
 from rlvr.task.verify.pool import Pool
@@ -40,9 +41,8 @@ class Loaded:
         answer). Raises ValueError for data that cannot be read, and for an option that there is not."""
         self._check_options()
         selection = TrainSelection(self.validation, self.train_problems, self.prompt_limit())
-        self._problems: Mapping[Split, Sequence[Problem]] = problems(
-            self.train, self.test, columns, make, selection, self.revision
-        )
+        self.rows = problems(self.train, self.test, columns, make, selection, self.revision)
+        self._problems = self.rows.problems
 
     def _check_options(self) -> None:
         """Raises ValueError for a value that its field's `Literal` does not have: a subclass of the user may pass on
@@ -55,6 +55,10 @@ class Loaded:
 
     def prompt_limit(self) -> PromptLimit:
         return PromptLimit()
+
+    def as_judged(self, problems: Sequence[Problem]) -> list[str | None]:
+        """The right answer of each problem as the task reads it; None if only the same text would be right."""
+        return [str(problem.answer) for problem in problems]
 
     def size(self, split: Split) -> int | None:
         return len(self._problems[split])
@@ -78,6 +82,11 @@ class Prompted(Loaded):
     max_prompt_tokens: PositiveInt | None = None
     long_prompts: LongPrompts = "refuse"
     reader: Mapping[str, Any] | None = None
+
+    @property
+    def reads(self) -> tuple[Marking, ...]:
+        """How a response may mark its answer; empty: in no way that a prompt asks for."""
+        return ()
 
     def prompt_limit(self) -> PromptLimit:
         return PromptLimit.of(self.max_prompt_tokens, self.long_prompts, self.reader, self.max_tokens)

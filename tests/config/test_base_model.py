@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -66,6 +67,12 @@ def cut(directory: Path) -> None:
     (directory / "model.safetensors").write_bytes(raw[:-1])
 
 
+def without_end(directory: Path) -> None:
+    for name, key in (("tokenizer_config.json", "eos_token"), ("generation_config.json", "eos_token_id")):
+        content = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps({k: v for k, v in content.items() if k != key}))
+
+
 def template(directory: Path, text: str) -> None:
     (directory / "chat_template.jinja").write_text(text)
 
@@ -113,6 +120,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
         d, vocab_size=99
     ),
     "it has no tokenizer.json: a model has a tokenizer beside its weights.": lambda d: (d / "tokenizer.json").unlink(),
+    "it has no token that ends a response: neither its tokenizer nor": lambda d: without_end(d),
     "tokenizer.json is damaged: ": lambda d: (d / "tokenizer.json").write_text('{"version": "1.0"}'),
 }
 
@@ -155,12 +163,20 @@ def test_a_chat_template_is_there_and_can_be_read(model: Path, tmp_path: Path) -
     words = ["model=hf", "model.chat=true"]
     with pytest.raises(ValueError, match="no chat template, and model.chat=true needs one"):
         check(*words, f"model.path={model}")
-    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    for name, text in (("good", "{% for m in messages %}{{ m.content }}{% endfor %}"), ("refusing", refusing)):
+    good = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + good
+    for name, text in (("good", good), ("refusing", refusing)):
         template(shutil.copytree(model, tmp_path / name), text)
         check(*words, f"model.path={tmp_path / name}")
     with pytest.raises(ValueError, match="its chat template rejects a prompt after model.system: no system role."):
         check(*words, f"model.path={tmp_path / 'refusing'}", "model.system=Hello")
+    for name, text, left_out in (
+        ("empty", "{% if false %}{{ messages }}{% endif %}", "the prompt: of 'What is 1 + 1?' it makes ''."),
+        ("user", "{{ messages[-1].content }}", "model.system: of 'Hello' it makes 'What is 1 + 1?'."),
+    ):
+        template(shutil.copytree(model, tmp_path / name), text)
+        with pytest.raises(ValueError, match=f"its chat template leaves out {re.escape(left_out)}"):
+            check(*words, f"model.path={tmp_path / name}", "model.system=Hello")
     template(shutil.copytree(model, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):
         check(*words, f"model.path={tmp_path / 'bad'}")
@@ -175,7 +191,9 @@ def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(model: Path
         check_with_task(*words, "rollout.max_tokens=250")
     words += ["task.template='{problem}'"]
     check_with_task(*words, "rollout.max_tokens=100")
-    with pytest.raises(ValueError, match=r"more than 56 tokens \(the model's context without 200 of a response\)"):
+    with pytest.raises(
+        ValueError, match=r"more than 56 tokens \(the model's context of 256 without 200 of a response\)"
+    ):
         check_with_task(*words, "rollout.max_tokens=200")
 
 
@@ -199,15 +217,11 @@ def test_the_longest_question_that_is_spelled_must_fit_too(tmp_path: Path) -> No
         check_with_task(*words)
 
 
-def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a directory or .gguf file on this machine nor a name of the hub"):
         check("model=hf", f"model.path={tmp_path}/nowhere")
     with pytest.raises(ValueError, match="neither a directory or .gguf file on this machine nor a name of the hub"):
         check("model=hf", "model.path=./nope")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ValueError, match="not downloaded before, and HF_HUB_OFFLINE is set"):
-        check("model=hf", "model.path=nobody/nothing")
 
 
 def test_a_system_prompt_needs_the_chat_template() -> None:

@@ -218,3 +218,12 @@ def test_problems_that_share_an_id_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             held_out_problems(OneIdTask(["+-"], size=3), limit)
     assert len(held_out_problems(OneIdTask(["+-"], size=2), None)) == 2
+
+
+def test_benchmarks_without_answers_are_named_with_the_end_of_a_response() -> None:
+    for script, expected in ((["??-?", "?-+-"], []), (["???-", "??+-"], ["bench: 5 of 8 samples have no answer"])):
+        task = ScriptedTask(script)
+        problems = [task.problem("test", i) for i in range(2)]
+        lines = without_answers(sampler(task)(problems, 4, SAMPLING, RolloutCost()))
+        assert [line[: len("bench: 5 of 8 samples have no answer")] for line in lines] == expected
+        assert all(line.endswith("(the same command with --dry-run --show). One ends in '0'.") for line in lines)

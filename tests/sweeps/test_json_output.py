@@ -27,7 +27,7 @@ def test_a_dry_run_prints_its_runs_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    assert door.main(GRID) == 0
+    assert door.main([*GRID, "--show=2"]) == 0
     (launch,) = json.loads(capsys.readouterr().out)
     assert (launch["study"], launch["dry_run"]) == ("main", True)
     assert [run["name"] for run in launch["runs"]] == ["grpo-steps4-s0", "rloo-steps4-s0"]
@@ -38,6 +38,11 @@ def test_a_dry_run_prints_its_runs_and_nothing_else(
     assert about == ("grpo-steps4", "new", 0, 4, "cost model")
     assert "loss=grpo" in run["overrides"]
     assert run["hours"] > 0
+    (shown,) = launch["shown"]
+    assert shown.keys() == {"run_ids", "notable", "prompts", "num_rows", "text_only", "lengths", "ends", "marks"}
+    assert shown["run_ids"] == [run["run_id"] for run in launch["runs"]]
+    assert [prompt["problem"] for prompt in shown["prompts"]] == ["maze_7x7-train-0", "maze_7x7-train-1"]
+    assert shown["prompts"][0].keys() == {"problem", "prompt", "num_tokens", "typed", "place", "read"}
     assert not list(tmp_path.iterdir())
 
 
@@ -70,4 +75,7 @@ def test_a_launch_has_directories_and_the_newest_scores(tmp_path: Path) -> None:
 def test_a_launch_is_described_by_status_and_not_by_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["steps=4", "--json"]) == 2
     assert "--json describes a plan: add --dry-run" in capsys.readouterr().err
+    assert door.main(["steps=4", "--show=3"]) == 2
+    assert "--show=3 shows prompts of a dry run: add --dry-run" in capsys.readouterr().err
+    assert [door.num_shown(words) for words in ([], ["--dry-run", "--show"], ["--show=3", "--dry-run"])] == [0, 1, 3]
     assert evaluate._parser().parse_intermixed_args(shlex.split("RUN --json")).json

@@ -135,6 +135,8 @@ def test_what_names_a_choice(response: str, letter: str | None) -> None:
 def test_a_choice_is_read_where_the_task_marks_it(tmp_path: Path) -> None:
     assert named_choice("\\boxed{A} <answer>B</answer>", CITIES, "tag") == "B"
     assert named_choice("\\boxed{A}", CITIES, "tag") is None
+    assert named_choice("Answer: (A)\nAnswer: **B**", CITIES, "answer") == "B"
+    assert named_choice("The answer is B", CITIES, "answer") is None
     assert named_choice("The answer is B", CITIES, "whole") == "B"
     assert named_choice("So it is 7 of 9", ["7", "9"], "last_number") == "B"
     problem = make_choice(tmp_path, [FORMS["mmlu"]], marked="tag").problem("test", 0)

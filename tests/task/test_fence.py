@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rlvr.task.fence import last_block, last_tagged
+from rlvr.task.fence import last_block, last_tagged, marked, requests
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,36 @@ def test_a_response_that_opens_the_tag_thousands_of_times_is_read_at_once() -> N
     start = time.process_time()
     assert last_tagged("<answer>1</answer>" + "<answer>" * 40_000) == "1"
     assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Answer: 34", "34"),
+        ("so x = 3.\n\nAnswer: $\\frac{1}{2}$\n", "$\\frac{1}{2}$"),
+        ("Answer: 12\nNo:\nanswer : 13", "13"),
+        ("**Answer:** 34", "34"),
+        ("**Final Answer**: \\boxed{34}.", "34"),
+        ("Answer:\n\n34", "34"),
+        ("The answer is 34", None),
+        ("Answer:", None),
+    ],
+)
+def test_an_answer_is_what_follows_the_last_word_for_it(text: str, expected: str | None) -> None:
+    assert marked(text, "answer") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The last line of your response should be of the form Answer: $Answer (without quotes)", {"answer"}),
+        ('Remember to put your answer on its own line after "Answer:".', {"answer"}),
+        ("should be of the following format: 'Answer: $LETTER' (without quotes)", {"answer"}),
+        ("Put your final answer within \\boxed{}.", {"box"}),
+        ("Give it in <answer></answer> tags, in a \\boxed{}.", {"tag", "box"}),
+        ("Question: what is 1 + 1?\nAnswer:", set()),
+        ("If the answer is 3, what is the question?", set()),
+    ],
+)
+def test_what_a_prompt_asks_for_is_known(text: str, expected: set[str]) -> None:
+    assert requests(text) == expected

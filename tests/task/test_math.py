@@ -116,6 +116,12 @@ def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> 
     rows = [  # the marking, what the prompt says, right responses, those without an answer
         ("box", r"within \boxed{}", [r"\boxed{144}"], ["144", "<answer>144</answer>"]),
         ("tag", "between <answer> and </answer>", ["<answer>144</answer>"], [r"\boxed{144}", "144"]),
+        (
+            "answer",
+            'on a line of its own after "Answer:"',
+            ["So.\nAnswer: $144$.", "**Answer:** 144", r"Answer: \boxed{144}", "Answer: 3\nNo.\nanswer: \\(144\\)"],
+            [r"\boxed{144}", "144"],
+        ),
         ("last_number", "as the last number of your response", ["12 times 12 is 144."], ["a gross"]),
         ("whole", "as your whole response", ["144", r"\boxed{144}"], [""]),
     ]
@@ -306,7 +312,7 @@ GOOD = '{"problem": "?", "answer": "1"}\n'
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (GOOD + '{"problem": "?", "ans', r"x\.jsonl:2: "),
+        (GOOD + '{"problem": "?", "ans', r'x\.jsonl:2: a JSON object is expected, not \{"problem": .*: character 18\)'),
         (GOOD + "\n" + '["?", "1"]\n', r"x\.jsonl:3: a JSON object is expected, not \[\"\?\", \"1\"\]"),
         (GOOD + '{"problem": "?"}\n', r"x\.jsonl:2: answer is None, expected a text or a number"),
         (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
@@ -321,6 +327,38 @@ def test_broken_files_are_named_with_the_line(tmp_path: Path, content: str, mess
     (tmp_path / "x.jsonl").write_text(content)
     with pytest.raises(ValueError, match=message):
         make_math(str(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        (
+            "utf-16",
+            r"x\.jsonl:1: .*\(byte \d+ of the line is not UTF-8; if the file is UTF-16: iconv -f UTF-16 -t UTF-8\)",
+        ),
+        (
+            "latin-1",
+            r"x\.jsonl:1: .*\(byte 16 of the line is not UTF-8; if the file is ISO-8859-1: iconv -f ISO-8859-1",
+        ),
+    ],
+)
+def test_other_encodings_are_named_with_what_converts_them(tmp_path: Path, encoding: str, message: str) -> None:
+    (tmp_path / "x.jsonl").write_bytes('{"problem": "größer?", "answer": "1"}\n'.encode(encoding))
+    with pytest.raises(ValueError, match=message):
+        make_math(str(tmp_path / "x.jsonl"))
+
+
+def test_links_that_lead_nowhere_and_files_of_another_kind_are_no_names_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x.jsonl").write_text(GOOD)
+    (tmp_path / "data/loop.jsonl").symlink_to("loop.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"data/loop.jsonl is a symbolic link to loop.jsonl, which ends in a loop"):
+        make_math("data/loop.jsonl")
+    with pytest.raises(ValueError, match=r"data/x.json does not exist. Did you mean .*/data/x.jsonl\?"):
+        make_math("data/x.json")
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet"])
@@ -346,7 +384,7 @@ def test_damaged_binary_files_are_named(tmp_path: Path) -> None:
 
 def test_a_bad_utf8_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(GOOD.encode() + b'{"problem": "\xff", "answer": "1"}\n')
-    with pytest.raises(ValueError, match=r"x\.jsonl:2: 'utf-8' codec"):
+    with pytest.raises(ValueError, match=r"x\.jsonl:2: .*byte 14 of the line is not UTF-8"):
         make_math(str(tmp_path / "x.jsonl"))
 
 

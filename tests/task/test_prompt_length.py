@@ -46,11 +46,14 @@ def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> 
 
 def test_prompts_longer_than_the_context_are_refused(tmp_path: Path, model: Path) -> None:
     assert make_math(tmp_path, [3, 8], [8], reader=reader(model)).size("train") == 2
-    description = (
-        r"1 prompts with more than 8 tokens \(the model's context without 4 of a response\), such as problem train9"
-    )
+    why = r"\(the model's context of 12 without 4 of a response\)"
+    description = f"1 prompts with more than 8 tokens {why}, such as problem train9"
     with pytest.raises(ValueError, match=f"{description} with 9, of task.train"):
         make_math(tmp_path, [3, 9], [8], reader=reader(model))
+    with pytest.raises(
+        ValueError, match=r"with more than 0 tokens .* of task.test: .* pass rollout.max_tokens=3, take"
+    ):
+        make_math(tmp_path, [3, 8], [8, 9], reader=reader(model, max_tokens=100))
     with pytest.raises(ValueError, match=r"such as problem test12 with 12, of task.test: the model reads no more"):
         make_math(tmp_path, [3], [12], reader=reader(model), long_prompts="drop")
 

@@ -159,3 +159,29 @@ def test_no_two_names_become_one_part_of_a_metric() -> None:
         assert "/" not in part
     usual = ["aime24", "AMC_23", "MATH-500", "v1.5"]
     assert [name_part(name) for name in usual] == usual
+
+
+def test_rows_that_repeat_a_question_are_counted_and_named(tmp_path: Path) -> None:
+    """The third row is the first one again, the fourth has another answer; in the test data another benchmark counts
+    apart."""
+    rows = [{"problem": "1?", "answer": 1}, {"problem": "2?", "answer": 2}, {"problem": "1?", "answer": 1}]
+    test = [{"problem": "9?", "answer": 9, "source": name} for name in ("a", "b", "a")]
+    train = write_jsonl(tmp_path / "train.jsonl", [*rows, {"problem": "1\n?".replace("\n", ""), "answer": "3"}])
+    task = make_task("math", train=train, test=write_jsonl(tmp_path / "test.jsonl", test))
+    assert task.rows.repeated == [
+        "task.train: 2 of 4 rows ask what a row before them asks, 1 with another right answer, such as "
+        f"{train}:1 (1) and {train}:4 ('3').",
+        "task.test: 1 of 3 rows ask what a row before them asks and count again in its averages, none with another "
+        f"right answer, such as {tmp_path}/test.jsonl:1 (9) and {tmp_path}/test.jsonl:3 (9).",
+    ]
+    assert (
+        make_task("math", train=write_jsonl(tmp_path / "t.jsonl", rows[:2]), test=train)
+        .rows.repeated[0]
+        .startswith("task.test: 2 of 4")
+    )
+
+
+def test_the_same_question_with_other_choices_is_no_repetition(tmp_path: Path) -> None:
+    rows = [{"question": "Which?", "choices": choices, "answer": "A"} for choices in (["a", "b"], ["c", "d"])]
+    data = write_jsonl(tmp_path / "data.jsonl", rows)
+    assert make_task("choice", train=data, test=data).rows.repeated == []

@@ -12,7 +12,7 @@ import pytest
 from rlvr.ledger.stages import task_identity
 from rlvr.records import AnsweringTask, SolvedTask, TaughtTask
 from rlvr.task.characters import read_response
-from tests.support.tasks import make_task
+from tests.support.tasks import make_task, write_jsonl
 
 
 def rows(path: Path, numbers: range) -> str:
@@ -70,6 +70,7 @@ REFUSED = {
         {"max_tokens": 5},
         r"train.jsonl:1: the answer '12345' has 5 char",
     ),
+    "no number": ({"answer": float("nan")}, {}, "train.jsonl:1: answer is nan, expected a finite number"),
     "no ASCII": ({"answer": "16°"}, {}, r"has \['°'\]. For other texts take a language model: task=math"),
     "no answer": ({"answer": [1, 2]}, {}, r"train.jsonl:1: answer is \[1, 2\], expected a text or a number"),
     "nothing to learn": ({"answer": 1}, {}, "Every problem of task.train is also in task.test"),
@@ -83,3 +84,11 @@ def test_what_cannot_be_learned_is_refused(reason: str, tmp_path: Path) -> None:
     path.write_text(json.dumps({"question": "1?", **row}) + "\n")
     with pytest.raises(ValueError, match=message):
         make_task("spelled", train=str(path), test=str(path), **knobs)
+
+
+def test_the_longest_of_all_answers_decides_the_advice(tmp_path: Path) -> None:
+    """8 characters and the end: the first answer alone would ask for 7."""
+    rows = [{"question": f"{n}?", "answer": "1" * n} for n in (6, 8, 7, 2)]
+    path = write_jsonl(tmp_path / "train.jsonl", rows)
+    with pytest.raises(ValueError, match=r"train.jsonl:2: .* 8 characters, the most of 3 .* Pass task.max_tokens=9\."):
+        make_task("spelled", train=path, test=path, max_tokens=5)

@@ -68,9 +68,12 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
     factorials and the like) or other steps to do (7 + 5) that the right answer does not have
     (`rlvr.task.verify.math_form`). If the right answer is not mathematics, so that only the same text is right, the
-    reply also has "unreadable": true.
+    reply also has "unreadable": true. Without an "answer": {"parsed": the right answer as it is read}, null if it is
+    not mathematics.
     """
     gold = _gold(request["gold"])
+    if "answer" not in request:
+        return {"parsed": next((str(part) for part in gold.parsed if not isinstance(part, str)), None)}
     reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0), request.get("problem", ""))}
     return {**reply, "unreadable": True} if _text_only(gold) else reply
 

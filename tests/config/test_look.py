@@ -1,0 +1,129 @@
+"""What a launch says of its data, and what `--show` shows of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from rlvr.config.look import look
+from tests.support.tasks import make_task, write_jsonl
+
+DAPO = (
+    "Solve the problem. The last line of your response should be of the form Answer: $Answer (without quotes).\n\n"
+    '{}\n\nRemember to put your answer on its own line after "Answer:".'
+)
+PROSE = "We add the numbers and so the total of all apples is {}"
+
+
+def data(folder: Path, form: str = "{}", answer: str = "{}", column: str = "answer") -> str:
+    rows = [{"prompt": form.format(f"What is {i} + 1?"), column: answer.format(i + 1), "final": i} for i in range(9)]
+    return write_jsonl(folder / "data.jsonl", rows)
+
+
+def notable(path: str, name: str = "math", model: dict[str, Any] | None = None, **knobs: Any) -> str:
+    task = make_task(name, train=path, test=path, **knobs)
+    try:
+        plain = {"task": {"template": task.template, **knobs}, "model": model or {"path": None}}
+        return "\n".join(look(task, plain, 0).notable)
+    finally:
+        task.close()
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "as the template asks": ("{}", {}, ""),
+    "DAPO": (DAPO, {}, "Type task.marked=answer 'task.template=\"{problem}\"'."),
+    "DAPO, as advised": (DAPO, {"marked": "answer", "template": "{problem}"}, ""),
+    "DAPO, twice": (DAPO, {"marked": "answer"}, "and task.template asks for it on a line of its own"),
+    "a box, twice": ("{} Put the answer in \\boxed{{}}.", {}, "Type 'task.template=\"{problem}\"'."),
+    "a template of one's own": ("{}", {"template": "{problem} End with 'Answer: X'."}, "Type task.marked=answer."),
+    "nothing": ("{}", {"template": "{problem}"}, "neither most problems nor task.template ask for that"),
+    "the whole response": ("{}", {"template": "{problem}", "boxed": False}, ""),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_prompts_that_ask_for_another_mark_than_is_read_are_noticed(case: str, tmp_path: Path) -> None:
+    form, knobs, expected = REQUESTS[case]
+    said = notable(data(tmp_path, form), **knobs)
+    assert expected in said
+    assert bool(expected) is bool(said)
+
+
+def test_right_answers_that_are_prose_are_refused_unless_their_column_was_named(tmp_path: Path) -> None:
+    path = data(tmp_path, answer=PROSE, column="solution")
+    advice = "task.answer_field=NAME, of prompt, solution, final. If it is in this one: task.answer_field=solution"
+    with pytest.raises(ValueError, match=f"9 of the first 9 right answers are prose, .*{advice}"):
+        notable(path)
+    assert "9 of the first 9 right answers are prose" in notable(path, answer_field="solution")
+    assert not notable(path, answer_field="final")
+    boxed = data(tmp_path, answer=PROSE.format("\\boxed{{{}}}"), column="solution")
+    assert not notable(boxed)
+
+
+@pytest.mark.parametrize(
+    ("template", "is_noticed"),
+    [
+        (r"{problem}\nPut it in \boxed{}.", True),
+        (r"{problem}\n\nPut it in \boxed{}.", True),
+        (r"{problem}\nput it in \boxed{}.", True),
+        ("{problem}\nPut it in \\boxed{}.", False),
+        (r"{problem} Of \nu and \neq, \text{put} one in \boxed{}.", False),
+    ],
+)
+def test_line_breaks_typed_as_two_characters_are_noticed(template: str, is_noticed: bool, tmp_path: Path) -> None:
+    said = notable(data(tmp_path), template=template)
+    assert said.startswith("task.template has \\n as two characters") is is_noticed
+    assert bool(said) is is_noticed
+    assert "model.system has" in notable(data(tmp_path), model={"path": None, "system": template}) or not is_noticed
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A folder with a tokenizer of words that puts <s> before a text, and a chat template."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "</s>", "<end>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    turns = "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end>\n{% endfor %}"
+    (folder / "chat_template.jinja").write_text(turns + "{% if add_generation_prompt %}<assistant> {% endif %}")
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_is_shown_is_what_the_model_reads(chat: bool, model: str, tmp_path: Path) -> None:
+    """Prompts of five words, and <s>, or four words of two turns and a beginning."""
+    path = write_jsonl(
+        tmp_path / "data.jsonl",
+        [{"id": "a", "prompt": "One", "answer": "so #### 1,200"}, {"prompt": "2", "answer": "x y z"}],
+    )
+    reader = {"path": model, "chat": chat, "system": None, "max_tokens": 8}
+    task = make_task("math", train=path, test=path, template="{problem} in a \\boxed{} now", reader=reader)
+    seen = look(task, {"task": {}, "model": {"path": model, "chat": chat}}, 1)
+    task.close()
+    (shown,) = seen.prompts
+    prompt = "One in a \\boxed{} now"
+    assert shown.prompt == (f"<user> {prompt} <end>\n<assistant> " if chat else f"<s>{prompt}")
+    assert (shown.problem, shown.typed, shown.read) == ("a", "'so #### 1,200'", "1200")
+    assert shown.place == f"{path}:1, answer"
+    most = 8 if chat else 6
+    assert (shown.num_tokens, seen.lengths, seen.num_rows, seen.text_only) == (most, (most, most, most), 2, 0)
+    assert seen.ends == (("</s>", "<end>") if chat else ("</s>",))
+    assert seen.marks == ("within \\boxed{}", "between <answer> and </answer>")
+
+
+def test_a_generated_problem_is_shown_in_its_words() -> None:
+    task = make_task("coins")
+    seen = look(task, {"task": {}, "model": {}}, 2)
+    assert [shown.problem for shown in seen.prompts] == [task.problem("train", i).id for i in range(2)]
+    assert seen.prompts[0].prompt == task.problem("train", 0).prompt
+    assert seen.prompts[0].num_tokens == len(seen.prompts[0].prompt.split())
+    assert (seen.num_rows, seen.ends) == (64, ("end",))
