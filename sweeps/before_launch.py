@@ -237,7 +237,7 @@ def with_all_cores(planned: Plan) -> Plan:
     """
     run, *others = planned.runs
     cluster = run.config["cluster"]
-    is_alone = not others and not available_gpus() and is_pretrained(run.config["model"])
+    is_alone = not others and not available_gpus() and is_pretrained(run.config["model"] or {})  # null: an evaluation
     if not is_alone or _is_typed(run, "cluster.threads"):
         return planned
     threads = max(1, available_cores() // cluster["ranks"])
