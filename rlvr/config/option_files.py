@@ -38,10 +38,13 @@ def chosen(words: Sequence[str], registry: Registry) -> Iterator[tuple[str, Path
 def check(words: Sequence[str], registry: Registry) -> None:
     """Raises ValueError with file, line and what to write for the first fault of a file that a command chooses."""
     for group, file in chosen(words, registry):
-        registry.lineage(f"{group}/{file.stem}")
-        root = cast("yaml.Node | None", yaml.compose(file.read_text(encoding="utf-8")))  # pyright: ignore[reportUnknownMemberType]
+        with file.open(encoding="utf-8") as opened:  # errors name an open file
+            root = cast("yaml.Node | None", yaml.compose(opened))  # pyright: ignore[reportUnknownMemberType]
         if root is None:
             raise ValueError(f"{file} is empty. Fill it, or choose another {group}.")
+        if not isinstance(root, yaml.MappingNode):
+            raise ValueError(f"{file}, line {root.start_mark.line + 1}: lines of `KNOB: VALUE` are expected.")
+        registry.lineage(f"{group}/{file.stem}")
         for line, fault in _faults(group, file, root, registry):
             raise ValueError(f"{file}, line {line}: {fault}")
 

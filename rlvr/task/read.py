@@ -82,7 +82,7 @@ def _object(line: bytes) -> Row:
     except json.JSONDecodeError as error:
         fault, row = f" ({error.msg}: character {error.pos + 1})", None
     if not isinstance(row, dict):
-        shown = line[:40].decode(errors="replace").strip()
+        shown = "other bytes" if "UTF-8" in fault else line[:40].decode(errors="replace").strip()
         raise ValueError(f"a JSON object is expected, not {shown}{fault}")
     return row
 

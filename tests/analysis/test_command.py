@@ -217,7 +217,11 @@ def test_a_report_of_another_user_is_kept(tmp_path, capsys, monkeypatch):
     assert f"{page} is the report of another user, and is kept. Pass --out DIR" in capsys.readouterr().err
     assert page.stat() == before
     monkeypatch.setenv("RLVR_SHARED", "1")
-    assert command.main(["--home", str(home), "--no-figures"]) == 0
+    umask = os.umask(0o022)
+    try:
+        assert command.main(["--home", str(home), "--no-figures"]) == 0
+    finally:
+        os.umask(umask)
 
 
 def test_no_two_titles_have_one_folder() -> None:

@@ -402,8 +402,8 @@ def test_numbers_without_samples_come_from_the_logged_means(tmp_path):
     cells = divergence.table(load(tmp_path)).cells
     cell = cells[(cells["row"] == "js") & (cells["metric"] == "avg@8")].iloc[0]
     assert cell["mean"] == 0.375  # of 1/2 and 1/4
-    # t with one degree of freedom over the two seeds: 12.7062 standard errors of 0.125
-    assert (cell["low"], cell["high"]) == pytest.approx((0.375 - 12.7062 / 8, 0.375 + 12.7062 / 8), rel=1e-4)
+    # t with one degree of freedom over the two seeds, 12.7062 standard errors of 0.125, is more than is possible.
+    assert (cell["low"], cell["high"]) == (0, 1)
 
 
 def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tmp_path: Path) -> None:
