@@ -8,7 +8,7 @@ from typing import Any
 
 from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
-from rlvr.config.look import Look
+from rlvr.config.look import FirstLook
 from rlvr.ledger import journal, layout
 from rlvr.ledger.sweeps import Ledger
 from sweeps.past import run_hours
@@ -37,7 +37,7 @@ def launches_as_data(
 
 def _shown(plan: Plan, checker: Checker) -> list[dict[str, Any]]:
     """The look at each distinct task of a plan, with the runs that have it."""
-    run_ids: dict[Look, list[str]] = {}
+    run_ids: dict[FirstLook, list[str]] = {}
     for run in plan.runs:
         run_ids.setdefault(checker.look(run.config), []).append(run.run_id)
     return [{"run_ids": ids, **asdict(look)} for look, ids in run_ids.items()]

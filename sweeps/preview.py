@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
-from rlvr.config.look import Look
+from rlvr.config.look import FirstLook
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger.cause import State
@@ -59,7 +59,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     return "\n".join(lines)
 
 
-def look_lines(look: Look) -> Iterator[str]:
+def look_lines(look: FirstLook) -> Iterator[str]:
     """The text of --show: prompts as the model reads them, their right answers, and a summary."""
     for shown in look.prompts:
         yield f"\nproblem {shown.problem}, {_count(shown.num_tokens, 'token')}:"

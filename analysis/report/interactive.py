@@ -18,7 +18,7 @@ from analysis.scores import student
 from analysis.scores.ablation import metrics
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.excerpt import Evaluation, Excerpt, Problem, excerpts
+from analysis.scores.excerpt import Excerpt, JudgedStep, Problem, excerpts
 from analysis.scores.importance import explored
 from analysis.scores.metric import training_names
 from analysis.scores.selection import ordered
@@ -152,7 +152,7 @@ def _reader(excerpt: Excerpt) -> dict[str, Any]:
     return {"setting": excerpt.setting, "problems": names, "prompts": texts[0], "answers": texts[1], "arms": columns}
 
 
-def _cells(evaluation: Evaluation, problems: Sequence[Problem]) -> list[Any]:
+def _cells(evaluation: JudgedStep, problems: Sequence[Problem]) -> list[Any]:
     return [
         [
             *evaluation.right.get(problem, (0, 0)),

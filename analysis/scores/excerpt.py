@@ -21,7 +21,7 @@ Right = dict[Problem, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class JudgedStep:
     """right: by problem, the numbers of (correct, judged) samples; responses: all of them, or RESPONSES."""
 
     step: int
@@ -30,16 +30,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ArmExcerpt:
     """One run of an arm, with its evaluations; the last one is always among them."""
 
     arm: Arm
     run_id: str
     name: str
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[JudgedStep, ...]
 
     @property
-    def last(self) -> Evaluation:
+    def last(self) -> JudgedStep:
         return self.evaluations[-1]
 
 
@@ -49,7 +49,7 @@ class Excerpt:
 
     setting: str
     problems: tuple[Problem, ...]
-    shown: tuple[Shown, ...]
+    shown: tuple[ArmExcerpt, ...]
 
 
 def excerpts(frames: Frames) -> list[Excerpt]:
@@ -70,14 +70,14 @@ def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
         return None
     of_all = [r for by_problem in last.values() for responses in by_problem.values() for r in responses]
     num_evaluations = CHARACTERS // sum(len(r.response) + OVERHEAD for r in of_all)
-    shown: list[Shown] = []
+    shown: list[ArmExcerpt] = []
     for arm, run_id, step, right in rows:
         name = next(run.name for run in arm.runs if run.run_id == run_id)
         kept = last[run_id] if num_evaluations else {p: _varied(own) for p, own in last[run_id].items()}
         earlier = _spread([s for s in frames.stored.steps(run_id) if s < step], num_evaluations - 1)
         evaluations = [_evaluation(frames, run_id, s, setting.sources, problems) for s in earlier]
-        evaluations.append(Evaluation(step, {p: right[p] for p in problems if p in right}, kept))
-        shown.append(Shown(arm, run_id, name, tuple(evaluations)))
+        evaluations.append(JudgedStep(step, {p: right[p] for p in problems if p in right}, kept))
+        shown.append(ArmExcerpt(arm, run_id, name, tuple(evaluations)))
     return Excerpt(setting.name, tuple(problems), tuple(shown))
 
 
@@ -89,10 +89,10 @@ def _spread(steps: Sequence[int], most: int) -> list[int]:
 
 def _evaluation(
     frames: Frames, run_id: str, step: int, sources: Sequence[str], problems: Sequence[Problem]
-) -> Evaluation:
+) -> JudgedStep:
     right = _right(frames, run_id, step, sources)
     responses = _responses(frames, run_id, step, problems)
-    return Evaluation(step, {p: right[p] for p in problems if p in right}, responses)
+    return JudgedStep(step, {p: right[p] for p in problems if p in right}, responses)
 
 
 def _responses(frames: Frames, run_id: str, step: int, problems: Sequence[Problem]) -> dict[Problem, list[Response]]:

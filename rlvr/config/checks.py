@@ -17,7 +17,7 @@ from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, s
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
-from rlvr.config.look import Look, look
+from rlvr.config.look import FirstLook, look
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
 from rlvr.config.schema import FULL_LR, LR, Choices, Knobs, Section
@@ -59,7 +59,7 @@ class Checker:
         self.unchecked: dict[str, None] = {}  # lines, in order (a dict as an ordered set)
         self._valid_sections: set[str] = set()  # sections of configs, with their values, that passed the checks
         # By what `_setting` names; None: its data are not on this machine.
-        self._tasks: dict[str, tuple[TaskAbilities, Look] | None] = {}
+        self._tasks: dict[str, tuple[TaskAbilities, FirstLook] | None] = {}
         self._hub = BriefHub()
 
     def check(
@@ -124,10 +124,10 @@ class Checker:
         built = self._tasks.get(_setting(plain))
         return None if built is None else built[0].train_problems
 
-    def look(self, plain: Mapping[str, Any]) -> Look:
+    def look(self, plain: Mapping[str, Any]) -> FirstLook:
         """The look at the task of a checked run; an empty one if its data are missing."""
         built = self._tasks.get(_setting(plain))
-        return Look() if built is None else built[1]
+        return FirstLook() if built is None else built[1]
 
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
         return frozen_config(config, choices, on_paper=self.dry_run)
@@ -213,7 +213,7 @@ def _setting(plain: Mapping[str, Any]) -> str:
     return repr((plain["task"], *(policy.get(knob) for knob in ("path", "chat", "system"))))
 
 
-def _built(plain: Mapping[str, Any], choices: Choices, show: int) -> tuple[TaskAbilities, Look]:
+def _built(plain: Mapping[str, Any], choices: Choices, show: int) -> tuple[TaskAbilities, FirstLook]:
     """The abilities of a config's task, which is built for it, and a look at it.
 
     Raises the task's own ValueError or OSError, and ValueError for any other exception while it is built.

@@ -24,7 +24,7 @@ ESCAPE = re.compile(r"\\[nt](?![a-z])|\\n(?=(?:answer|please|question|problem|pu
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPrompt:
     """A prompt as the model reads it, with the tokens that its tokenizer puts before a text, and its right answer."""
 
     problem: str  # its id
@@ -36,11 +36,11 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Look:
+class FirstLook:
     """notable: sentences for the user of a launch. The other facts are of the first rows, where prompts are shown."""
 
     notable: tuple[str, ...] = ()
-    prompts: tuple[Shown, ...] = ()
+    prompts: tuple[ShownPrompt, ...] = ()
     num_rows: int = 0  # that were looked at
     text_only: int = 0  # right answers of which only the same text is right
     lengths: tuple[int, float, int] = (0, 0, 0)  # least, median and most tokens of a prompt
@@ -48,7 +48,7 @@ class Look:
     marks: tuple[str, ...] = ()  # how a response may mark its answer, in the words of a prompt
 
 
-def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> Look:
+def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     """A look at a task of a frozen config. Raises ValueError if right answers are prose.
 
     num_shown: prompts to be shown; 0: only what is notable, which loads no tokenizer and parses no answer.
@@ -61,7 +61,7 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> Look:
             *_requests(task, file, rows),
         ]
     if not num_shown:
-        return Look(tuple(notable))
+        return FirstLook(tuple(notable))
     first: Sequence[Posed] = next(iter(files.values()), ())
     problems = [posed.problem for posed in first] or _generated(task, "test" if plain.get("policy") else "train")
     read: list[str | None] = [str(problem.answer) for problem in problems]
@@ -71,14 +71,16 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> Look:
     reader = Reader(node.get("path"), bool(node.get("chat")), node.get("system"))
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     before, lengths = reader.lengths([problem.prompt for problem in problems])
-    shown = list[Shown]()
+    shown = list[ShownPrompt]()
     for index, problem in enumerate(problems[:num_shown]):
         typed, place = str(problem.answer), ""
         if first:
             typed, place = first[index].answer.shown, f"{first[index].answer.place}, {first[index].answer.column}"
-        shown.append(Shown(problem.id, before + reader.text(problem.prompt), lengths[index], typed, place, read[index]))
+        shown.append(
+            ShownPrompt(problem.id, before + reader.text(problem.prompt), lengths[index], typed, place, read[index])
+        )
     ends = (task.end_word,) if isinstance(task, TaughtTask) else ()
-    return Look(
+    return FirstLook(
         tuple(notable),
         tuple(shown),
         len(problems),
