@@ -83,8 +83,8 @@ def test_a_hanging_answer_times_out_alone(pool: Pool) -> None:
 
 @pytest.mark.slow
 def test_a_process_killed_in_the_middle_costs_no_answer(pool: Pool) -> None:
-    """An answer that takes a moment (a factorial) is judged again in another process."""
-    slow = [{"gold": str(n), "answer": f"\\boxed{{({20_000 + n})!}}"} for n in range(4)]
+    """An answer that takes a moment (an infinite sum) is judged again in another process."""
+    slow = [{"gold": str(n), "answer": r"\boxed{\sum_{k=1}^{\infty} \frac{1}{k^2}}"} for n in range(4)]
     killed: list[int] = []
 
     def kill() -> None:
