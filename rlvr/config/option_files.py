@@ -6,7 +6,6 @@ Only the files that a command chooses are read, those beside conf/: a damaged on
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -24,48 +23,47 @@ KNOBS = frozenset(field.name for field in dataclasses.fields(schema.RunConfig))
 Entry = tuple[str, yaml.Node, int]  # a key, its value, its line
 
 
-def chosen(words: Sequence[str], registry: Registry) -> Iterator[tuple[str, Path]]:
-    """(group, file) of the options of the user's directories that a command names."""
+def chosen(words: Sequence[str], registry: Registry) -> Iterator[tuple[str, str, Path]]:
+    """(group, option, file) of the options of the user's directories that a command names."""
     groups = registry.groups()
     for word in words:
         group = key_of(word)
         if group in groups:
             for option in word.partition("=")[2].split(","):
                 files = (Path(folder, group, f"{option}.yaml") for folder in registry.directories)
-                yield from ((group, file) for file in files if file.is_file())
+                yield from ((group, option, file) for file in files if file.is_file())
 
 
 def check(words: Sequence[str], registry: Registry) -> None:
     """Raises ValueError with file, line and what to write for the first fault of a file that a command chooses."""
-    for group, file in chosen(words, registry):
+    for group, option, file in chosen(words, registry):
         with file.open(encoding="utf-8") as opened:  # errors name an open file
             root = cast("yaml.Node | None", yaml.compose(opened))  # pyright: ignore[reportUnknownMemberType]
         if root is None:
             raise ValueError(f"{file} is empty. Fill it, or choose another {group}.")
         if not isinstance(root, yaml.MappingNode):
             raise ValueError(f"{file}, line {root.start_mark.line + 1}: lines of `KNOB: VALUE` are expected.")
-        registry.lineage(f"{group}/{file.stem}")
-        for line, fault in _faults(group, file, root, registry):
+        registry.lineage(f"{group}/{option}")
+        for line, fault in _faults(group, option, root, registry):
             raise ValueError(f"{file}, line {line}: {fault}")
 
 
 def place_of(text: str, words: Sequence[str], registry: Registry) -> str:
     """`FILE, line N` of a text in the files that a command chooses; "" if it is in none."""
-    for _, file in chosen(words, registry):
+    for *_, file in chosen(words, registry):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             if text in line.partition("#")[0]:
                 return f"{file}, line {number}"
     return ""
 
 
-def _faults(group: str, file: Path, root: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
+def _faults(group: str, option: str, root: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
     """(line, what to write) of each fault."""
-    entries = _entries(root)
-    text = file.read_text(encoding="utf-8")
-    is_global = bool(re.search(r"^#\s*@package\s+_global_\s*$", text, re.MULTILINE))
+    loaded = registry.loader.repository.load_config(f"{group}/{option}")
+    is_global = loaded is not None and loaded.header.get("package") == "_global_"
     if group not in KNOBS and not group.startswith("hydra") and not is_global:
         yield 1, f"a {group} sets knobs of the whole run. Its first line must be `{GLOBAL}`."
-    for key, value, line in entries:
+    for key, value, line in _entries(root):
         if is_global and key not in KNOBS and key not in ("defaults", "hydra", group):
             yield line, f"{key} is not a knob of a run.{close_match(key, [*KNOBS, 'defaults', 'hydra'])}"
         if key == "defaults":

@@ -62,6 +62,17 @@ def test_a_reference_that_leads_nowhere_is_named_with_its_line(
     assert "mine.yaml, line 3: " in capsys.readouterr().err
 
 
+def test_an_option_in_a_folder_of_its_group_is_checked_and_taken(tmp_path: Path) -> None:
+    (tmp_path / "loss/team").mkdir(parents=True)
+    (tmp_path / "loss/team/mine.yaml").write_text("_target_: rlvr.loss.grpo.grpo\n")
+    words = [f"--config-dir={tmp_path}", "loss=team/mine"]
+    with one_line_errors(words) as registry:
+        assert registry.node("loss/team", "mine")["_target_"] == "rlvr.loss.grpo.grpo"
+    (tmp_path / "loss/team/mine.yaml").write_text("")
+    with pytest.raises(ValueError, match=r"team/mine\.yaml is empty"), one_line_errors(words):
+        pass
+
+
 def test_each_config_directory_counts(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for directory in (first, second):
