@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -255,14 +255,7 @@ class Ledger:
         """
         text = text.removeprefix("runs/").removesuffix("/")  # as a shell completes the directory
         names = {run_id: self._name(run_id) for run_id in self.runs()}
-        namesakes = [run_id for run_id, name in names.items() if text and name == text]
-        of_sweep = [run_id for sweep in self.resolve_sweeps(text)[:1] for run_id in sweep.run_ids if run_id in names]
-        for matches in (
-            [run_id for run_id in names if run_id == text],
-            self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes,
-            [i for i, name in names.items() if text and (i.startswith(text) or name.startswith(text))],
-            of_sweep,
-        ):
+        for matches in self._matches(text, names):
             if len(matches) > 1:
                 shown = ", ".join(f"{run_id} ({names[run_id]})" for run_id in matches[:8])
                 shown += ", ..." if len(matches) > 8 else ""
@@ -270,6 +263,14 @@ class Ledger:
             if matches:
                 return matches[0]
         raise ValueError(f"There is no run {text} in {self.root}. `python -m sweeps status --all` lists all.")
+
+    def _matches(self, text: str, names: Mapping[str, str]) -> Iterator[list[str]]:
+        """The runs that a text may stand for, closest first; sweeps are read only if it is no run. names: by id."""
+        yield [run_id for run_id in names if run_id == text]
+        namesakes = [run_id for run_id, name in names.items() if text and name == text]
+        yield self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes
+        yield [i for i, name in names.items() if text and (i.startswith(text) or name.startswith(text))]
+        yield [run_id for sweep in self.resolve_sweeps(text)[:1] for run_id in sweep.run_ids if run_id in names]
 
     def _in_newest_sweep(self, run_ids: Sequence[str]) -> list[str]:
         """The runs among these that are in the newest sweep with any of them; all of them if no sweep has any."""
