@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rlvr.metrics import EVALUATION, OF_SAMPLES, VALIDATION
 
 if TYPE_CHECKING:
@@ -67,8 +65,8 @@ class Metric:
         interval. What only rounding has left of equal scores is +0.
         """
         most = self.possible[1] - self.possible[0]
-        ends = np.clip([interval.low, interval.high], -most, most).tolist()  # NaN stays
-        size, low, high = (self.scale * value for value in (effect, *ends))
+        possible = interval.within(most)
+        size, low, high = (self.scale * value for value in (effect, possible.low, possible.high))
         number = f"{0.0 if abs(size) < RESIDUE else size:+.3g}"
         parts = [number, self.of_differences, "without a spread"]
         if not math.isnan(low):

@@ -34,8 +34,6 @@ UNIT = re.compile(
 
 MINUS_ONE: Any = sympy.Integer(-1)
 
-MINUS_ONE: Any = sympy.Integer(-1)
-
 
 def last_side(text: str) -> str:
     """The last side of a chain of equations, but the value of a name: 6 of x = 2 + 4 = 6 and of 6 = x."""
