@@ -13,6 +13,7 @@ from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
 from sweeps.planned import PlannedRun
 
 READ_BY_REPORTS = ("bundle", "import", "findings", "paper")  # commands of `python -m analysis`
+OF_REPORTS = (".rlvr", "-part", "-bundle")  # ends of its files, and of folders beside the complete reports
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _ALLOWED = "1 to 60 letters, digits, '.', '_' and '-', a letter or digit first"
 
@@ -41,7 +42,7 @@ def check_free(
     """
     if name in (*OWN_STUDIES, *studies):
         raise ValueError(f"name={name} is the name of a study. Type another one.")
-    if name in READ_BY_REPORTS or name.endswith(".rlvr"):
+    if name in READ_BY_REPORTS or name.endswith(OF_REPORTS):
         raise ValueError(f"name={name} means something else to `python -m analysis`. Type another one.")
     for other in ledger.sweeps():
         if other.sweep_id == sweep_id or name not in (other.name, other.study):
