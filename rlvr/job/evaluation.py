@@ -31,7 +31,7 @@ from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ord
 from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import EVALUATION, accuracy, unparsable
-from rlvr.records import Rollout, Sampling
+from rlvr.records import Rollout, Sampling, right_answer
 from rlvr.rollout.evaluation import (
     NOISE_STREAM,
     Answers,
@@ -154,7 +154,8 @@ class Evaluation:
                     by_source[source].append(answers)
                 yield table
 
-        write_ordered(tables(), layout.evaluation(self.dir, STEP), step=STEP)
+        right = {key: right_answer(self.parts.task, p) for key, p in zip(self.keys, self.problems, strict=True)}
+        write_ordered(tables(), layout.evaluation(self.dir, STEP), step=STEP, right_answer=right)
         k = list(options.k)
         metrics = evaluation_metrics(self.parts.task, by_source, samples=options.samples, k=k, prefix=EVALUATION)
         metrics |= complete_evaluation_metrics(self.parts.task, by_source, samples=options.samples, k=k) | {

@@ -162,17 +162,21 @@ class SampleSet:
             yield table.take(pa.array([rows[key] for key in sorted(rows)]))
 
 
-def write_ordered(parts: Iterator[pa.Table], path: Path, *, step: int) -> None:
-    """Write all parts to one Parquet file, a row group for each. The number of the step becomes the first column."""
+def write_ordered(parts: Iterator[pa.Table], path: Path, *, step: int, right_answer: Mapping[str, str]) -> None:
+    """Write all parts to one Parquet file, a row group for each. The number of the step becomes the first column, and
+    what would have been right the last. right_answer: by key of the problem.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    schema = SCHEMA.remove(SCHEMA.get_field_index("key")).insert(0, pa.field("step", pa.int64()))
+    first, last = pa.field("step", pa.int64()), pa.field("right_answer", pa.string())
+    schema = SCHEMA.remove(SCHEMA.get_field_index("key")).insert(0, first).append(last)
     with (
         write_atomically(path) as aside,
         pq.ParquetWriter(aside, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         for part in parts:
-            steps = pa.array([step] * part.num_rows, pa.int64())
-            writer.write_table(part.drop_columns("key").add_column(0, schema.field(0), steps))
+            steps = pa.array([step] * part.num_rows, first.type)
+            answers = pa.array([right_answer[key] for key in part["key"].to_pylist()], last.type)
+            writer.write_table(part.drop_columns("key").add_column(0, first, steps).append_column(last, answers))
 
 
 def _gaps(existing: set[int], samples: int) -> Iterator[tuple[int, int]]:

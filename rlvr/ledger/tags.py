@@ -26,7 +26,7 @@ OURS = "rlvr."  # prefix of the names of our tags
 CIRCUMSTANCES = frozenset(
     (
         *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "own_gpus", "command", "kind"),
-        *("code", "state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
+        *("code", "state", "cause", "attempts", "files", "sweeps", "sweep_id", "trial", "name", "tags"),
         *("params_cut", "non_finite", "damaged_lines"),
     )
 )

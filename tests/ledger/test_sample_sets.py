@@ -54,11 +54,12 @@ def test_samples_are_read_in_order_whatever_the_order_of_chunks(
             samples.add(chunk)
         assert kept(samples, ["c", "a", "b"], 2) == [(key, i) for key in "cab" for i in (0, 1)]
         out = tmp_path / f"{number}.parquet"
-        write_ordered(samples.ordered(["c", "a", "b"], 2), out, step=1)
+        write_ordered(samples.ordered(["c", "a", "b"], 2), out, step=1, right_answer={k: k.upper() for k in "abc"})
         files.append(out.read_bytes())
     assert files[0] == files[1]
     assert "key" not in pq.read_schema(tmp_path / "0.parquet").names
     assert set(pq.read_table(tmp_path / "0.parquet")["step"].to_pylist()) == {1}
+    assert pq.read_table(tmp_path / "0.parquet")["right_answer"].to_pylist() == [*"CCAABB"]
 
 
 def test_a_damaged_chunk_is_set_aside_and_its_samples_are_missing_again(tmp_path: Path) -> None:
