@@ -43,7 +43,7 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
 	@touch $@
 
-test: $(STAMP)  ## the tests of a laptop, of less than a second each: no servers, no SLURM, no vLLM (seven minutes on two cores)
+test: $(STAMP)  ## the tests of a laptop, of less than a second each: no servers, no SLURM, no vLLM (four to seven minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
 test-third: $(STAMP) vllm-env  ## one test of each real thing, and the third THIRD=0, 1 or 2 of the other slow ones

@@ -64,7 +64,7 @@ class TestReal:
 
         What does not fit even then is given up after three halvings; its neighbours finish.
         """
-        code, out = launch(tmp_path, "-m", *BANDIT, *HUNGRY, "+loss.rows=0,8,32")
+        code, out = launch(tmp_path, "-m", *BANDIT, *HUNGRY, "+loss.rank=0", "+loss.rows=0,8,32")
         assert code == 1, out
         assert "2 of 3 runs finished, 1 failed" in out
         never, pressed, free = (runs(tmp_path)[f"reinforce-rows{rows}-s0"] for rows in (0, 8, 32))
