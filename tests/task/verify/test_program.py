@@ -519,10 +519,10 @@ def test_waiting_for_a_core_costs_a_program_nothing() -> None:
 
 @pytest.mark.slow
 def test_an_answer_cannot_make_the_verifier_run_out_of_memory_to_be_no_answer() -> None:
-    """Its 15 MB of numbers are more than the judging process may hold, once they are words."""
+    """Its 15 MB of numbers are more than the judging process may hold, as words (0.3 GiB; it needs 0.1)."""
     need_sandbox()
     program = "print('10 ' * (5 * 10**6 + 10))"
-    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=0.4) as small:
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=0.2) as small:
         assert outcomes(small, program, tests={"stdio": [["", "1 2"]]}, cpu_s=5) == ["timeout"]
         assert outcomes(small, RIGHT) == ["correct"]
 
