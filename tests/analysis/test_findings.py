@@ -133,6 +133,16 @@ def test_the_page_of_studies_is_what_its_evidence_gives():
     assert len(text.splitlines()) <= 250
 
 
+def test_the_verdicts_of_the_readme_are_those_of_the_page_of_studies():
+    studies = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = (DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.count("|") == 4]
+    verdicts = [row for row in rows if row[-1].startswith("**")]
+    assert len(verdicts) >= 3
+    for says, measured, verdict in verdicts:
+        assert any(line.startswith(f"| {says}") and measured in line and verdict in line for line in studies), says
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("composing")
 def test_the_runs_of_every_bundle_are_those_of_its_study_today_or_the_page_says_that_they_are_not():

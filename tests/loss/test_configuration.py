@@ -29,3 +29,8 @@ def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
     assert all(p.default in (p.empty, None) for p in parameters), "defaults live in YAML alone"
     assert set(content) - {"_target_", "_partial_", "defaults"} == knobs
     assert content["_partial_"] is True
+
+
+def test_the_page_of_objectives_names_every_loss() -> None:
+    page = (CONF.parent / "docs/objectives.md").read_text()
+    assert [path.stem for path in FILES if path.parent.name == "loss" and f"`{path.stem}`" not in page] == []
