@@ -371,7 +371,8 @@ def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a knob that was changed although another setting makes it useless."""
     loss, trainer, rollout = config.loss, config.trainer, config.rollout
     # Terms of responses have one average, whatever `aggregation` is; the penalty and the bonus are terms of tokens.
-    no_tokens = has_terms_per_response(loss) and trainer.kl == 0 and trainer.entropy == 0
+    of_tokens = trainer.aggregation != "prompt-mean" and (trainer.kl != 0 or trainer.entropy != 0)
+    no_tokens = has_terms_per_response(loss) and not of_tokens
     knobs = [
         ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),
         ("rollout", "max_rounds", rollout.dynamic_sampling != "refill", "rollout.dynamic_sampling other than refill"),

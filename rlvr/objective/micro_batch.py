@@ -79,7 +79,7 @@ class Objective:
             max_tokens=self.max_tokens,
         )
         terms = terms_of(self.loss, self.visible(policy), batch.with_cut_groups() if cut else batch)
-        losses = _weighed(terms.loss, batch.weight)
+        losses = weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
         )
@@ -88,9 +88,9 @@ class Objective:
             divergence = penalty.kl_loss(
                 logp, batch.logp_ref, self.kl_estimator, logp_old=batch.logp_old, mask=batch.mask
             )
-            total = total + self.kl * average(_weighed(divergence, batch.weight))
+            total = total + self.kl * average(weighed(divergence, batch.weight))
         if self.entropy != 0:
-            total = total - self.entropy * average(_weighed(entropy, batch.weight))
+            total = total - self.entropy * average(weighed(entropy, batch.weight))
         with torch.no_grad():
             metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
             for name, value in terms.metrics.items():
@@ -102,14 +102,15 @@ class Objective:
         return total, metrics
 
 
-def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
+def weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
     """Losses [B, T] or [B] times the weights of tokens or responses. ValueError for losses [B] and weights [B, T]."""
     if weight is None:
         return losses
     if losses.dim() < weight.dim():
         raise ValueError(
-            "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none "
-            "or rollout.importance_level=sequence, and declare the loss with @per_response."
+            "rollout.importance and trainer.aggregation=prompt-mean weigh tokens and this loss has one term per "
+            "response: pass rollout.importance=none or rollout.importance_level=sequence, another aggregation, and "
+            "declare the loss with @per_response."
         )
     return losses * (weight if losses.dim() == weight.dim() else weight[:, None])
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Mode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+Mode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "prompt-mean"]
 
 
 def counts(mask: Tensor) -> Tensor:
@@ -26,6 +26,23 @@ def counts_of_streams(mask: Tensor, kind: Tensor | None) -> Tensor:
 def of_stream(mask: Tensor, kind: Tensor | None, k: int) -> Tensor:
     """mask [B, T], false on rows of other kinds than k."""
     return mask if kind is None else mask & (kind == k)[:, None]
+
+
+def weights(mode: Mode, mask: Tensor, group: Tensor, kind: Tensor | None) -> Tensor | None:
+    """[B, T] factors of a whole mini-batch's terms before it is cut: under `prompt-mean` N/(n_g·P), with which the mean
+    over tokens is that over problems; None under the other modes. mask: [B, T]; group: [B] row numbers of problems.
+
+    n_g: tokens of a row's problem; P: problems with tokens; N: all tokens. Each is of the rows of one kind.
+    """
+    if mode != "prompt-mean":
+        return None
+    factor = torch.zeros(mask.shape)
+    for k in range(1 if kind is None else int(kind.max()) + 1):
+        stream = of_stream(mask, kind, k)
+        tokens = torch.bincount(group, weights=stream.sum(-1).double())
+        mean = stream.sum() / (tokens[group].clamp(min=1) * (tokens > 0).sum().clamp(min=1))
+        factor += torch.where(stream, mean[:, None], 0.0)
+    return factor
 
 
 def aggregate_streams(
@@ -57,6 +74,8 @@ def aggregate(
     - `seq-mean-token-mean` (GRPO, arXiv:2402.03300)   Σ_b (Σ_t L / n_b) / S
     - `seq-mean-token-sum`                             Σ_b Σ_t L / S
     - `seq-mean-token-sum-norm` (Dr. GRPO, arXiv:2503.20783)   Σ_b Σ_t L / (S · max_tokens)
+    - `prompt-mean` (ScaleRL, arXiv:2510.13786)        as `token-mean`, of terms times `weights`: the mean over problems
+      of Σ_b Σ_t L / Σ_b n_b over the responses b to each
 
     For terms per sequence the result is Σ_b L_b / S under every mode.
 
@@ -72,6 +91,7 @@ def aggregate(
         return torch.where(mask.any(-1), terms.to(wide), 0.0).sum() / sequences
     divisor = {
         "token-mean": tokens,
+        "prompt-mean": tokens,
         "seq-mean-token-mean": sequences * mask.sum(-1, keepdim=True).clamp(min=1),
         "seq-mean-token-sum": sequences,
         "seq-mean-token-sum-norm": sequences * max_tokens,

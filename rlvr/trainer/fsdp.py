@@ -17,7 +17,7 @@ from rlvr.model.load import small_copy
 from rlvr.model.structure import is_empty
 from rlvr.objective import reduce
 from rlvr.objective.batch import Batch, Loss, Policy, check_values, copy_to_device, first_pass_of
-from rlvr.objective.micro_batch import Objective
+from rlvr.objective.micro_batch import Objective, weighed
 from rlvr.trainer import batch_noise, checkpoint, distributed, lora, packer
 from rlvr.trainer.actor import Actor, ActorOutput, check_head, scatter, to_policy
 from rlvr.trainer.diverged import Diverged
@@ -219,7 +219,10 @@ class Trainer:
         return self.actor(layout, entropy_gradient=entropy_gradient, with_entropy=with_entropy, keep=keep)
 
     def _prepared(self, batch: Batch) -> Batch:
-        """The mini-batch with its noise and the results of the loss's first pass, the same on every rank."""
+        """The mini-batch with weights, noise and results of the loss's first pass, the same on every rank."""
+        weight = reduce.weights(self.knobs.aggregation, batch.mask, batch.group, batch.kind)
+        if weight is not None:
+            batch = replace(batch, weight=weighed(weight, batch.weight))
         if "noise" in self.objective.needs:
             noise = batch_noise.per_token(batch, seed=self.knobs.seed, update=self.num_updates)
             batch = replace(batch, noise=noise)

@@ -32,7 +32,9 @@ class Knobs:
     temperature: PositiveFloat
     updates: Count
     epochs: Count
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+    aggregation: Literal[
+        "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "prompt-mean"
+    ]
     lr: NonNegativeFloat  # 0: nothing is learned, a control
     head_lr: PositiveFloat | None
     critic: Literal["own"] | None

@@ -47,6 +47,7 @@ REFUSED = {
     "rollout.dynamic_sampling=none rollout.max_rounds=3": "has no effect with rollout.dynamic_sampling other",
     "loss=pacs trainer.aggregation=seq-mean-token-mean": "=seq-mean-token-mean has no effect with loss=pacs, which "
     "has one term per response. Drop it",
+    "loss=pacs trainer.aggregation=prompt-mean trainer.kl=0.01": "has no effect with loss=pacs",
     "loss=flowrl trainer.aggregation=seq-mean-token-sum": "has no effect with loss=flowrl",
     "loss=lad loss.ratio=sequence trainer.aggregation=seq-mean-token-sum": "has no effect with loss=lad",
     "loss=pacs loss.std_floor=0.2": "loss.std_floor=0.2 has no effect with loss.score=rloo",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlvr.objective.reduce import Mode, aggregate, counts
+from rlvr.objective.reduce import Mode, aggregate, aggregate_streams, counts, counts_of_streams, weights
 
 MODES = get_args(Mode)
 TERMS = torch.tensor([[1.0, 2.0, 3.0], [10.0, math.nan, math.inf], [math.nan, math.nan, math.nan]])
@@ -22,6 +22,7 @@ BY_HAND = {
     "seq-mean-token-mean": 6.0,  # (6/3 + 10/1) / 2
     "seq-mean-token-sum": 8.0,  # (6 + 10) / 2
     "seq-mean-token-sum-norm": 1.6,  # 8 / 5
+    "prompt-mean": 4.0,  # as token-mean: its weights are apart
 }
 
 
@@ -40,6 +41,19 @@ def test_numbers_worked_by_hand(mode: Mode) -> None:
     plain = aggregate(TERMS, MASK, mode, num_tokens=4, num_sequences=2, max_tokens=5)
     assert plain.item() == pytest.approx(BY_HAND[mode])
     assert aggregate_all(torch.tensor([1.0, 4.0, math.nan]), MASK, mode).item() == 2.5  # per sequence: (1 + 4) / 2
+
+
+def test_weights_make_the_mean_over_tokens_one_over_problems_of_each_kind() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]).bool()
+    group, terms = torch.tensor([0, 0, 1, 2, 3]), torch.arange(15.0).reshape(5, 3)
+    by_hand = ((0 + 1 + 2 + 3) / 4 + (6 + 7) / 2 + (12 + 13 + 14) / 3) / 3  # the third problem has no tokens
+    for kind, expected in ((None, by_hand), (torch.tensor([0, 0, 0, 0, 1]), (1.5 + 6.5) / 2 + 13)):
+        factor = weights("prompt-mean", mask, group, kind)
+        assert factor is not None
+        num = counts_of_streams(mask, kind)
+        total = aggregate_streams(terms * factor, mask, kind, "prompt-mean", counts=num, max_tokens=5)
+        assert total.item() == pytest.approx(expected, rel=1e-6)
+    assert weights("token-mean", mask, group, None) is None
 
 
 @pytest.mark.parametrize("mode", MODES)
