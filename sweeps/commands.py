@@ -81,8 +81,13 @@ def parser() -> terminal.Parser:
     sync = command("sync", _sync, "ship metrics to MLflow that are not there yet")
     sync.add_argument("--uri", default=None, help="store for all runs (default: the store of each launch)")
     sync.add_argument("--background", action="store_true", help="only if ended runs are not there yet; do not wait")
-    sync.add_argument("--verify", action="store_true", help="then compare MLflow with the journals, row by row")
-    sync.add_argument("--repair", action="store_true", help="and correct rows of MLflow that differ")
+    sync.add_argument(
+        "--resend",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="replace these sweeps or runs in MLflow by their journals",
+    )
     return parser
 
 
@@ -431,12 +436,16 @@ def _print_from(path: Path, position: int, text: codecs.IncrementalDecoder) -> i
 
 
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
+    from rlvr.tracker.cursor import forget
     from sweeps.sync import sync, sync_in_background
 
-    flags = [f"--{name}" for name in ("uri", "verify", "repair") if getattr(options, name)]
+    flags = [f"--{name}" for name in ("uri", "resend") if getattr(options, name)]
     if options.background and flags:
         raise ValueError(f"--background only ships each launch to its own store. Drop it, or drop {flags[0]}.")
     if options.background:
         sync_in_background(ledger)
         return 0
-    return sync(ledger, options.uri, [flag for flag in flags if flag != "--uri"])
+    for sweep, run_ids in [_sweep_or_run(name, ledger) for name in options.resend]:
+        of_sweep = [] if sweep is None else [ledger.sweep_dir(sweep.sweep_id)]
+        forget(ledger.home, [*of_sweep, *map(ledger.run_dir, run_ids)])
+    return sync(ledger, options.uri)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlvr.config import imports
@@ -20,17 +20,17 @@ from sweeps.worker import in_own_session, shipper_command
 AGAIN_S = 60.0  # least time between two attempts of commands to ship in the background
 
 
-def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
-    """One pass over all runs. uri: a store for all of them. options: `--verify`, `--repair`.
+def sync(ledger: Ledger, uri: str | None) -> int:
+    """One pass over all runs. uri: a store for all of them.
 
     Exit codes: those of `python -m rlvr.tracker.mlflow`.
     """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        commands = [shipper_command(ledger.home, *options, uri=uri)]
+        commands = [shipper_command(ledger.home, uri=uri)]
     else:
         stores = _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps)
-        commands = [shipper_command(ledger.home, "--sweep", *ids, *options, uri=store) for store, ids in stores.items()]
+        commands = [shipper_command(ledger.home, "--sweep", *ids, uri=store) for store, ids in stores.items()]
     environment = imports.child_environment()
     return max(subprocess.run(command, env=environment, check=False).returncode for command in commands)
 

@@ -22,7 +22,6 @@ from rlvr.ledger.files import private_mode, publish, temporary_path
 from rlvr.ledger.journal import Record
 from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
-from rlvr.tracker.verification import StoredRow, milliseconds
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # the limits of MLflow
 # The dashboard opens an experiment of this kind with its runs and curves, not with traces of agents.
@@ -171,23 +170,6 @@ class Client:
         with _translated():
             return self._mlflow.create_run(experiment_id, start, dict(tags), name).info.run_id
 
-    def rows(self, run_id: str) -> set[StoredRow]:
-        """Every value of a run, with one request per metric. Raises Refused if the run is deleted."""
-        with _translated():
-            run = self._mlflow.get_run(run_id)
-            if run.info.lifecycle_stage != "active":
-                raise Refused(f"MLflow run {run_id} is deleted: it must be in the 'active' state")
-            histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
-        return {StoredRow(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
-
-    def is_active(self, run_id: str) -> bool:
-        """Whether a run exists and is not deleted."""
-        try:
-            with _translated():
-                return self._mlflow.get_run(run_id).info.lifecycle_stage == "active"
-        except Refused:
-            return False
-
     def delete_run(self, run_id: str) -> None:
         """Delete a run as the dashboard does: it can be restored until `mlflow gc` removes it for good."""
         with _translated():
@@ -223,6 +205,11 @@ class Client:
                 self._mlflow.set_terminated(run_id, status, milliseconds(ended) if ended else None)
             else:
                 self._mlflow.update_run(run_id, status)
+
+
+def milliseconds(seconds: float) -> int:
+    """A time as MLflow stores it."""
+    return round(1000 * seconds)
 
 
 def _create_database(path: Path, *, private: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout
 from rlvr.ledger.attempt import newest_attempt, read_end
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.files import private_mode, read_json, write_json
 from rlvr.ledger.tags import redact
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ class Cursor:
         batch = list(records)
         self.sent += len(batch)
         self.checksum = checksum_of(batch, self.checksum)
+
+
+def forget(home: Path, directories: Iterable[Path]) -> None:
+    """Delete the cursors of runs and sweeps: the next pass deletes what MLflow has of a run, and sends it anew."""
+    from filelock import FileLock
+
+    with FileLock(layout.mlflow_lock(home), mode=private_mode()):  # a pass would write the cursor that it has read
+        for directory in directories:
+            layout.cursor(directory).unlink(missing_ok=True)
 
 
 def checksum_of(records: Iterable[journal.Record], before: int = 0) -> int:

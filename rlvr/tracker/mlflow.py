@@ -15,13 +15,12 @@ from types import FrameType
 from rlvr.ledger import terminal
 from rlvr.ledger.sweeps import Ledger, Sweep, find_sweep
 from rlvr.tracker.shipper import Report, Shipper
-from rlvr.tracker.store import StoreDown
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
 
 PERIOD_S = 2.0
 LONGEST_WAIT_S = 60.0  # between attempts to reach a store that is down
-LEFT, UNEQUAL = 3, 4  # exit codes: something could not be shipped; MLflow and a journal differ
+LEFT = 3  # exit code: something could not be shipped
 
 
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
@@ -94,8 +93,7 @@ def _parser() -> terminal.Parser:
     parser = terminal.Parser(
         prog="python -m rlvr.tracker.mlflow",
         description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
-        f"once. Exit code 0: everything has arrived; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow "
-        "has other rows than a journal.",
+        f"once. Exit code 0: everything has arrived; {LEFT}: something is left, try again later.",
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
@@ -104,27 +102,7 @@ def _parser() -> terminal.Parser:
     )
     parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
     parser.add_argument("--until-done", action="store_true", help="follow until every run has ended and is shipped")
-    parser.add_argument("--verify", action="store_true", help="ship, then compare MLflow with the journals, row by row")
-    parser.add_argument(
-        "--repair", action="store_true", help="the same, and make MLflow equal, as far as journals allow"
-    )
     return parser
-
-
-def verify(shipper: Shipper, sweep_ids: Sequence[str], *, repair: bool) -> int:
-    """Print how MLflow and the journals differ. Exit code: 0 if they are equal (after a repair, too), else UNEQUAL."""
-    directories = run_dirs(shipper.home, sweep_ids)
-    unequal, num_equal = shipper.verify(directories, repair=repair)
-    for name, difference in unequal.items():
-        print(f"{name}: {difference}")
-    if not unequal:
-        print(f"MLflow and the journals are equal: {num_equal} rows of {len(directories)} runs.")
-        return 0
-    if repair:
-        print(shipper.ship(directories))
-        return verify(shipper, sweep_ids, repair=False)
-    print(f"{len(unequal)} runs or sweeps differ. `python -m sweeps sync --repair` makes MLflow equal.")
-    return UNEQUAL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,14 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(report)
-    code = 0 if report.complete else LEFT
-    if options.verify or options.repair:
-        try:
-            code = max(code, verify(shipper, options.sweep, repair=options.repair))
-        except StoreDown as error:
-            print(f"MLflow: {error}", file=sys.stderr)
-            code = LEFT
-    return code
+    return 0 if report.complete else LEFT
 
 
 if __name__ == "__main__":

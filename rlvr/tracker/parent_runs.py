@@ -85,24 +85,12 @@ class ParentRuns:
                 client.send_folder(cursor.mlflow_run_id, presentation.FIGURES, figures)
             send_changes(client, directory, cursor, self.key, {presentation.REPORT: report.time}, status, 0.0)
 
-    def is_deleted(self, client: Client, sweep: Sweep, *, repair: bool) -> bool:
-        """Whether the parent run of a sweep was deleted in MLflow. Its cursor notes that: no pass waits for it.
-
-        repair: create it again; the next pass moves the sweep's runs below it.
-        """
+    def note_refused(self, sweep: Sweep) -> None:
+        """Record that MLflow refuses the parent run of a sweep (it was deleted there, say): no command waits for it."""
         directory = self.ledger.sweep_dir(sweep.sweep_id)
         cursor = Cursor.load(directory, self.key)
-        try:
-            if not cursor.is_of(client) or client.is_active(cursor.mlflow_run_id):
-                return False
-        except Refused:  # the whole experiment is deleted: the runs are reported
-            return False
-        cursor.status = presentation.DELETED
-        if repair:
-            cursor.mlflow_run_id = self._found_or_created(client, sweep, cursor.experiment_id)
-            cursor.tags, cursor.status = {}, ""
+        cursor.status = presentation.REFUSED
         cursor.save(directory, self.key)
-        return True
 
     def _found_or_created(self, client: Client, sweep: Sweep, experiment_id: str) -> str:
         """The parent run of a sweep. It is found if a shipper was killed before it could save the cursor."""

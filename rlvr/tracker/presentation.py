@@ -22,7 +22,7 @@ from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import MAX_VALUE, OURS, as_text, redact
 from rlvr.metrics import EVALUATION, VALIDATION, is_main_result
 
-DELETED = "DELETED"  # status, in a cursor, of a parent run that was deleted in MLflow: it is left alone
+REFUSED = "REFUSED"  # status, in a cursor, of a parent run that MLflow refuses, as one that was deleted there
 VIEW = "rlvr"  # name of the saved view, also in its address
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 DESCRIPTION = "mlflow.note.content"
@@ -210,9 +210,9 @@ def newest_report(home: Path, sweep: Sweep) -> SweepReport:
 
 
 def is_behind(home: Path, sweep: Sweep) -> bool:
-    """Whether a store that has the parent run of the sweep, not deleted, lacks the newest report on it."""
+    """Whether a store that has the parent run of the sweep, and takes it, lacks the newest report on it."""
     cursors = read_json(layout.cursor(layout.sweep(home, sweep.sweep_id))) or {}
     report_time = newest_report(home, sweep).time if cursors else ""
     parents = [c for c in cursors.values() if isinstance(c, dict) and c.get("mlflow_run_id")]
-    has_all = all(c.get("status") == DELETED or (c.get("tags") or {}).get(REPORT) == report_time for c in parents)
+    has_all = all(c.get("status") == REFUSED or (c.get("tags") or {}).get(REPORT) == report_time for c in parents)
     return bool(report_time) and not has_all

@@ -6,11 +6,10 @@ A pass (`Shipper.ship`) may be repeated, killed or run twice at once; MLflow end
   value): sending a batch again adds no row;
 - runs/<run_id>/mlflow.json, the cursor, counts the records that have arrived, with a checksum. It is replaced after a
   batch has arrived, never before;
-- if the cursor is lost, or the journal no longer begins with the records that have arrived, the MLflow run is deleted,
-  and the whole journal is sent to a new one. MLflow runs of a run are found by the tags rlvr.run_id and rlvr.created;
+- if the cursor is lost (`python -m sweeps sync --resend` deletes it), or the journal no longer begins with the records
+  that have arrived, the MLflow run is deleted, and the whole journal is sent to a new one. MLflow runs of a run are
+  found by the tags rlvr.run_id and rlvr.created, or rlvr.run_id and their parent run;
 - a lock lets only one pass at a time work on a home.
-
-`python -m sweeps sync --verify` compares journals and MLflow row by row (rlvr/tracker/verification.py).
 
 Values that are not finite are not sent: MLflow returns +inf as 1.797e308, which would falsify every average. The tag
 rlvr.non_finite counts them by name; the journal keeps them. A line that is damaged on disk is not sent either; the
@@ -35,7 +34,7 @@ from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, 
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact, without_secrets
-from rlvr.tracker import presentation, store, verification
+from rlvr.tracker import presentation, store
 from rlvr.tracker.cursor import Cursor, checksum_of, send_changes, signature
 from rlvr.tracker.parent_runs import EXPERIMENT, ParentRuns
 from rlvr.tracker.store import NoFiles, Refused, StoreDown
@@ -135,54 +134,6 @@ class Shipper:
                 report.left[run.name] = report.left.get(run.name, 0) + self._lines_left(run)
         return report
 
-    def verify(self, run_dirs: Iterable[Path], *, repair: bool = False) -> tuple[dict[str, str], int]:
-        """({run name: how its MLflow run differs from its journal, or why it was not compared}, number of equal rows).
-
-        Of a sweep, only whether its parent run is deleted. To be called after `ship`. repair: let the next pass
-        make them equal: it will replace each MLflow run that differs by a new one. Raises StoreDown.
-        """
-        report = Report(redact(self.uri))
-        unequal: dict[str, str] = {}
-        num_equal = 0
-        with self._alone():
-            client = self._connect()
-        directories = list(dict.fromkeys(run_dirs))
-        for run in self._readable(directories, report):
-            with self._alone():  # a concurrent pass would send rows and change the cursor
-                fault, equal = self._compare(client, run, repair=repair)
-            num_equal += equal
-            if fault:
-                unequal[run.name] = fault
-        run_ids = {directory.name for directory in directories}
-        for sweep in self._sweeps():
-            if not run_ids.isdisjoint(sweep.run_ids):
-                with self._alone():
-                    is_deleted = self.parents.is_deleted(client, sweep, repair=repair)
-                if is_deleted:
-                    unequal[f"sweep {sweep.sweep_id}"] = "its parent run is deleted in MLflow"
-        not_compared = {"not compared": " ".join(report.problems)} if report.problems else {}
-        return unequal | not_compared, num_equal
-
-    def _compare(self, client: Client, run: ShippedRun, *, repair: bool) -> tuple[str, int]:
-        """(how the MLflow run differs from the journal, "" if it does not; number of equal rows)."""
-        cursor = Cursor.load(run.directory, self.key)
-        try:
-            if not cursor.is_of(client):
-                return "it is not in MLflow", 0
-        except Refused as error:  # its experiment is deleted; the cursor stays, for it may be restored
-            return self._clean(error), 0
-        try:
-            stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
-        except Refused as error:  # it is deleted
-            fault, equal = self._clean(error), 0
-        else:
-            records = journal.Follower(layout.journal(run.directory)).all()
-            difference = verification.difference(records, stored, cursor.sent)
-            fault, equal = str(difference), len(stored - difference.foreign)
-        if fault and repair:
-            Cursor().save(run.directory, self.key)
-        return fault, equal
-
     def _readable(self, directories: Iterable[Path], report: Report) -> list[ShippedRun]:
         """The runs that can be read. States are read before journals: what is recorded later is for the next pass."""
         present: list[ShippedRun] = []
@@ -226,10 +177,10 @@ class Shipper:
                     self.parents.update(client, sweep, states)
                 except (NoFiles, Refused) as error:
                     report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                    if self.parents.is_deleted(client, sweep, repair=False):
-                        report.problems[sweep.sweep_id] += " (to create it again: python -m sweeps sync --repair)"
-                    elif isinstance(error, Refused):
-                        report.left[f"sweep {sweep.sweep_id}"] = 0
+                    if isinstance(error, Refused):
+                        self.parents.note_refused(sweep)
+                        again = f"python -m sweeps sync --resend {sweep.sweep_id}"
+                        report.problems[sweep.sweep_id] += f" (to create its MLflow runs again: {again})"
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -203,7 +203,7 @@ WRONG = [
     ("logs done --attempt 0", "has 1 attempts, no number 0"),
     ("cancel d", "d begins 2 sweeps"),  # and one run, which nobody meant
     ("retry d", "d begins 2 sweeps"),
-    ("sync --background --verify", "Drop it, or drop --verify."),
+    ("sync --background --resend s", "Drop it, or drop --resend."),
 ]
 
 
