@@ -129,9 +129,8 @@ def _half_written(ledger: Ledger) -> Iterator[Path]:
         for path in ledger.root.glob(f"{folder}.*{files.SUFFIX}"):
             if path.parent != layout.stages(ledger.home) and _is_abandoned(path):
                 yield path
-    for root in (layout.reports(ledger.home), layout.analysis_cache(ledger.home)):
-        for folder in ("", "[!.]*/"):  # a half-written report is one item, whatever it contains
-            yield from filter(_is_abandoned, root.glob(f"{folder}.*{files.SUFFIX}"))
+    for folder in ("", "[!.]*/"):  # a half-written report is one item, whatever it contains
+        yield from filter(_is_abandoned, layout.reports(ledger.home).glob(f"{folder}.*{files.SUFFIX}"))
 
 
 def _is_abandoned(path: Path) -> bool:

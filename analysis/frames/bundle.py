@@ -32,11 +32,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.frames import own_code, samples
-from analysis.frames.digest import What
+from analysis.frames.digest import USUAL_METRICS, What
 from analysis.frames.frames import Frames, check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import Response, of_texts, stored
-from analysis.frames.tables import METRICS, SCHEMAS, TEXT, USUAL, Tables, decoded, schema
+from analysis.frames.tables import METRICS, SCHEMAS, TEXT, Tables, decoded, schema, with_names
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
@@ -62,7 +62,8 @@ def write(frames: Frames, file: Path, shown: Shown = MappingProxyType({})) -> No
     """Write these frames to a bundle. shown: the responses that its page is to show."""
     names = {name for run in frames.rows for name in frames.digest.names(run.run_id)}
     tables = {name: frames.tables[name] for name in ("counts", "digest", "policy")}
-    tables["drawn"] = frames.tables["drawn" if len(frames.rows) * len(names) <= MOST_CURVES else USUAL]
+    drawn = frames.tables["drawn"]
+    tables["drawn"] = drawn if len(frames.rows) * len(names) <= MOST_CURVES else with_names(drawn, USUAL_METRICS)
     tables |= {"texts": _texts(frames), "responses": _responses(frames, shown)}
     about = {
         "format": FORMAT,
@@ -289,9 +290,9 @@ def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: Mapping[str, p
 
 def _stored(tables: Mapping[str, pa.Table]) -> dict[str, Any]:
     """The fields `tables` and `stored` of frames, from the tables of a bundle."""
-    readers = {name: (lambda table=table: table) for name, table in tables.items()}
-    drawn = {USUAL: readers["drawn"], METRICS: lambda: _metrics(tables)}
-    return {"tables": Tables({**readers, **drawn}), "stored": samples.of_table(tables["responses"], complete=False)}
+    readers: dict[str, Any] = {name: (lambda table=table: table) for name, table in tables.items()}
+    readers[METRICS] = lambda: _metrics(tables)
+    return {"tables": Tables(readers), "stored": samples.of_table(tables["responses"], complete=False)}
 
 
 def _metrics(tables: Mapping[str, pa.Table]) -> pa.Table:

@@ -4,7 +4,7 @@ steps, so that 500 runs are drawn as fast as five."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, cast
@@ -148,13 +148,13 @@ DRAWN = (
     *("optim/grad_norm", "response/length"),
 )
 # And those of figures.
-CACHED_METRICS = (*DRAWN, "advantage/abs_mean", "policy/abs_log_ratio", "throughput/gpu_s_per_token")
+USUAL_METRICS = (*DRAWN, "advantage/abs_mean", "policy/abs_log_ratio", "throughput/gpu_s_per_token")
 POINTS = 256  # of a curve, at most
 _SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("value", pa.float32())])
 
 
-def thinned(journal: pa.Table, names: Collection[str] | None = None) -> pa.Table:
-    """name, step and value of the metrics of training, of all or of `names`.
+def thinned(journal: pa.Table) -> pa.Table:
+    """name, step and value of the metrics of training.
 
     journal: `step`, ascending, and a column per metric. A run of more than POINTS steps is cut into bins of 2, 4, 8, …
     steps. Runs of about one length have the same width, so that seeds can be averaged. `step` is the last step of a
@@ -164,7 +164,7 @@ def thinned(journal: pa.Table, names: Collection[str] | None = None) -> pa.Table
     width = bin_width(int(steps[-1])) if len(steps) else 1
     codes, kept_steps, values, drawn = [], [], [], []
     for name in journal.column_names:
-        if name == "step" or name.startswith((EVALUATION, VALIDATION)) or (names is not None and name not in names):
+        if name == "step" or name.startswith((EVALUATION, VALIDATION)):
             continue
         column = journal[name].to_numpy()
         usable = np.isfinite(column) & (steps > 0)

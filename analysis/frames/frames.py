@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.frames.counts import Counts, ProblemCounts
-from analysis.frames.digest import CACHED_METRICS, Digest
+from analysis.frames.digest import Digest
 from analysis.frames.samples import Response, StoredSamples, of_texts
-from analysis.frames.tables import METRICS, USUAL, Tables
+from analysis.frames.tables import METRICS, Tables, with_names
 
 if TYPE_CHECKING:
     from rlvr.ledger.sweeps import Sweep
@@ -190,18 +190,8 @@ class Frames:
 
     def thinned_history(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training, of all metrics or of these, thinned for drawing (`thinned`)."""
-        if names is None:
-            return self._drawn
-        frame = self._usual if set(names) <= set(CACHED_METRICS) else self._drawn
-        return frame[frame["name"].isin(list(names))].reset_index(drop=True)
-
-    @cached_property
-    def _drawn(self) -> pd.DataFrame:
-        return _curves(self.tables["drawn"])
-
-    @cached_property
-    def _usual(self) -> pd.DataFrame:
-        return _curves(self.tables[USUAL])
+        table = self.tables["drawn"]
+        return _curves(table if names is None else with_names(table, names))
 
     @cached_property
     def judgements(self) -> Counts:

@@ -1,56 +1,59 @@
-"""The tables of the runs of a home: derived from their files, and cached. And those of a store of MLflow."""
+"""The tables of the runs of a home: derived from their files. And those of a store of MLflow."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
-from analysis.frames import cache, journals
+from analysis.frames import journals
 from analysis.frames.counts import Counts, counted
-from analysis.frames.digest import CACHED_METRICS, digest_of, thinned
+from analysis.frames.digest import digest_of, thinned
 from analysis.frames.samples import read_table
-from analysis.frames.tables import METRICS, POLICY, USUAL, WHOLE, Tables, joined, of_run, schema
+from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined, of_run
 from rlvr.ledger import layout
+
+
+class OfJournal(NamedTuple):
+    """What reports need of a journal. faults: lines that are left out."""
+
+    digest: pa.Table
+    drawn: pa.Table
+    faults: tuple[str, ...]
 
 
 class RunFiles:
     """The files of runs of a home."""
 
     def __init__(self, home: Path, run_ids: Sequence[str]) -> None:
-        self.home, self.run_ids = home, list(run_ids)
+        self.run_ids = list(run_ids)
         self._folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
-        self._journals = {run_id: layout.journal(folder) for run_id, folder in self._folders.items()}
         self._evaluations = {run_id: layout.evaluations(folder) for run_id, folder in self._folders.items()}
-        self._states = {run_id: cache.state_of([file]) for run_id, file in self._journals.items()}
-        self._evaluation_states = {run_id: cache.state_of(files) for run_id, files in self._evaluations.items()}
-        # Several tables are derived from one journal, which is parsed once for all of them.
-        self._derived = functools.cache(lambda run_id: _derived(self._journals[run_id]))
 
     def tables(self) -> Tables:
         """Those of frames/tables.py but for texts and responses, which are in the files of samples."""
         return Tables(
             {
-                "counts": functools.cache(lambda: self._cached("counts", self._evaluation_states, self._counted)),
-                "digest": functools.cache(lambda: self._of_journals("digest")),
-                USUAL: lambda: self._of_journals(USUAL),
-                "drawn": lambda: self._cached("drawn", self._states, lambda i: thinned(self._journal(i))),
-                METRICS: self._logged,
+                "counts": functools.cache(self._counted),
+                "digest": lambda: joined("digest", [of_run(i, of_journal.digest) for i, of_journal in self._derived]),
+                "drawn": lambda: joined("drawn", [of_run(i, of_journal.drawn) for i, of_journal in self._derived]),
+                METRICS: lambda: joined(METRICS, [of_run(i, journals.long(j.table)) for i, j in self._journals()]),
                 "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
             }
         )
 
     def notes_on_journals(self) -> list[str]:
         """A line for each journal that could not be read as a whole."""
-        rows = self._of_journals("faults").to_pylist()
         return [
-            f"{self._journals[row['run_id']]}: {len(row['faults'])} unreadable line(s) left out: "
-            f"{', '.join(row['faults'])}."
-            for row in rows
-            if row["faults"]
+            f"{layout.journal(self._folders[run_id])}: {len(of_journal.faults)} unreadable line(s) left out: "
+            f"{', '.join(of_journal.faults)}."
+            for run_id, of_journal in self._derived
+            if of_journal.faults
         ]
 
     def notes_on_samples(self, counts: Counts) -> list[str]:
@@ -65,24 +68,21 @@ class RunFiles:
         not_judged = [f"{failed} and counted."] if counts.num_errors else []
         return [*not_judged, *(f"{file} {remedy}" for file in [*damaged, *self._policies[1]])]
 
-    def _cached(self, kind: str, states: Mapping[str, str], parse: Callable[[str], pa.Table]) -> pa.Table:
-        rows = cache.rows(self.home, kind, states, parse)
-        return rows if rows.num_rows or kind == "faults" else joined(kind, [])
+    def _journals(self) -> Iterator[tuple[str, journals.Journal]]:
+        for run_id, folder in self._folders.items():
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                yield run_id, journals.read(layout.journal(folder))
 
-    def _of_journals(self, kind: str) -> pa.Table:
-        return self._cached(kind, self._states, lambda run_id: self._derived(run_id)[kind])
+    @functools.cached_property
+    def _derived(self) -> list[tuple[str, OfJournal]]:
+        """By run what is derived from its journal, which is then forgotten: those of a large study fill a memory."""
+        return [(i, OfJournal(digest_of(j.table), thinned(j.table), j.faults)) for i, j in self._journals()]
 
-    def _journal(self, run_id: str) -> pa.Table:
-        return journals.read(self._journals[run_id]).table
-
-    def _logged(self) -> pa.Table:
-        existing = [run_id for run_id, state in self._states.items() if state]
-        return joined(METRICS, [of_run(run_id, journals.long(self._journal(run_id))) for run_id in existing])
-
-    def _counted(self, run_id: str) -> pa.Table:
-        tables = {file: read_table(file, ("source", "problem_id", "outcome")) for file in self._evaluations[run_id]}
-        parts = [counted(table, layout.step_of(file) or 0) for file, table in tables.items() if table is not None]
-        return joined("counts", parts) if parts else schema("counts").empty_table().drop_columns("run_id")
+    def _counted(self) -> pa.Table:
+        files = [(run_id, file) for run_id, of_run in self._evaluations.items() for file in of_run]
+        tables = [(i, file, read_table(file, ("source", "problem_id", "outcome"))) for i, file in files]
+        parts = [of_run(i, counted(table, layout.step_of(file) or 0)) for i, file, table in tables if table is not None]
+        return joined("counts", parts)
 
     @functools.cached_property
     def _policies(self) -> tuple[dict[str, pa.Table], list[Path]]:
@@ -100,12 +100,6 @@ class RunFiles:
         return policies, damaged
 
 
-def _derived(file: Path) -> dict[str, pa.Table]:
-    table, faults = journals.read(file)
-    of_faults = pa.table({"faults": pa.array([list(faults)], pa.list_(pa.string()))})
-    return {"digest": digest_of(table), USUAL: thinned(table, CACHED_METRICS), "faults": of_faults}
-
-
 def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
     """The tables of runs whose metrics MLflow stores, with the samples of the home, if it has them. logged: run_id,
     step, name, value."""
@@ -120,7 +114,7 @@ def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
             "counts": lambda: of_files["counts"],
             "policy": lambda: of_files["policy"],
             "digest": functools.cache(lambda: derived("digest", digest_of)),
-            **dict.fromkeys(("drawn", USUAL), lambda: derived("drawn", thinned)),
+            "drawn": lambda: derived("drawn", thinned),
             METRICS: lambda: pa.Table.from_pandas(logged, preserve_index=False),
         }
     )

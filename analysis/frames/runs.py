@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
-from analysis.frames import cache
 from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
@@ -58,23 +55,20 @@ def read_sweeps(home: Path) -> list[Sweep]:
 def read_runs(home: Path) -> tuple[dict[str, RunRecord], list[str]]:
     """(every run by its id, lines that name the runs of which something cannot be read)."""
     ledger = Ledger(home)
-    configs = _configs(home, ledger.runs())
     records: dict[str, RunRecord] = {}
     errors: list[Unreadable] = []
-    for run_id, config in configs.items():
+    for run_id in ledger.runs():
         try:
-            records[run_id] = _record(ledger, run_id, config)
+            records[run_id] = _record(ledger, run_id)
         except Unreadable as error:
             errors.append(error)
             records[run_id] = RunRecord(run_id, state=State.UNREADABLE.value, message=error.why)
     return records, lines_by_reason(errors)
 
 
-def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) -> RunRecord:
+def _record(ledger: Ledger, run_id: str) -> RunRecord:
     run_dir = ledger.run_dir(run_id)
     info, state = read_info(run_dir), ledger.state(run_id)
-    if isinstance(config, Unreadable):
-        raise config
     return RunRecord(
         run_id=run_id,
         group_id=info.group_id,
@@ -92,7 +86,7 @@ def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) ->
         command=info.command,
         log=_log(ledger.home, run_dir, state.attempt),
         dashboard=_dashboard(run_dir),
-        config=config,
+        config=flat_config(read_config(run_dir)),
     )
 
 
@@ -110,24 +104,6 @@ def _dashboard(run_dir: Path) -> str:
         return ""
     server = uri if uri.startswith(("http://", "https://")) else BROWSE
     return f"{server}/#/experiments/{cursor['experiment_id']}/runs/{cursor['mlflow_run_id']}"
-
-
-def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | Unreadable]:
-    """Flat frozen configs, by run. They are cached, because parsing a YAML file takes milliseconds."""
-    folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
-    states = {i: cache.state_of([layout.config(folder), layout.info(folder)]) for i, folder in folders.items()}
-    rows = cache.rows(home, "configs", states, lambda run_id: _parsed(folders[run_id]))
-    return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in rows.to_pylist()}
-
-
-def _parsed(folder: Path) -> pa.Table:
-    content: dict[str, Any] | None = None
-    what = why = ""
-    try:
-        content = flat_config(read_config(folder))
-    except Unreadable as error:
-        what, why = error.what, error.why
-    return pa.table({"config": [json.dumps(content)], "what": [what], "why": [why]})
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,11 @@ MLflow, or imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 TEXT, WHOLE, NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -37,12 +38,11 @@ SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
     },
     "policy": {"run_id": TEXT, "step": WHOLE, "arm": WHOLE, **dict.fromkeys(POLICY[1:], NUMBER)},
 }
-USUAL = "usual"  # the rows of `drawn` of the metrics that figures and large studies draw, where these can be read alone
 METRICS = "metrics"  # run_id, step, name and value of everything that was logged
 
 
 def schema(name: str) -> pa.Schema:
-    columns = {METRICS: SCHEMAS["drawn"], USUAL: SCHEMAS["drawn"], **SCHEMAS}
+    columns = {METRICS: SCHEMAS["drawn"], **SCHEMAS}
     return pa.schema(list(columns[name].items()))
 
 
@@ -65,6 +65,11 @@ def of_run(run_id: str, table: pa.Table) -> pa.Table:
 def joined(name: str, parts: list[pa.Table]) -> pa.Table:
     """The rows of all parts; the empty table of this name without any."""
     return pa.concat_tables(parts).unify_dictionaries() if parts else schema(name).empty_table()
+
+
+def with_names(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """The rows of a table `drawn` of these metrics."""
+    return table.filter(pc.field("name").isin(sorted(names)))
 
 
 def decoded(table: pa.Table, name: str) -> tuple[NDArray[np.int64], list[str]]:

@@ -57,6 +57,11 @@ def _in(*parts: str) -> Callable[[Path], Path]:
     return lambda directory: directory.joinpath(*parts)
 
 
+def _named(pattern: str) -> Callable[[Path, object], Path]:
+    """The function from a directory and a value to the path in it that has the value in place of {}."""
+    return lambda directory, value: directory / pattern.format(value)
+
+
 def _numbered(folder: str, kind: str, suffix: str = "") -> Callable[[Path, int], Path]:
     """The function from a directory and a step to the file of that step in `folder`; `step_of` is its inverse."""
     return lambda directory, step: directory / folder / f"{kind}-{step:08d}{suffix}"
@@ -70,7 +75,9 @@ def _existing(pattern: str) -> Callable[[Path], list[Path]]:
 # --- in a home
 
 runs = _in("runs")
+run = _named("runs/{}")
 sweeps = _in("runs", "sweeps")
+sweep = _named("runs/sweeps/{}")
 stages = _in("runs", "stages")  # which all runs share
 submissions = _in("runs", "submissions")
 replay_stages = _in("runs", "replay")  # stages of diagnostics, which train nothing
@@ -82,21 +89,12 @@ sync_log = _in("runs", "sync.log")  # output of the last shipping in the backgro
 tracking = _in("tracking")  # the server of `make tracking-up`
 reports = _in("reports")  # a directory with tables, figures and page for each study
 report_summaries = _existing("reports/*/summary.json")
-analysis_cache = _in("reports", ".cache")  # what analysis has parsed; safe to delete
-
-
-def run(home: Path, run_id: str) -> Path:
-    return runs(home) / run_id
 
 
 def run_ids(home: Path) -> list[str]:
     """Names of the directories that contain a run.json or a config.yaml, sorted."""
     ids = {path.parent.name for name in ("run.json", "config.yaml") for path in runs(home).glob(f"*/{name}")}
     return sorted(run_id for run_id in ids if not run_id.startswith("."))
-
-
-def sweep(home: Path, sweep_id: str) -> Path:
-    return sweeps(home) / sweep_id
 
 
 def home_of(directory: Path) -> Path:
@@ -120,6 +118,7 @@ stages_used = _in("stages.json")  # ids of the stages that it starts from
 inputs = _in("inputs.json")  # hashes of the data that it reads
 own_code = _in("own_code.json")  # which code it used
 attempts = _in("attempts")
+attempt = _named("attempts/{}")
 checkpoints = _in("checkpoints")
 evaluation = _numbered("samples", "test", ".parquet")  # the samples of the evaluation at a step
 evaluations = _existing("samples/test-*.parquet")
@@ -127,16 +126,8 @@ policy = _numbered("samples", "policy", ".parquet")  # a bandit's whole policy a
 policies = _existing("samples/policy-*.parquet")
 rollouts = _numbered("rollouts", "step", ".parquet")  # of a training step
 diversity = _in("diversity", "problems.parquet")  # of the responses of an evaluation, by problem and measure
+embeddings = _named("diversity/embeddings-{}.parquet")  # of right answers; by embedder, as `rlvr.records.name_part`
 all_embeddings = _existing("diversity/embeddings-*.parquet")
-
-
-def embeddings(run_dir: Path, embedder: str) -> Path:
-    """Embeddings of the right answers of an evaluation. embedder: its name as `rlvr.records.name_part` has it."""
-    return run_dir / "diversity" / f"embeddings-{embedder}.parquet"
-
-
-def attempt(run_dir: Path, number: int) -> Path:
-    return attempts(run_dir) / str(number)
 
 
 def stages_beside(run_dir: Path) -> Path:
@@ -170,11 +161,7 @@ checkpoint = _numbered("", "step")
 trainer_state = _in("trainer.json")  # what is not a tensor; a directory without this file is no checkpoint of ours
 sample_set_info = _in("set.json")
 stage_info = _in("stage.json")
-
-
-def stage_lock(store: Path, stage_id: str) -> Path:
-    return store / f"{stage_id}.lock"
-
+stage_lock = _named("{}.lock")  # in the directory of all stages
 
 # --- in the directory of an attempt
 
@@ -183,11 +170,7 @@ heartbeat = _in("heartbeat.json")
 end = _in("exit.json")  # how it ended
 prune_request = _in("prune.json")
 log = _in("log.txt")
-
-
-def rank_end(attempt: Path, rank: int) -> Path:
-    """How a rank other than 0 ended, if it could record that."""
-    return attempt / f"rank-{rank}.json"
+rank_end = _named("rank-{}.json")  # how a rank other than 0 ended, if it could record that
 
 
 def rank_ends(attempt: Path) -> list[Path]:
@@ -204,6 +187,7 @@ cancelled = _in("cancelled.json")  # from `sweeps cancel` on SLURM until the nex
 planned = _in("planned.jsonl")  # every run that a growing sweep may add
 deciding_lock = _in("deciding.lock")  # held by the process that decides on the next runs of a growing sweep
 shipper_log = _in("shipper.log")
+worker_log = _named("worker-{}.log")
 search_study = _in("optuna.journal")
 search_best = _in("best.md")
 search_trials = _in("trials.csv")
@@ -219,37 +203,17 @@ def launch_locks(sweep_dir: Path) -> list[Path]:
     return sorted([*sweep_dir.glob("lock"), *sweep_dir.glob("lock-*")])
 
 
-def worker_log(sweep_dir: Path, number: int) -> Path:
-    return sweep_dir / f"worker-{number}.log"
-
-
 # --- in the directory of a submission to SLURM
 
 submission_info = _in("submission.json")
 bad_nodes = _in("bad_nodes")  # on which its jobs could not begin, a line each
 stage_end = _in("end.json")  # why its stage was not built
-
-
-def script(directory: Path, kind: str) -> Path:
-    """The script passed to sbatch for an array, a stage or a report."""
-    return directory / f"{kind}.sbatch"
-
-
-def job_log(directory: Path, kind: str) -> Path:
-    """The output of the job of a stage or a report."""
-    return directory / f"{kind}.out"
-
-
-def task_log(submission: Path, index: int | str) -> Path:
-    """The output of a task of an array. SLURM replaces "%a" by its index."""
-    return submission / f"task_{index}.out"
+script = _named("{}.sbatch")  # passed to sbatch for an array, a stage or a report
+job_log = _named("{}.out")  # of a stage or a report
+task_log = _named("task_{}.out")  # of a task of an array; SLURM replaces "%a" by its index
+run_end = _named("end_{}.json")  # how a run that shares its job with others ended, if it must not be started again
 
 
 def task_nodes(submission: Path, index: int, restarts: int) -> Path:
     """The file through which the nodes of a task find each other."""
     return submission / f"task_{index}.nodes-{restarts}"
-
-
-def run_end(submission: Path, run_id: str) -> Path:
-    """How a run that shares its job with others ended, if the job must not start it again."""
-    return submission / f"end_{run_id}.json"

@@ -152,8 +152,6 @@ def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Pa
         ledger.root / "sweeps" / "s" / f".manifest.jsonl.{of_dead}",
         ledger.root / "evaluations" / "0123456789ab" / f".r-0000.parquet.{of_dead}",
         reports / "eta" / f".summary.json.{of_dead}",
-        reports / ".cache" / f".samples.parquet.{of_dead}",
-        reports / ".cache" / "journals" / f".run.parquet.{of_dead}",
     ]
     for path in abandoned:
         aside(path)

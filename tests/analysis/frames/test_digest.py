@@ -19,8 +19,7 @@ def test_a_short_run_is_drawn_as_it_was_logged_without_step_0_and_evaluations():
 def test_a_long_run_is_cut_into_bins_of_a_power_of_two_whose_means_and_last_steps_it_keeps():
     steps = np.arange(1, 2 * POINTS + 2)  # one step too many for bins of two
     assert bin_width(int(steps[-1])) == 4
-    rows = thinned(pa.table({"step": steps, "a": steps.astype(float), "b": -steps.astype(float)}), ["a"]).to_pylist()
-    assert {row["name"] for row in rows} == {"a"}
+    rows = thinned(pa.table({"step": steps, "a": steps.astype(float)})).to_pylist()
     assert rows[0] == {"name": "a", "step": 4, "value": (1 + 2 + 3 + 4) / 4}
     assert rows[1] == {"name": "a", "step": 8, "value": (5 + 6 + 7 + 8) / 4}
     assert rows[-1] == {"name": "a", "step": 513, "value": 513.0}  # a bin of one step
