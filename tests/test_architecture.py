@@ -1,7 +1,5 @@
 """The house keeps its shape: few rooms, floors that imports go down, and a test for every source."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -22,8 +20,7 @@ def house() -> House:
 
 def test_the_house_stays_small_enough_to_walk_through(house: House) -> None:
     """Before it had a plan: 42 loose modules, 10 floors, 152 arrows, a circle. The longest chain goes from a command
-    through a growing sweep to what `analysis` has decided about it.
-    """
+    through a growing sweep to what `analysis` has decided about it."""
     assert len(house.loose) <= 6, house.loose
     assert len(house.arrows) <= 21, sorted(house.arrows)
     assert max(house.floors.values()) <= 7, house.floors

@@ -1,7 +1,5 @@
 """docs/compatibility.md says what happens here today."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`python -m rlvr.evaluate` on a run that was really trained: the same samples by any engine and in any parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -197,8 +195,7 @@ def test_killed_in_the_middle_or_shared_by_two_ranks_it_gives_the_same_bytes(hom
 
 def killed_amid(home: Path, source: str, *words: str) -> tuple[Path, set[Path]]:
     """An evaluation, killed with its launcher once it has added to the sample sets of a home: its directory, and all
-    chunks that are there.
-    """
+    chunks that are there."""
     before, runs = set(chunks(home)), set(run_dirs(home))
     environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rlvr.evaluate", source, *words]
@@ -272,9 +269,7 @@ def test_what_chooses_a_policy_is_never_ignored(home: Path) -> None:
             policies_of(sources, ledger, which, with_base=with_base)
 
 
-def test_of_a_study_only_finished_runs_without_tuning_are_evaluated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_study_finished_untuned_runs_are_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 40 steps: one finished, one that failed at 20, one still at work at its last, and one of tuning."""
     plan = []
     for seed, (step, cause) in enumerate(((40, "ok"), (20, "error"), (40, None), (40, "ok"))):
@@ -294,9 +289,7 @@ def test_of_a_study_only_finished_runs_without_tuning_are_evaluated(
     assert len(policies_of(["eta"], Ledger(tmp_path), "all")) == 3
 
 
-def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_policy_is_a_stage_a_directory_or_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that sampled before training has a stage that is no policy; its base is where its model says."""
     model = tmp_path / "model"
     model.mkdir()

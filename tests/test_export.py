@@ -1,7 +1,5 @@
 """Which checkpoint is exported, and the message if there is none."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -21,8 +19,7 @@ def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Pat
 
 def test_the_newest_or_best_or_named_checkpoint_is_exported(tmp_path: Path) -> None:
     first, second, third = (make_checkpoint(tmp_path, s, score) for s, score in ((2, 0.3), (4, 0.5), (10, None)))
-    assert checkpoint_of(tmp_path, best=False) == third
-    assert checkpoint_of(tmp_path, best=True) == second
+    assert (checkpoint_of(tmp_path, best=False), checkpoint_of(tmp_path, best=True)) == (third, second)
     assert checkpoint_of(first, best=False) == first
     with pytest.raises(ValueError, match="--best chooses among a run's checkpoints, and .*step-00000002 is one"):
         checkpoint_of(first, best=True)
@@ -31,9 +28,7 @@ def test_the_newest_or_best_or_named_checkpoint_is_exported(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("best", "message"), [(True, "checkpoint.keep_best=true"), (False, "Pass the id or the name of a run")]
 )
-def test_a_source_without_a_checkpoint_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, message: str
-) -> None:
+def test_a_checkpoint_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, message: str) -> None:
     if best:
         make_checkpoint(tmp_path, 2)
     assert main([str(tmp_path), str(tmp_path / "out"), *(["--best"] if best else [])]) == 2

@@ -1,7 +1,5 @@
 """The plugins that Hydra discovers, in our applications and in those of other projects."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

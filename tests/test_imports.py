@@ -1,7 +1,5 @@
 """Importing a module does nothing else: it registers nothing, sets no environment and configures no library."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `rlvr`, as installed: all commands by one name, and no imports from the working directory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

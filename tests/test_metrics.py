@@ -1,7 +1,5 @@
 """Evaluation metrics against brute force over subsets, exact fractions and cases worked by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction
@@ -55,8 +53,7 @@ def test_pass_at_k_agrees_with_exact_fractions_at_large_n() -> None:
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_grows_with_k_from_the_mean_to_one(case: tuple[int, int, int]) -> None:
     n, c, k = case
-    assert pass_at_k(n, c, 1) == pytest.approx(c / n)
-    assert pass_at_k(n, c, n) == float(c > 0)
+    assert (pass_at_k(n, c, 1), pass_at_k(n, c, n)) == (pytest.approx(c / n), float(c > 0))
     assert pass_at_k(n, c, k) >= pass_at_k(n, c, max(1, k - 1)) - 1e-15
 
 
@@ -86,8 +83,7 @@ def test_maj_at_k_takes_the_mean_over_tied_answers_of_the_first_k() -> None:
 def test_distinct_n_by_hand() -> None:
     responses = [["a", "b", "a", "b"], ["a", "b", "c"], ["a"]]
     # bigrams: ab ba ab | ab bc → 3 different of 5; unigrams: a b c of 8
-    assert distinct_n(responses, 2) == pytest.approx(3 / 5)
-    assert distinct_n(responses, 1) == pytest.approx(3 / 8)
+    assert (distinct_n(responses, 2), distinct_n(responses, 1)) == (pytest.approx(3 / 5), pytest.approx(3 / 8))
     assert math.isnan(distinct_n(responses, 5))
 
 
@@ -95,8 +91,7 @@ def test_distinct_at_k_by_hand() -> None:
     answers = ["a", "b", "a", None, "a", None]
     assert distinct_at_k(answers, 6) == 2
     # Of 2 among 6: "a" is missing with C(3, 2)/C(6, 2) = 3/15, "b" with C(5, 2)/C(6, 2) = 10/15.
-    assert distinct_at_k(answers, 2) == pytest.approx(12 / 15 + 5 / 15)
-    assert distinct_at_k([None, None], 2) == 0
+    assert (distinct_at_k(answers, 2), distinct_at_k([None, None], 2)) == (pytest.approx(12 / 15 + 5 / 15), 0)
     with pytest.raises(ValueError, match=r"needs 1 ≤ k ≤ samples, and there are 2"):
         distinct_at_k(["a", "b"], 3)
 
@@ -121,10 +116,8 @@ def test_maxrl_weight_is_the_truncated_geometric_series(p: float, order: int) ->
 
 def test_population_weights_by_hand() -> None:
     # p = 0.2: 1, 1/√0.16, 1 + 0.8 + 0.64, 1/0.2
-    assert weight_rl(0.2) == 1
-    assert weight_grpo(0.2) == pytest.approx(2.5)
-    assert weight_maxrl(0.2, 3) == pytest.approx(2.44)
-    assert weight_ml(0.2) == pytest.approx(5)
+    assert (weight_rl(0.2), weight_grpo(0.2)) == (1, pytest.approx(2.5))
+    assert (weight_maxrl(0.2, 3), weight_ml(0.2)) == (pytest.approx(2.44), pytest.approx(5))
 
 
 def test_population_weights_at_the_ends() -> None:

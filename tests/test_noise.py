@@ -1,7 +1,5 @@
 """Noise is a function of keys: uniform, independent between neighbours, the same in any batch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -55,8 +53,7 @@ def test_a_number_does_not_depend_on_its_batch_or_block() -> None:
 
 def test_numbers_lie_inside_the_open_interval() -> None:
     extremes = to_unit(np.array([0, WORD], dtype=np.uint64))
-    assert extremes[0] == 2.0**-53
-    assert extremes[1] == 1 - 2.0**-53
+    assert (extremes[0], extremes[1]) == (2.0**-53, 1 - 2.0**-53)
 
 
 AXES = {"seed": lambda i: uniform(i, 2, [3], [4], 0, 1)[0, 0], "step": lambda i: uniform(1, i, [3], [4], 0, 1)[0, 0]}
@@ -119,5 +116,4 @@ def test_draws_are_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert outputs[0] == outputs[1]
-    assert len(json.loads(outputs[0])) == 6
+    assert (outputs[0], len(json.loads(outputs[0]))) == (outputs[1], 6)

@@ -1,7 +1,5 @@
 """The command line as a user sees it; nothing is launched."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -270,8 +268,7 @@ def test_a_dry_run_shows_the_number_of_training_problems_and_of_their_repetition
 @pytest.mark.parametrize("loss", ["pacs", "pacs_actor"])
 def test_the_setting_for_pacs_uses_pacs_unless_another_loss_is_typed(loss: str) -> None:
     alone, typed = (REGISTRY.compose(["paper=small/coins_pacs", *more]) for more in ([], [f"loss={loss}"]))
-    assert alone[1]["loss"] == "pacs"
-    assert typed[1]["loss"] == loss
+    assert (alone[1]["loss"], typed[1]["loss"]) == ("pacs", loss)
     assert (alone[0] == typed[0]) is (loss == "pacs")
 
 

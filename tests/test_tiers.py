@@ -1,7 +1,5 @@
 """Three runs of continuous integration, one third each, run every slow test once."""
 
-from __future__ import annotations
-
 from tests.conftest import third_of_each
 
 

@@ -1,7 +1,5 @@
 """docs/troubleshooting.md quotes what the sources say, and its links and commands exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

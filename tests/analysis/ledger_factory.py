@@ -1,7 +1,5 @@
 """Writes small ledgers with known numbers, in the layout of `runs/`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -97,25 +95,15 @@ def write_run(
     """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. validation: avg@8 of that split.
     logged_at: further metrics, by step.
 
-    Returns its run_id.
-    """
+    Returns its run_id."""
     run_id = f"id-{name or name_of(frozen)}"
     folder = home / "runs" / run_id
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(frozen))))
-    info = {
-        "run_id": run_id,
-        "group_id": group_of(frozen),
-        "name": name or name_of(frozen),
-        "arm": (name or name_of(frozen)).removesuffix(f"-s{frozen['seed']}"),
-        "study": study,
-        "created": created,
-        "git_sha": "0123456789abcdef",
-        "git_dirty": False,
-        "host": "here",
-        "command": "python -m rlvr.run",
-        "format": FORMAT,
-    }
+    info = {"run_id": run_id, "group_id": group_of(frozen), "name": name or name_of(frozen)}
+    info |= {"arm": (name or name_of(frozen)).removesuffix(f"-s{frozen['seed']}"), "study": study}
+    info |= {"created": created, "git_sha": "0123456789abcdef", "git_dirty": False, "host": "here"}
+    info |= {"command": "python -m rlvr.run", "format": FORMAT}
     (folder / "run.json").write_text(json.dumps(info))
     for number in range(1, attempts + 1):
         attempt = folder / "attempts" / str(number)
@@ -311,8 +299,7 @@ REWARD = np.array([0, 1, 0, 0, 1, 0, 0, 1, 0], float)
 def write_bandit(home: Path, divergence: str, where: str, *, seeds: tuple[int, ...]) -> None:
     """Runs whose final policy is known, of nine arms and three modes of one arm each.
 
-    where: "target" (π = π_old e^{A/η}/Z at η = 1/4) or "first mode" (all mass on arm 1).
-    """
+    where: "target" (π = π_old e^{A/η}/Z at η = 1/4) or "first mode" (all mass on arm 1)."""
     for seed in seeds:
         loss = "grpo" if divergence == "grpo" else "lad"
         kl = 0.01 if loss == "grpo" else 0.0

@@ -1,7 +1,5 @@
 """Tables and figures of the ablations along one knob, and of all objectives together, on ledgers with known numbers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -68,33 +66,17 @@ def swept(home: Path, *runs: tuple[str, int, dict[str, Any]]) -> Frames:
 @pytest.mark.slow
 def test_two_arms_of_one_objective_are_two_rows_of_the_baselines(tmp_path: Path) -> None:
     """LAD at two η, PACS at two β: each row its own number."""
-    frames = swept(
-        tmp_path,
-        ("grpo", 4, {}),
-        ("rloo", 5, {}),
-        ("lad", 2, {"eta": 0.5}),
-        ("lad", 7, {"eta": 1.0}),
-        ("pacs", 1, {"beta": 1.0}),
-        ("pacs", 6, {"beta": 10.0}),
-    )
+    plain, of_lad = (("grpo", 4, {}), ("rloo", 5, {})), (("lad", 2, {"eta": 0.5}), ("lad", 7, {"eta": 1.0}))
+    frames = swept(tmp_path, *plain, *of_lad, ("pacs", 1, {"beta": 1.0}), ("pacs", 6, {"beta": 10.0}))
     rows = {row: cell(baselines.table(frames), row, "avg@8")["mean"] for row in baselines.table(frames).cells["row"]}
-    assert rows == {
-        "base policy (step 0)": 6 / 32,
-        "grpo": 4 / 8,
-        "rloo": 5 / 8,
-        "lad-js (eta=0.5)": 2 / 8,
-        "lad-js (eta=1)": 7 / 8,
-        "pacs (beta=1)": 1 / 8,
-        "pacs (beta=10)": 6 / 8,
-    }
+    right = {"grpo": 4, "rloo": 5, "lad-js (eta=0.5)": 2, "lad-js (eta=1)": 7, "pacs (beta=1)": 1, "pacs (beta=10)": 6}
+    assert rows == {"base policy (step 0)": 6 / 32, **{row: count / 8 for row, count in right.items()}}
 
 
 def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: Path) -> None:
     """LAD at two η with 4 and with 16 rollouts: a line per η. A control is on none."""
-    runs = [
-        ("lad", right, {"eta": eta, "rollout": {"samples": n}})
-        for n, eta, right in ((4, 0.5, 1), (16, 0.5, 2), (4, 1.0, 6), (16, 1.0, 7))
-    ]
+    of_lad = ((4, 0.5, 1), (16, 0.5, 2), (4, 1.0, 6), (16, 1.0, 7))
+    runs = [("lad", right, {"eta": eta, "rollout": {"samples": n}}) for n, eta, right in of_lad]
     controls = [("lad", 0, {"eta": 1.0, "rollout": {"samples": n, "reward": "random"}}) for n in (4, 16)]
     table = ROLLOUT_SCALING.table(swept(tmp_path, *runs, *controls))
     means = {
@@ -102,12 +84,7 @@ def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: 
         for block, row in zip(table.cells["block"], table.cells["row"], strict=True)
         if row.startswith("N")
     }
-    assert means == {
-        ("lad-js (eta=0.5)", "N = 4"): 1 / 8,
-        ("lad-js (eta=0.5)", "N = 16"): 2 / 8,
-        ("lad-js (eta=1)", "N = 4"): 6 / 8,
-        ("lad-js (eta=1)", "N = 16"): 7 / 8,
-    }
+    assert means == {(f"lad-js (eta={eta:g})", f"N = {n}"): right / 8 for n, eta, right in of_lad}
 
 
 def test_the_best_value_of_each_arm_does_not_divide_a_line(tmp_path: Path) -> None:
@@ -188,8 +165,7 @@ def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
     pacs(tmp_path, (), "ten", "diverged", beta=10.0)
     table = BETA.table(load(tmp_path))
     assert cell(table, "β = 0.1", "avg@8")["mean"] == 16 / 32
-    assert cell(table, "β = 0.1", "pass@8")["mean"] == 3 / 4
-    assert cell(table, "β = 2", "pass@8")["mean"] == 2 / 4
+    assert (cell(table, "β = 0.1", "pass@8")["mean"], cell(table, "β = 2", "pass@8")["mean"]) == (3 / 4, 2 / 4)
     assert cell(table, "β = 10", "avg@8")["state"] == "diverged"
     assert [r[0] for r in grids(table)[0].rows] == ["base policy (step 0)", "β = 0.1", "β = 2", "β = 10"]
 
@@ -357,7 +333,6 @@ def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
     assert list(axes.lines[0].get_ydata()) == pytest.approx([1.0, 0.5])
     corners = axes.collections[0].get_paths()[0].vertices
     # Standard deviation 0.1, t(0.975, 2) = 4.302653; all seeds alike at step 1.
-    assert sorted({round(y, 6) for x, y in corners if x == 2}) == pytest.approx(
-        [0.5 - 4.302653 * 0.1 / 3**0.5, 0.5 + 4.302653 * 0.1 / 3**0.5], abs=1e-5
-    )
+    half = 4.302653 * 0.1 / 3**0.5
+    assert sorted({round(y, 6) for x, y in corners if x == 2}) == pytest.approx([0.5 - half, 0.5 + half], abs=1e-5)
     assert {y for x, y in corners if x == 1} == {1.0}

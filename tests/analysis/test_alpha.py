@@ -1,7 +1,5 @@
 """DPH-RL's table: rates against the base policy and styles, counted by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +25,7 @@ def frozen_config(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) 
 
 def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], openings: Sequence[str], **fate: Any) -> None:
     """Write a run. correct: of eight responses to each of four problems, 2 2 0 0 at step 0; openings: the first words
-    of correct responses, in turn.
-    """
+    of correct responses, in turn."""
     knobs = "-".join(f"{v}" for v in frozen["loss"].values())
     name = f"{frozen['choices']['loss']}-{knobs}-lr{frozen['lr']}-s{frozen['seed']}"
     evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
@@ -59,8 +56,7 @@ def cell(home: Path, row: str, column: str) -> Any:
 
 def test_problems_without_judged_samples_are_neither_kept_nor_lost(tmp_path: Path) -> None:
     """Of two problems that the base policy solves one is still solved, of two others one is now; the verifier failed on
-    one of each kind: 1 of 1 and 1 of 1. Before, too: a problem that could not be judged then is of neither kind.
-    """
+    one of each kind: 1 of 1 and 1 of 1. Before, too: a problem that could not be judged then is of neither kind."""
     solved, failed = (8, 8, 0), (0, 0, 8)
     evaluations = {
         0: {"styles": [*counts(2, 2, 0, 0), failed]},

@@ -1,7 +1,5 @@
 """The figure of advantages, log-ratios and cost: curves are means over seeds, boxes the quantiles of the steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`python -m analysis`: what it prints of claims, and its exit codes for scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,12 +36,8 @@ def decided(tmp_path_factory) -> str:
 
 
 def test_the_verdicts_alone_and_an_exit_code_by_request(tmp_path, capsys):
-    cases = {
-        "holds": ((6, 6, 7), 0),
-        "contradicted": ((2, 2, 1), 1),
-        "undecided": ((4, 5, 3), 3),
-        "not tested": ((6,), 3),
-    }
+    cases = {"holds": ((6, 6, 7), 0), "contradicted": ((2, 2, 1), 1), "undecided": ((4, 5, 3), 3)}
+    cases |= {"not tested": ((6,), 3)}
     for word, (of_seeds, code) in cases.items():
         home = study(tmp_path / word, of_seeds)
         assert command.main(["--home", str(home), "--claims", "--exit-code"]) == code, word

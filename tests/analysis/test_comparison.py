@@ -1,7 +1,5 @@
 """The table that every sweep gets, on ledgers with known numbers, and what it says of differences."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -96,18 +94,12 @@ def test_differences_are_paired_with_the_reference_and_the_note_counts_seeds_and
     # Seed by seed the same wave: 2/8, 1/8 and 2/8 more on every problem.
     assert arm_cell["difference"] == pytest.approx((2 + 1 + 2) / 3 / 8)
     assert arm_cell["per_seed"] == "0.25 0.125 0.25"
-    assert (arm_cell["reference"], arm_cell["paired_seeds"], arm_cell["paired_problems"], arm_cell["family"]) == (
-        "lr = 1e-05",
-        3,
-        40,
-        1,
-    )
+    paired = arm_cell[["reference", "paired_seeds", "paired_problems", "family"]]
+    assert list(paired) == ["lr = 1e-05", 3, 40, 1]
     # Nothing but seeds varies: t with 2 degrees of freedom on (0.25, 0.125, 0.25), half 4.3027·0.07217/√3
-    assert (arm_cell["difference_high"] - arm_cell["difference_low"]) / 2 == pytest.approx(
-        4.30265 * 0.0721688 / 3**0.5, rel=1e-4
-    )
-    assert arm_cell["verdict"] == "▲"
-    assert arm_cell["improvement"] == 1
+    half = 4.30265 * 0.0721688 / 3**0.5
+    assert arm_cell["difference_high"] - arm_cell["difference_low"] == pytest.approx(2 * half, rel=1e-4)
+    assert (arm_cell["verdict"], arm_cell["improvement"]) == ("▲", 1)
     assert any("paired over 3 seeds and 40 problems, 95 %, simultaneous over 1 arm" in note for note in compared.notes)
     grid = titled(compared, "maze7: difference to lr = 1e-05")
     assert grid.rows[0][1] == "+20.8 [2.9, 38.8] ▲"
@@ -262,8 +254,7 @@ def test_an_evaluated_arm_without_a_value_of_a_metric_is_not_measured(tmp_path):
         write_run(tmp_path, frozen, {0: correct(0.25), 40: correct(0.5)}, name=f"r{seed}", logged_at=extra)
     cells = comparison(load(tmp_path), metrics="maze7/depth,evaluation/maze7/depth").cells
     by_arm = cells[~cells["base"]].set_index("row")[["state", "mean"]].T.to_dict("list")
-    assert by_arm["lr = 0.1"] == ["ok", 3.0]
-    assert by_arm["lr = 1"][0] == "not measured"
+    assert (by_arm["lr = 0.1"], by_arm["lr = 1"][0]) == (["ok", 3.0], "not measured")
 
 
 def test_what_explains_an_evaluation_is_a_column_only_if_it_is_asked_for(tmp_path):
@@ -299,15 +290,11 @@ def test_two_knobs_are_rows_and_columns(tmp_path):
     write_study(tmp_path)
     compared = comparison(load(tmp_path), metrics="avg", across="eta")
     grid = grids(compared)[0]
-    assert [row[0] for row in grid.rows] == [
-        "base policy (step 0)",
-        "loss=grpo",
-        *(f"loss=lad divergence={d}" for d in ("tv", "hd", "js")),
-    ]
+    lad = [f"loss=lad divergence={d}" for d in ("tv", "hd", "js")]
+    assert [row[0] for row in grid.rows] == ["base policy (step 0)", "loss=grpo", *lad]
     average = [h for h in grid.header if h.startswith("Average")]
-    assert average == [
-        f"Average eta = {e} (1/η = {i})" for e, i in (("0.5", "2"), ("1", "1"), ("2", "1/2"), ("4", "1/4"))
-    ]
+    etas = (("0.5", "2"), ("1", "1"), ("2", "1/2"), ("4", "1/4"))
+    assert average == [f"Average eta = {e} (1/η = {i})" for e, i in etas]
     js = dict(zip(grid.header, next(r for r in grid.rows if "js" in r[0]), strict=True))
     assert js[average[0]].startswith("60.9")  # 39/64
     with pytest.raises(LookupError, match="it was not swept. Swept here: loss, divergence, eta"):
@@ -327,20 +314,17 @@ def test_an_arm_with_the_default_of_the_knob_across_has_a_column_of_its_own(tmp_
     other = "lr = 1e-3" if key == "lr" else "trainer.critic=own"
     expected = comparison(frames, metrics="avg").cells.set_index("row")["mean"]
     assert means == {
-        ("loss=grpo", head): expected["loss=grpo"],
-        ("loss=grpo", other): expected[f"loss=grpo {other}"],
-        ("loss=pacs", head): expected["loss=pacs"],
-        ("loss=pacs", other): expected[f"loss=pacs {other}"],
+        (loss, column): expected[row]
+        for loss in ("loss=grpo", "loss=pacs")
+        for column, row in ((head, loss), (other, f"{loss} {other}"))
     }
 
 
 def test_a_setting_that_did_not_sweep_the_knob_across_stays_as_it_is(tmp_path):
     for size, arms_of_size in ((7, ("lr=1e-5", "lr=1e-3")), (9, ("loss=grpo", "loss=pacs"))):
         for number, typed in enumerate(arms_of_size):
-            frozen = {"task": {"size": size}, "loss": typed.partition("loss=")[2] or "grpo"}
-            write_planned(
-                tmp_path, {typed: END}, f"s{size}{number}", study="st", frozen=frozen, fate={"name": f"{size}-{typed}"}
-            )
+            about = {"frozen": {"task": {"size": size}, "loss": typed.partition("loss=")[2] or "grpo"}, "study": "st"}
+            write_planned(tmp_path, {typed: END}, f"s{size}{number}", fate={"name": f"{size}-{typed}"}, **about)
     cells = comparison(load(tmp_path, study="st"), metrics="avg", across="lr").cells
     places = {(cell["block"], cell["row"], cell["column"]) for _, cell in cells[~cells["base"]].iterrows()}
     assert places == {
@@ -369,8 +353,7 @@ def test_the_best_by_validation_gets_no_verdict_either(tmp_path):
     """η = 2 is better on the test problems (28/32 against 20/32), worse on the validation split, and not chosen.
 
     Under the seeds that it was chosen by the best looks better than it is: of equal arms it was 1 to 2 points above
-    GRPO in a simulation.
-    """
+    GRPO in a simulation."""
     from analysis.tables import divergence
 
     for eta, correct, validation in ((0.5, (5, 5, 5, 5), 0.75), (2.0, (7, 7, 7, 7), 0.5)):
@@ -382,20 +365,15 @@ def test_the_best_by_validation_gets_no_verdict_either(tmp_path):
     title = "Best 1/η of each (chosen by avg@n on the validation split, under these very seeds: optimistic, no verdict)"
     best = cells[(cells["block"] == title) & (cells["metric"] == "avg@8")]
     js = best[best["row"].str.startswith("js")]
-    assert list(js["row"]) == ["js (1/η = 2)"]
-    assert list(js["mean"]) == [0.625]
+    assert (list(js["row"]), list(js["mean"])) == (["js (1/η = 2)"], [0.625])
     assert best["difference"].isna().all()
 
 
 def test_the_cheapest_way_to_decide_follows_from_the_measured_hours(tmp_path):
     """A run trains for 40 · 36 s = 0.4 h; its evaluations at 0 and 40 take 30 s and 42 s, 0.01 h each."""
-    ends = {"grpo": (4, 4, 4, 4), "pacs": (4, 6, 4, 5)}
+    ends = [("grpo", seed, 4) for seed in range(4)] + [("pacs", seed, right) for seed, right in enumerate((4, 6, 4, 5))]
     spent = {step: {"time/evaluation_s": seconds} for step, seconds in ((0, 30.0), (40, 42.0))}
-    ends_of = {
-        f"loss={loss} seed={seed}": {0: correct(0.25), 40: correct(right / 8)}
-        for loss, of_loss in ends.items()
-        for seed, right in enumerate(of_loss)
-    }
+    ends_of = {f"loss={loss} seed={seed}": {0: correct(0.25), 40: correct(n / 8)} for loss, seed, n in ends}
     write_planned(tmp_path, ends_of, fate={"training": TRAINING, "logged_at": spent})
     frames = load(tmp_path)
     assert costs(frames, arms(frames)) == pytest.approx((0.4, 0.01))
@@ -409,8 +387,7 @@ def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
     (metric,) = parse("avg@8", frames, [run.run_id for run in frames.rows])
     cells = [cell(frames, arm, metric, ("maze7",)) for arm in arms(frames)]
     together = combine(cells)
-    assert together.mean == cells[0].mean
-    assert together.interval() == pytest.approx(cells[0].interval())
+    assert (together.mean, together.interval()) == (cells[0].mean, pytest.approx(cells[0].interval()))
 
 
 def test_each_arm_is_compared_to_the_reference_with_the_same_other_knobs(tmp_path):

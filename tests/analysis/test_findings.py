@@ -1,7 +1,5 @@
 """Findings: a page's part that is made from bundles alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figure of mazes: the walk of a response, square by square."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

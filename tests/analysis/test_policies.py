@@ -1,7 +1,5 @@
 """The table of evaluated policies, counted by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,8 +58,7 @@ def test_what_is_kept_newly_solved_and_reached_is_counted_against_the_base_polic
     cells = {
         (row, column): mean for row, column, mean in table.cells[["row", "column", "mean"]].itertuples(index=False)
     }
-    assert cells["base", "avg@8"] == pytest.approx(6 / 32)
-    assert cells["lad@40", "avg@8"] == pytest.approx(10 / 32)
+    assert (cells["base", "avg@8"], cells["lad@40", "avg@8"]) == (pytest.approx(6 / 32), pytest.approx(10 / 32))
     assert cells["lad@40", "pass@8"] == 0.5
     assert cells["lad@40", policies.KEEP] == 0.5  # of problems 0 and 1, the first
     assert cells["lad@40", policies.EXPLORE] == 0.5  # of 2 and 3, the first
@@ -121,8 +118,7 @@ def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
     first = ProblemCounts(problems, np.array([4, 4]), np.array([4, 4]), 0)
     now = ProblemCounts(problems, np.array([4, 0]), np.array([4, 0]), 4)
     pairs = [policies.Pair(0, first, now)]
-    assert policies._reached(pairs, 1).mean == 1
-    assert policies._kept(pairs, 1)[policies.KEEP].mean == 1
+    assert (policies._reached(pairs, 1).mean, policies._kept(pairs, 1)[policies.KEEP].mean) == (1, 1)
 
 
 def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
@@ -137,8 +133,7 @@ def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
         ((never, never, never), math.nan, "not reached"),
     ):
         reached = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
-        assert reached.mean == pytest.approx(mean, nan_ok=True)
-        assert reached.state == state
+        assert (reached.mean, reached.state) == (pytest.approx(mean, nan_ok=True), state)
 
 
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The page on loopback: built anew while runs go on, reached with its token alone."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from urllib.error import HTTPError

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -63,11 +61,8 @@ def write_controlled(home: Path) -> None:
     """js at two η and GRPO, of three seeds each; js with random rewards too, and GRPO under other seeds."""
     plan, control = [], {}
     for arm, seeds, right in (
-        ("loss=grpo", (0, 1, 2), 4),
-        ("loss=lad eta=0.5", (0, 1, 2), 5),
-        ("loss=lad eta=1", (0, 1, 2), 6),
-        ("loss=grpo", (3, 4, 5), 1),
-        ("loss=lad eta=0.5 rollout.reward=random", (0, 1, 2), 2),
+        *(("loss=grpo", (0, 1, 2), 4), ("loss=lad eta=0.5", (0, 1, 2), 5), ("loss=lad eta=1", (0, 1, 2), 6)),
+        *(("loss=grpo", (3, 4, 5), 1), ("loss=lad eta=0.5 rollout.reward=random", (0, 1, 2), 2)),
         ("loss=lad eta=1 rollout.reward=random", (0, 1, 2), 2),
     ):
         for seed in seeds:
@@ -87,8 +82,7 @@ def test_a_control_is_not_in_the_row_of_its_arm(tmp_path):
     assert rows == [(row, right / 8, 3 if row != "base policy (step 0)" else rows[0][2]) for row, right in expected]
     divergence_cells = divergence.table(frames).cells
     means = divergence_cells[(divergence_cells["row"] == "js") & (divergence_cells["metric"] == "avg@8")]
-    assert list(means["mean"]) == [5.5 / 8]
-    assert list(means["difference"]) == [1.5 / 8]
+    assert (list(means["mean"]), list(means["difference"])) == ([5.5 / 8], [1.5 / 8])
 
 
 def test_eta_cells_by_hand(complete):
@@ -192,35 +186,25 @@ def test_arms_that_differ_in_another_knob_are_never_averaged(tmp_path):
     assert set(rows["row"]) >= {"js (lr=1e-05)", "js (lr=1e-06)"}
 
 
+GREEDY = {"filter": "greedy_fails"}
+
+
 def test_an_arm_is_named_by_what_distinguishes_it(tmp_path):
     """An option that is off is not in the name, unless two arms would share it: one with a filter that is off, and one
     without any. A `none` of a loss is a choice like any other. What is the same within a setting is in no name."""
     off = {"trainer": {"entropy": 0.0}, "rollout": {"filter": "none"}}
     small = {"task": {"size": 7}, "lr": 1e-5}
-    for number, (configs, expected) in enumerate(
-        (
-            (
-                [
-                    config(**off),
-                    config(**{**off, "trainer": {"entropy": 0.003}}),
-                    config(**{**off, "rollout": {"filter": "greedy_fails"}}),
-                ],
-                {("", ""), ("", "trainer.entropy=0.003"), ("", "rollout.filter=greedy_fails")},
-            ),
-            (
-                [config() | {"rollout": rollout} for rollout in ({}, {"filter": "none"}, {"filter": "greedy_fails"})],
-                {("", ""), ("", "rollout.filter=none"), ("", "rollout.filter=greedy_fails")},
-            ),
-            (
-                [config("pacs") | {"loss": {"weight": weight}} for weight in ("balanced", "none")],
-                {("", "loss.weight=balanced"), ("", "loss.weight=none")},
-            ),
-            (
-                [*(config(**small, trainer={"updates": n}) for n in (1, 2)), config(task={"size": 9}, lr=1e-6)],
-                {("task.size=7", "trainer.updates=1"), ("task.size=7", "trainer.updates=2"), ("task.size=9", "")},
-            ),
-        )
-    ):
+    switched = [config(**{**off, **on}) for on in ({}, {"trainer": {"entropy": 0.003}}, {"rollout": GREEDY})]
+    filtered = [config() | {"rollout": rollout} for rollout in ({}, {"filter": "none"}, GREEDY)]
+    weighted = [config("pacs") | {"loss": {"weight": weight}} for weight in ("balanced", "none")]
+    sized = [*(config(**small, trainer={"updates": n}) for n in (1, 2)), config(task={"size": 9}, lr=1e-6)]
+    cases = [
+        (switched, {("", ""), ("", "trainer.entropy=0.003"), ("", "rollout.filter=greedy_fails")}),
+        (filtered, {("", ""), ("", "rollout.filter=none"), ("", "rollout.filter=greedy_fails")}),
+        (weighted, {("", "loss.weight=balanced"), ("", "loss.weight=none")}),
+        (sized, {("task.size=7", f"trainer.updates={n}") for n in (1, 2)} | {("task.size=9", "")}),
+    ]
+    for number, (configs, expected) in enumerate(cases):
         home = tmp_path / str(number)
         for i, frozen in enumerate(configs):
             write_run(home, frozen, {0: BASE, 40: {"maze7": counts(4)}}, name=f"{i}")
@@ -266,8 +250,7 @@ def test_errors_leave_the_denominator_and_are_counted(tmp_path):
     problems = [(6, 3, 2), (8, 4, 0)]
     write_run(tmp_path, config(), {0: BASE, 40: {"maze7": problems, "maze9": problems}})
     table = divergence.table(load(tmp_path))
-    assert value(table, "js", "maze7")["mean"] == 0.5
-    assert value(table, "js", "maze7")["errors"] == 2
+    assert (value(table, "js", "maze7")["mean"], value(table, "js", "maze7")["errors"]) == (0.5, 2)
     assert value(table, "js", "maze7", "pass@8")["mean"] == 1.0
     assert any("left out of n" in note for note in table.notes)
 
@@ -292,10 +275,8 @@ def test_the_published_table_is_that_of_the_paper(complete, module, table):
 @pytest.mark.parametrize(
     ("name", "module", "fixture"),
     [
-        ("eta", eta, "complete"),
-        ("divergence", divergence, "complete"),
-        ("eta-missing", eta, "spoilt"),
-        ("divergence-missing", divergence, "spoilt"),
+        *(("eta", eta, "complete"), ("divergence", divergence, "complete")),
+        *(("eta-missing", eta, "spoilt"), ("divergence-missing", divergence, "spoilt")),
     ],
 )
 def test_markdown_is_the_reviewed_one(name, module, fixture, request):
@@ -352,15 +333,13 @@ def test_bandit_distances_by_hand(tmp_path):
     write_bandit(tmp_path, "grpo", "first mode", seeds=(0,))
     table = bandit.table(load(tmp_path))
     on = {c["column"]: c for c in table.cells[table.cells["row"] == "lad-js"].to_dict("records")}
-    assert on["total variation"]["mean"] == pytest.approx(0, abs=1e-12)
-    assert on["modes covered"]["mean"] == 3
+    assert (on["total variation"]["mean"], on["modes covered"]["mean"]) == (pytest.approx(0, abs=1e-12), 3)
     assert on["total variation"]["seeds"] == 2
     off = {c["column"]: c["mean"] for c in table.cells[table.cells["row"] == "grpo + KL"].to_dict("records")}
     # Advantages 1, 1, 1 on three arms and 0 on the other six, η = 1/4: P_A of a mode is e^4/(3 e^4 + 6) = 0.32156;
     # P_π is 1 on the first, so TV = 1 − 0.32156.
     share = math.exp(4) / (3 * math.exp(4) + 6)
-    assert off["total variation"] == pytest.approx(1 - share)
-    assert off["modes covered"] == 1
+    assert (off["total variation"], off["modes covered"]) == (pytest.approx(1 - share), 1)
 
 
 def test_a_bandit_run_without_a_policy_is_shown(tmp_path):

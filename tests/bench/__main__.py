@@ -4,8 +4,6 @@ python -m tests.bench [NAMES] [--json FILE]     measure all or some; JSON lines,
 python -m tests.bench --from FILE --write-docs  put measured rows into docs/performance.md
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata

@@ -3,8 +3,6 @@
 A sample of the runs is also composed in full; the benchmark fails if that gives another run.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@ r"""Checks every right answer of real mathematics data: in \boxed{} it must be j
 python -m tests.bench.golds [--write-docs]     all files of the data folder, some minutes on one core
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os
@@ -30,8 +28,7 @@ FILES = [
 @dataclass(frozen=True)
 class Judged:
     """The verdict on a right answer. line: in its file, from 1. readable: whether it was parsed as mathematics; if not,
-    only the same text counts as right.
-    """
+    only the same text counts as right."""
 
     line: int
     problem: Problem

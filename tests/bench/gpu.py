@@ -26,8 +26,6 @@ tokens, and its `parts`; beside it the estimate of `--dry-run`'s cost model for 
 It needs vLLM, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

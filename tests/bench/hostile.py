@@ -6,8 +6,6 @@ A stand-in for the trainer computes hashes on every core, one verifying process 
 judge hostile ones of one kind without pause. Each kind is measured between two periods without hostile answers.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import multiprocessing
@@ -150,7 +148,7 @@ def trainer() -> Iterator[Callable[[], int]]:
         process.join()
 
 
-def train(done: Synchronized[int], stop: Synchronized[bool]) -> None:
+def train(done: "Synchronized[int]", stop: "Synchronized[bool]") -> None:
     os.setsid()
     block, parent = bytes(2**18), os.getppid()
 

@@ -1,7 +1,5 @@
 """`step` of tests/bench/gpu.py: a training step of `paper=lad_math` scaled to one GPU, and the estimate of its time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import string
@@ -36,8 +34,7 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
     """Seconds of a step with 64 responses of `tokens` tokens, its parts, and the cost model's estimate for them.
 
     model: written to a temporary directory, where the run reads it. gpu: a name of `cluster.gpu`. python: of an
-    environment with vLLM; None: this one.
-    """
+    environment with vLLM; None: this one."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         model.save_pretrained(directory / "model")
@@ -69,8 +66,7 @@ def setting(tokens: int, gpu: str) -> memory.MemorySetting:
 
 def predicted_s(config: Mapping[str, Any], model: memory.Architecture, length: float) -> float:
     """Seconds of a step by the cost model, if responses have `length` tokens on average: otherwise it would assume that
-    most of them end early, and these do not.
-    """
+    most of them end early, and these do not."""
     parts = cost.seconds(config, model, mean=length)
     return sum(seconds for part, seconds in parts.items() if part != "evaluation") / STEPS
 

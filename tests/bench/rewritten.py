@@ -5,8 +5,6 @@ python -m tests.bench.rewritten [--show]     about 300 right answers of each fil
 Right answers are rewritten into forms that a mathematician takes for the same, and changed into other values.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

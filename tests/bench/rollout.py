@@ -1,7 +1,5 @@
 """Native engine beside `generate` of transformers: new tokens per second with log-probs, on the same work."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """A row of the table, and how two sides are timed."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,8 +21,7 @@ def row(
 ) -> Row:
     """Our measurement beside its peer's. ratio: by which factor ours is better; target: the ratio to reach.
 
-    smaller: whether the smaller of the two values is the better one.
-    """
+    smaller: whether the smaller of the two values is the better one."""
     ratio = None
     if peer_value is not None:
         ratio = peer_value / value if smaller else value / peer_value
@@ -45,8 +42,7 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
 
 def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Median of the seconds that each side returns. The sides alternate, so that a busy machine slows all of them
-    alike; a first round warms up.
-    """
+    alike; a first round warms up."""
     turns = [{name: side() for name, side in sides.items()} for _ in range(1 + rounds)][1:]
     return {name: statistics.median(turn[name] for turn in turns) for name in sides}
 

@@ -9,8 +9,6 @@ with the same run trained on this machine without faults, and with its metrics i
 Exit code 1: something was lost, doubled or wrong without a message.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -39,7 +37,7 @@ from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.bench.__main__ import machine
 from tests.bench.row import put_between
-from tests.slurm.place import BANDIT, Place
+from tests.slurm.place import BANDIT, SlurmHome
 from tests.tracker.places import Server
 
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -56,7 +54,7 @@ SILENT = ("time/", "throughput/")  # prefixes of metrics that differ between any
 class Fault:
     """One kind of fault: how often it happened, and to which runs."""
 
-    strike: Strike
+    strike: "Strike"
     times: int = 0
     struck: Counter[str] = field(default_factory=Counter)
 
@@ -64,7 +62,7 @@ class Fault:
 class Soak:
     """The home in which faults happen, and the cluster that works on its runs."""
 
-    def __init__(self, place: Place, server: Server, seed: int) -> None:
+    def __init__(self, place: SlurmHome, server: Server, seed: int) -> None:
         self.place, self.server, self.random = place, server, random.Random(seed)
         self.ledger = Ledger(place.home)
         self.launches: list[list[str]] = []
@@ -330,8 +328,7 @@ def heal(soak: Soak) -> None:
     """Repeat the commands until every run has finished, TRIES times at most; then ship all metrics to MLflow.
 
     If a slurmd is killed at a bad moment, SLURM drains its node and holds its job: they are released here, which is
-    otherwise done by an administrator.
-    """
+    otherwise done by an administrator."""
     for _ in range(TRIES):
         for node in soak.place.client("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split():
             soak.place.client("scontrol", "update", f"NodeName={node}", "State=RESUME")
@@ -391,11 +388,11 @@ def _row(name: str, times: int, of: Sequence[Harm]) -> str:
 
 def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
     """(text for docs/reliability.md, whether anything was lost, doubled or wrong without a message)."""
-    soak = Soak(Place(home / "struck", cluster), server, seed)
+    soak = Soak(SlurmHome(home / "struck", cluster), server, seed)
     faults = {name: Fault(strike) for name, strike in FAULTS.items()}
     cause_faults(soak, faults, minutes)
     heal(soak)
-    calm = Place(home / "calm", cluster)
+    calm = SlurmHome(home / "calm", cluster)
     for words in soak.launches:
         peaceful = [word for word in words if not word.startswith("tracker.")]
         calm.launch(*peaceful, "cluster=local", "tracker=none", "cluster.report=false")

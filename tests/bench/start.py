@@ -1,7 +1,5 @@
 """CPU seconds of a run's process from its start to its first step, against importing torch and transformers alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

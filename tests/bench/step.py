@@ -5,8 +5,6 @@ prompts, numbers of samples and lengths of responses; neither has a KL term. Our
 step, the transfer of weights to the engine included. TRL has an environment of its own, which is built at first use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Measured on a real SLURM cluster of its own, as that of `make cluster-up`; if th
 `sweeps status` is measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -52,8 +50,7 @@ def rows(*, quick: bool) -> Iterator[Row]:
 
 def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> Iterator[Row]:
     """The time of one job array, from its record to its job number; and of the whole command, which plans, checks,
-    records and submits.
-    """
+    records and submits."""
     local.client(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
     launch_s = timed(lambda: _run(home, environment, "-m", "rlvr.run", *WORDS, f"seed=range({RUNS})"))()
     (script,) = home.glob("runs/submissions/*/array.sbatch")

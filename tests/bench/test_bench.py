@@ -1,7 +1,5 @@
 """`python -m tests.bench --quick` runs every benchmark. The numbers are not tested: they depend on the machine."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -34,9 +32,7 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     assert len(done.stdout.split("| met |")[1].splitlines()) == 2 + len(rows)  # rest of the header, rule, rows
 
 
-def test_the_table_replaces_the_old_one_and_the_text_around_it_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_replaces_the_old_one_text_around_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = tmp_path / "performance.md"
     docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(bench, "DOCS", docs)

@@ -1,7 +1,5 @@
 """The GPU benchmark runs, on a CPU with a tiny model and on a fake GPU. Its numbers are not tested."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -85,8 +83,7 @@ def test_layers_that_fit_into_80_gb_leave_room() -> None:
     bytes. Beside the layers 233e6 parameters of the head of 24 bytes, 1.6 GB of logits, 0.65 GB around the head and 3.2
     GB of contexts, 11.1e9. Of 85 % of 85.9e9 bytes 61.9e9 are left: 23 layers. A layer of Qwen2.5-7B keeps 232,448
     bytes a token and has 233e6 parameters, 8.00e9 bytes. Beside them 1.09e9 parameters of 18 bytes, 0.545e9 of the head
-    of 6, and 6.4 GB as above, 29.2e9. 43.8e9 are left: 5 layers.
-    """
+    of 6, and 6.4 GB as above, 29.2e9. 43.8e9 are left: 5 layers."""
     setting = gpu.memory.MemorySetting(tokens=gpu.TOKEN_BUDGET, beside_gb=gpu.memory.CONTEXT_GB)
     assert [gpu.fitting(name, setting, 80 * 2**30) for name in ("1.5b", "7b")] == [23, 5]
     assert gpu.fitting("1.5b", setting, math.inf) == 28
@@ -113,8 +110,7 @@ def test_the_predicted_step_trains_on_all_tokens_that_are_sampled(tmp_path: Path
     """Qwen2.5-1.5B, 64 responses of 4096 tokens to 16 prompts of 150. Forward, backward, once more, and the
     log-probabilities: 5 passes of 2 FLOPs for each of 1.54e9 parameters and 264,544 tokens, 4.08e15 over 0.4 · 989e12:
     10.3 s. Sampling: 4096 tokens, each of 3.09e9 bytes of weights and 64 · 63e6 of keys and values over 0.6 · 3.35e12,
-    and 4 ms: 30.9 s.
-    """
+    and 4 ms: 30.9 s."""
     config: Any = OmegaConf.to_container(lad_step._config(tmp_path, 4096, "h100", None))
     model = Architecture(28, 1536, 8960, 151936, 12, 2, 128, tied=True, qkv_bias=True)
     assert lad_step.predicted_s(config, model, 4096) == pytest.approx(10.3 + 30.9, rel=0.01)

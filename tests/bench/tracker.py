@@ -1,7 +1,5 @@
 """Time that tracking adds to a training step: that of `JournalWriter.record` with 50 metrics."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ read, over the time and the rate of a square matrix product in the same precisio
 norms and the optimiser count as loss.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -104,8 +102,7 @@ def gemm_rate(dtype: torch.dtype, device: torch.device, n: int | None = None) ->
 
 def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> float:
     """Operations of the matrix products, forward and backward: 3 times 2·weights per token read; the head only on
-    response tokens.
-    """
+    response tokens."""
     layers = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
     return 6 * (layers * num_read + model.lm_head.weight.numel() * int(batch.mask.sum()))
 
@@ -116,8 +113,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {"shared": {}, "packed": {"shared_prompt": 
 def measured(batch: Batch, dtype: str, repeats: int, matrix: int | None) -> tuple[dict[str, float], float, float]:
     """(seconds of each layout, share of the rate of matrix products that packed sequences reach, that rate).
 
-    Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike.
-    """
+    Layouts alternate, each after a matrix product, so that a busy machine slows all of them alike."""
     device = torch.device("cpu")
     trainers = {name: make_trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
     read = {name: trainer.learn(batch)["tokens/train"] for name, trainer in trainers.items()}

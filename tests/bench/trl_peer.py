@@ -6,8 +6,6 @@ Runs in an environment of its own (.venv-trl), so it imports nothing of this pro
 and prompts.json, a list of texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

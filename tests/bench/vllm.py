@@ -1,7 +1,5 @@
 """Native engine beside vLLM on the CPU, as runs use them: one model, the same prompts, with log-probabilities."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import tempfile

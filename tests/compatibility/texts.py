@@ -16,17 +16,10 @@ from tests.compatibility import code
 from tests.model.test_load import make_qwen
 
 HEAD_OF_TOKENIZERS = (
-    "tokenizer",
-    "models, such as",
-    "a prompt begins with",
-    "an answer begins with",
-    "a response ends with",
+    *("tokenizer", "models, such as", "a prompt begins with", "an answer begins with", "a response ends with"),
 )
 HEAD_OF_TEMPLATES = (
-    "a turn in the template",
-    "models, such as",
-    "the prompt `1 + 1?`",
-    "ends a response",
+    *("a turn in the template", "models, such as", "the prompt `1 + 1?`", "ends a response"),
     "after the system prompt `Be brief.`",
 )
 
@@ -38,10 +31,7 @@ TOKENIZERS: list[tuple[str, str, str, str | None, Sequence[str]]] = [
     ("byte pairs, several begin tokens", "GLM-4", "[gMASK] <sop> $A", "</s>", ()),
     ("byte pairs, an end token behind a text", "some older models", "<s> $A </s>", "</s>", ()),
     (
-        "byte pairs, further end tokens in generation_config.json",
-        "Llama 3 Instruct, Phi-3",
-        "<s> $A",
-        "</s>",
+        *("byte pairs, further end tokens in generation_config.json", "Llama 3 Instruct, Phi-3", "<s> $A", "</s>"),
         ("<|end|>",),
     ),
     ("byte pairs, the end token in generation_config.json alone", "converted models", "$A", None, ("<eos>",)),

@@ -1,7 +1,5 @@
 """Measures of the stored samples of an evaluation, by hand; the embedding model is built by the test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +150,7 @@ def test_the_plane_is_that_in_which_all_centred_answers_vary_most() -> None:
         (["--set", "4", "--contestants", "nosuch.txt"], "pass --ratings FILE too"),
     ],
 )
-def test_bad_input_is_one_line_and_measures_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_bad_input_is_one_line(home: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert main(["id-base-s0", *words]) == 2
     assert message in capsys.readouterr().err
     assert not layout.diversity(layout.run(home, "id-base-s0")).exists()

@@ -1,7 +1,5 @@
 """A replay's measurements, against plain autograd over one sequence at a time and against numbers worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

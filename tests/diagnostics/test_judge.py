@@ -1,7 +1,5 @@
 """The judge of diversity: its question, its scale, and what it sends to a server and keeps."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -102,14 +100,11 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.shutdown()
 
 
-def test_each_question_is_sent_once_and_its_verdict_kept(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_question_is_sent_once_its_verdict_kept(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     cache = tmp_path / "judgements.jsonl"
     first = Judge(url, "m", cache)
-    assert first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]) == [4.0, 4.0]
-    assert first.num_new == 2
+    assert (first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]), first.num_new) == ([4.0, 4.0], 2)
     assert {(path, key) for path, key, _ in Server.requests} == {("/v1/chat/completions", "Bearer secret")}
     asked = {body["messages"][1]["content"]: body for *_, body in Server.requests}
     for problem in "pr":
@@ -140,6 +135,5 @@ def test_a_reply_without_a_verdict_is_not_kept_and_a_failed_request_is_repeated(
     Server.replies = [*unusable, (200, b""), (200, b'{"choices": null}'), (200, said("3"))]
     judge = Judge(url, "m", tmp_path / "cache")
     actual = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
-    assert actual == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
-    assert judge.scores([("p", ["q"] * 4)]) == [3]
+    assert (actual, judge.scores([("p", ["q"] * 4)])) == (pytest.approx([math.nan] * 4 + [3], nan_ok=True), [3])
     assert judge.num_new == 1

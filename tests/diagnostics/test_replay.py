@@ -1,7 +1,5 @@
 """The command: the objectives of its arguments, its errors, and that a repeated report is the same."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import string
@@ -61,8 +59,7 @@ def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
     run = run_of(words, advantage="rloo")
     truncated = ["rollout.top_p=0.9", "rollout.truncation=ignored"]
     config = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run)[0].config
-    assert config.task.size == 9
-    assert config.advantage["_target_"] == "rlvr.objective.advantage.rloo"
+    assert (config.task.size, config.advantage["_target_"]) == (9, "rlvr.objective.advantage.rloo")
     assert (config.rollout.temperature, config.rollout.top_p) == (0.7, 0.9)
     assert (config.trainer.kl, config.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
@@ -113,8 +110,7 @@ def test_rollouts_are_not_replayed_as_those_of_another_task() -> None:
 
 def test_an_advantage_reaches_the_losses_that_read_one() -> None:
     grpo, pacs = (arm.config.advantage["_target_"] for arm in arms(["loss=grpo,pacs", "advantage=rloo"], None))
-    assert grpo == "rlvr.objective.advantage.rloo"
-    assert pacs == "rlvr.objective.advantage.none"
+    assert (grpo, pacs) == ("rlvr.objective.advantage.rloo", "rlvr.objective.advantage.none")
 
 
 REFUSED = [
@@ -196,8 +192,7 @@ def test_a_checkpoint_without_an_objectives_head_is_refused_before_anything_is_m
         assert main([*words, *of_grpo]) == 2
         out, err = capsys.readouterr()
         assert lacking in err
-        assert err.count("\n") == 1
-        assert out == ""
+        assert (err.count("\n"), out) == (1, "")
 
 
 @pytest.mark.slow
@@ -236,8 +231,7 @@ def test_a_model_directory_is_the_policy_if_it_has_the_words_of_the_rollouts(
 
 def _check(folder: Path) -> None:
     """Against the gradient by hand: for a uniform softmax over six arms the logit of arm j has gradient
-    −Σ_i A_i([i = j] − 1/6)/32.
-    """
+    −Σ_i A_i([i = j] − 1/6)/32."""
     weights = pd.read_csv(folder / "weights.csv")
     rows = pd.read_csv(folder / "objectives.csv").set_index("objective")
     angles = pd.read_csv(folder / "cosines.csv").set_index("objective")

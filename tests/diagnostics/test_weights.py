@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import math
 from functools import partial
@@ -61,8 +59,7 @@ def test_the_sum_over_counts_is_the_sum_over_all_sequences(ours, plain, loss) ->
 def test_one_sample_of_reinforce_by_hand() -> None:
     # G = 1: the gradient is 1 − p with chance p, else 0: its mean is p(1 − p) = dp/dθ, so w = 1.
     weight, norm = weights.measure(reinforce, advantage.reinforce, 1, np.array([0.25]))
-    assert weight == pytest.approx([1.0])
-    assert norm == pytest.approx([0.1875])
+    assert (weight, norm) == (pytest.approx([1.0]), pytest.approx([0.1875]))
 
 
 @settings(max_examples=30, deadline=None)

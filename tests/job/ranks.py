@@ -2,8 +2,6 @@
 directories and overrides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@ SHOWS_S PATIENCE_S`. Each rank resumes from a directory of its own, as if a netw
 differently to both: the newest checkpoint of FIRST appears in OTHER after SHOWS_S seconds, or never if SHOWS_S is 0.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

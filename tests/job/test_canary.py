@@ -1,7 +1,5 @@
 """The canary: trainer and engine are compared on the same tokens after every sync."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

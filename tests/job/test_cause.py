@@ -1,7 +1,5 @@
 """Exceptions of torch and Python cannot carry a cause: it is derived from their class or message."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

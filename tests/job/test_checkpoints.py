@@ -1,7 +1,5 @@
 """Which checkpoints a run writes and keeps, and from which one it resumes."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any
@@ -152,9 +150,7 @@ def test_ranks_go_on_from_the_newest_checkpoint_that_the_first_one_sees(two_view
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_see_the_newest_checkpoint_ends_the_run_and_harms_none(
-    two_views: tuple[Path, Path],
-) -> None:
+def test_a_rank_that_cannot_see_the_newest_checkpoint_ends_the_run_and_harms_none(two_views: tuple[Path, Path]) -> None:
     first, other = two_views
     for (message,) in resumed_by_two(first, other, patience_s=1.0):
         assert message.startswith(f"rank 1 does not see {other}/step-00000004/")
@@ -189,13 +185,10 @@ def test_the_first_step_of_a_resumed_run_is_measured(tmp_path: Path, monkeypatch
     assert resumed.due(3, {})
 
 
-def test_a_step_that_may_outlast_the_allocation_is_preceded_by_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_precedes_a_step_too_long_for_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocation of an hour, steps of 10 minutes, the second of 20: 1.2 times the longest step is 24 minutes. After
     30 minutes there is time for another step, after 40 and 50 there may not be; after 70 the limit must have been
-    raised, and the end is unknown. Without a limit there is always time.
-    """
+    raised, and the end is unknown. Without a limit there is always time."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: now[0] + 1e9)

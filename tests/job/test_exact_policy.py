@@ -1,7 +1,5 @@
 """A bandit's policy is computed exactly: probability, reward and advantage of every arm."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

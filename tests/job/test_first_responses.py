@@ -1,7 +1,5 @@
 """A run whose responses hardly ever end says so at its first ones."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -20,8 +18,7 @@ def test_a_run_warns_once_if_its_first_responses_do_not_end(
         for share in shares:
             unfinished.check(share, max_tokens)
     said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "a response ends with </s> or <|im_end|>"
-    assert len(said) == 1 + warns
+    assert (said[0], len(said)) == ("a response ends with </s> or <|im_end|>", 1 + warns)
     if warns:
         assert said[1].startswith(
             "0.0 % of the first responses ended, by </s> or <|im_end|>; the others were cut after 512"

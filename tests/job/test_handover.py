@@ -1,7 +1,5 @@
 """The engine gets the weights of an update at most once, and only when it is about to sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,8 +30,7 @@ def test_weights_are_handed_over_once_an_update_and_again_after_sleep() -> None:
     spent = handover.seconds
     assert 0 < handover.weights_s < spent  # the canary takes time, too
     handover.sleep()
-    assert handover() == 2
-    assert taken == [0, 2, 2]
+    assert (handover(), taken) == (2, [0, 2, 2])
     trained, of_engine = dict(learner.weights()), dict(sampling_engine.model.named_parameters())
     assert all(torch.equal(trained[name], of_engine[name]) for name in trained)
 

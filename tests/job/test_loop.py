@@ -1,7 +1,5 @@
 """A run's loop: the newest policy samples, its weights are copied to the engine once, and lost steps are repeated."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -84,9 +82,7 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
     assert batch.mask.tolist() == [[True], [False]] * 4
 
 
-def test_the_engine_sleeps_while_the_trainer_reads_the_stored_responses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_sleeps_while_the_trainer_reads_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a step: an engine on the same GPU has taken all memory that the trainer does not need at rest."""
     events = list[str]()
 
@@ -129,8 +125,7 @@ def test_entropies_are_computed_for_an_advantage_that_reads_them_alone(tmp_path:
 def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path: Path) -> None:
     """4 steps of 2 updates, evaluations before the first, after the second and the fourth: 7 times of sampling.
 
-    Steps after an evaluation sample from the evaluated policy: 5 policies, after 0, 2, 4, 6 and 8 updates.
-    """
+    Steps after an evaluation sample from the evaluated policy: 5 policies, after 0, 2, 4, 6 and 8 updates."""
     run = make_run(tmp_path)
     sync, generate = run.parts.engine.sync, run.parts.engine.generate_until
     synced, sampled = list[int](), list[int]()
@@ -150,8 +145,7 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
         assert run.train(StopFlag()) is Cause.OK
     finally:
         run.close()
-    assert synced == [0, 2, 4, 6, 8]
-    assert sampled == [0, 0, 2, 4, 4, 6, 8]
+    assert (synced, sampled) == ([0, 2, 4, 6, 8], [0, 0, 2, 4, 4, 6, 8])
 
 
 def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_path: Path) -> None:

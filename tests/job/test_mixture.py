@@ -1,7 +1,5 @@
 """Two streams of problems: to which of them a problem belongs, and how both become one batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -144,8 +142,7 @@ def _rows(batch: Batch, kind: int | None) -> list[tuple[Any, ...]]:
 def test_an_advantage_per_token_stays_per_token() -> None:
     explore = make_batch(num_groups=2, num_samples=2, num_tokens=3, advantage=torch.ones(4, 3))
     batch = mix(explore, make_batch(num_groups=1, num_samples=1, num_tokens=5, advantage=torch.zeros(1)))
-    assert batch.advantage.shape == (5, 5)
-    assert float(batch.advantage.sum()) == 12
+    assert (batch.advantage.shape, float(batch.advantage.sum())) == ((5, 5), 12)
 
 
 def test_the_ratio_of_rows_is_that_of_the_paper_and_an_empty_stream_is_explained(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """How much of a GPU's memory is taken to be free. There is no GPU here: what a driver reports is given."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator
@@ -58,8 +56,7 @@ def test_memory_that_others_keep_is_told(reports, caplog):
 
 def test_the_cache_of_an_evaluation_leaves_room_for_its_policy(reports: list[int], tmp_path: Path) -> None:
     """A checkpoint has no config.json, the policy made of it has. Qwen2.5-7B on 79 GB, of which 75.05 are filled: 14.19
-    of weights, 2.5 at work, 12 bytes for each of 512 sequences and 152064 tokens, 0.87, and 3 for no tensor.
-    """
+    of weights, 2.5 at work, 12 bytes for each of 512 sequences and 152064 tokens, 0.87, and 3 for no tensor."""
     reports += [77]
     base = tmp_path / "stage"
     base.mkdir()

@@ -1,7 +1,5 @@
 """A checkpoint becomes a model only together with the base policy that its run began with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two ranks train as one does, up to the order of sums; how ranks are started, found, stopped and waited for."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -118,9 +116,7 @@ os._exit(int(status))
 @pytest.mark.parametrize(
     ("status", "output"), [(1, ""), (5, ""), (4, ""), (-9, ""), (75, "saved\n"), (3, "saved\n")], ids=str
 )
-def test_a_rank_that_blocks_signals_is_waited_for_if_the_other_has_saved_and_else_killed(
-    status: int, output: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_blocks_signals_is_killed_unless_the_other_saved(status: int, output: str, tmp_path: Path) -> None:
     """With a second's patience; 75 and 3 are the codes of preempted and of pruned runs."""
     words = ["-c", DEAF, str(tmp_path), str(status)]
     code = f"from rlvr.job.ranks import Ranks; print(Ranks({words!r}, 2, 0, 1, {{}}).wait(failed_s=1))"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -175,9 +173,7 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
 
 
-def test_a_file_server_that_fails_for_a_moment_does_not_end_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_server_that_fails_for_a_moment_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -232,9 +228,7 @@ def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
     assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
 
 
-def test_an_exception_is_an_error_or_its_cause_ctrl_c_a_preemption_and_leaving_without_close_an_error(
-    tmp_path: Path,
-) -> None:
+def test_an_exception_is_an_error_or_its_cause_ctrl_c_a_preemption_and_no_close_an_error(tmp_path: Path) -> None:
     class Collapsed(ArithmeticError):
         cause = Cause.DIVERGED
 
@@ -357,8 +351,7 @@ def test_a_closed_terminal_stops_a_run_that_can_save_unless_it_was_started_by_no
             signal.signal(signal.SIGHUP, handler)
             with StopFlag() as stop:
                 os.kill(os.getpid(), signal.SIGHUP)
-            assert bool(stop) == stops
-            assert signal.getsignal(signal.SIGHUP) == handler
+            assert (bool(stop), signal.getsignal(signal.SIGHUP)) == (stops, handler)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert stop.cause is Cause.PREEMPTED

@@ -1,7 +1,5 @@
 """The table of causes is what the module's docstring shows, and complete."""
 
-from __future__ import annotations
-
 import re
 
 from rlvr.ledger import cause, tags

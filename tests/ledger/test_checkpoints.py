@@ -1,7 +1,5 @@
 """Which checkpoints there are, which one is the best, and which may be deleted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -25,8 +23,7 @@ def test_incomplete_directories_and_other_names_are_no_checkpoints(tmp_path: Pat
     write(tmp_path, {40: None, 120: None, 80: None})
     files.temporary_path(layout.checkpoint(tmp_path, 160)).mkdir()
     (tmp_path / "step-last").mkdir()
-    assert steps(checkpoints(tmp_path)) == [40, 80, 120]
-    assert checkpoints(tmp_path / "none") == []
+    assert (steps(checkpoints(tmp_path)), checkpoints(tmp_path / "none")) == ([40, 80, 120], [])
 
 
 @pytest.mark.parametrize(
@@ -38,9 +35,7 @@ def test_incomplete_directories_and_other_names_are_no_checkpoints(tmp_path: Pat
         ({40: None, 80: None}, None, [40]),
     ],
 )
-def test_the_newest_and_the_best_are_kept(
-    tmp_path: Path, scores: dict[int, float | None], best: int, gone: list[int]
-) -> None:
+def test_newest_and_best_are_kept(tmp_path: Path, scores: dict[int, float | None], best: int, gone: list[int]) -> None:
     write(tmp_path, scores)
     checkpoint = best_checkpoint(tmp_path)
     assert (None if checkpoint is None else layout.step_of(checkpoint)) == best

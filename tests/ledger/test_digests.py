@@ -1,7 +1,5 @@
 """One wrong bit in any file of a directory is detected, and damaged directories are kept under another name."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -60,8 +58,7 @@ def test_what_is_missing_cut_or_unreadable_is_named(directory: Path) -> None:
 def test_digests_that_several_ranks_have_computed_are_used(directory: Path) -> None:
     names = files_of(directory)
     parts = [digests(directory, names[rank::2]) for rank in range(2)]
-    assert [len(part) for part in parts] == [2, 1]
-    assert fault_of(directory, parts[0] | parts[1]) == ""
+    assert ([len(part) for part in parts], fault_of(directory, parts[0] | parts[1])) == ([2, 1], "")
     assert fault_of(directory, parts[0]) == "trainer.json is not as it was written"  # its digest was not computed
 
 

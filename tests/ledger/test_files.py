@@ -1,7 +1,5 @@
 """No reader sees a partial file, whatever happens to the writer."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

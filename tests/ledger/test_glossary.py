@@ -1,7 +1,5 @@
 """docs/metrics.md explains all metrics that runs of every objective log, and no others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -66,9 +64,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_metric_that_runs_log_has_an_entry_and_every_entry_is_logged(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_every_metric_of_runs_has_an_entry_and_every_entry_is_logged(tmp_path_factory: pytest.TempPathFactory) -> None:
     from rlvr.rollout.evaluation import Answers, complete_evaluation_metrics, evaluation_metrics
     from tests.rollout.scripted import ScriptedTask
     from tests.rollout.test_evaluation import PartialTask

@@ -1,7 +1,5 @@
 """What makes two runs the same run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

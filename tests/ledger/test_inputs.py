@@ -1,7 +1,5 @@
 """A run continues only with the inputs that it began with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,10 @@ def make_config(folder: Path) -> dict[str, Any]:
     (folder / "databases" / "one" / "db.sqlite").write_text("3")
     (folder / "model" / "config.json").write_text("{}")
     (folder / "model" / "model.safetensors").write_bytes(bytes(3 * digests.PIECE))
-    task = {
-        "_target_": "rlvr.task.sql.Sql",
-        "train": str(folder / "train.jsonl"),
-        "test": {"a": str(folder / "a.jsonl"), "hub": "organisation/name"},
-        "databases": str(folder / "databases"),
-        "template": "/no file",
-        "reader": {"path": str(folder / "model")},
-    }
+    task = {"_target_": "rlvr.task.sql.Sql", "train": str(folder / "train.jsonl")}
+    task |= {"test": {"a": str(folder / "a.jsonl"), "hub": "organisation/name"}}
+    task |= {"databases": str(folder / "databases"), "template": "/no file"}
+    task |= {"reader": {"path": str(folder / "model")}}
     return {"task": task, "model": {"path": str(folder / "model")}}
 
 
@@ -46,9 +40,7 @@ def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Pa
         ("model/model.safetensors", "model.path"),
     ],
 )
-def test_a_run_does_not_go_on_with_other_content(
-    file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_before_other_content(file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part
     config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
     run_dir.mkdir()
@@ -75,8 +67,7 @@ def test_a_run_without_recorded_inputs_continues(tmp_path: Path) -> None:
 
 
 def test_before_its_first_step_a_run_records_only_the_newest_version_of_its_users_code(tmp_path: Path) -> None:
-    assert inputs.record_code(tmp_path, {}) == []
-    assert list(tmp_path.iterdir()) == []
+    assert (inputs.record_code(tmp_path, {}), list(tmp_path.iterdir())) == ([], [])
     for version in ("a", "b"):
         assert inputs.record_code(tmp_path, {"filtered": version, "days": "d"}) == []
     assert inputs.recorded_code(tmp_path) == {"filtered": ("b",), "days": ("d",)}

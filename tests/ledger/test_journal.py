@@ -1,7 +1,5 @@
 """The journal: what is written is read once and unchanged, whatever is killed in between."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -40,8 +38,7 @@ def test_a_line_is_strict_json_with_the_fields_of_the_ledger_and_a_crc_of_what_p
     tracker.record(7, {"reward/mean": 0.1, "optim/grad_norm": math.inf, "policy/kl_old": -math.inf, "a": math.nan})
     tracker.close()
     (line,) = lines(tmp_path)
-    assert list(line) == ["step", "time", "attempt", "metrics", "crc"]
-    assert (line["step"], line["attempt"]) == (7, 3)
+    assert (list(line), line["step"], line["attempt"]) == (["step", "time", "attempt", "metrics", "crc"], 7, 3)
     assert line["metrics"] == {"reward/mean": 0.1, "optim/grad_norm": "inf", "policy/kl_old": "-inf", "a": "nan"}
     raw = (tmp_path / "metrics.jsonl").read_bytes()
     checked = raw[: raw.index(b',"crc"')]
@@ -99,8 +96,7 @@ def test_a_torn_last_line_is_ignored_by_the_reader_and_cut_by_the_next_attempt(t
     good = encode(1, 10.0, 1, {"x": 1.0})
     path.write_bytes(good + encode(2, 11.0, 1, {"x": 2.0})[:kept])
     records, offset, damaged, torn = read(path)
-    assert [r.step for r in records] == [1]
-    assert (offset, damaged, torn) == (len(good), [], kept > 0)
+    assert ([r.step for r in records], offset, damaged, torn) == ([1], len(good), [], kept > 0)
     tracker = JournalWriter(tmp_path, 2)
     assert path.read_bytes() == good
     tracker.record(2, {"x": 3.0})
@@ -155,8 +151,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
             records, offset, _, _ = read(tmp_path / "metrics.jsonl", offset=offset)
             seen += [r.step for r in records]
             assert offset == (tmp_path / "metrics.jsonl").stat().st_size
-    assert seen == list(range(6))
-    assert read(tmp_path / "none.jsonl")[:2] == ([], 0)
+    assert (seen, read(tmp_path / "none.jsonl")[:2]) == (list(range(6)), ([], 0))
     with pytest.raises(ValueError, match="cut or replaced"):
         read(tmp_path / "metrics.jsonl", offset=offset + 1)
 

@@ -1,7 +1,5 @@
 """Only rlvr.ledger.layout contains paths of the ledger."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -22,9 +20,7 @@ FILES = {
 WORDS = {"runs", "attempts", "checkpoints", "samples", "rollouts", "stages", "submissions", "reports", "lock"}
 
 
-def test_home_is_that_of_the_environment_variable_else_the_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_is_the_environment_variables_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLVR_HOME", str(tmp_path / "there"))
     assert layout.home() == tmp_path / "there"
@@ -59,9 +55,7 @@ def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:
     assert [layout.step_of(tmp_path / name) for name in odd] == [None] * 5
 
 
-def test_a_sweep_belongs_to_the_home_whose_runs_are_a_link_to_another_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_belongs_to_the_home_whose_runs_are_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (tmp_path / "scratch" / "runs-of-mine").mkdir(parents=True)
     home.mkdir()

@@ -1,7 +1,5 @@
 """Processes are recognised although ids are reused and zombies remain; missing locks are reported."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -39,9 +37,7 @@ def test_a_zombie_is_not_alive() -> None:
     process.wait()
 
 
-def test_the_error_for_a_file_system_without_locks_has_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_file_system_without_locks_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lock"
     for answer in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO):
 
@@ -81,8 +77,7 @@ def test_a_record_counts_only_while_its_writer_holds_the_lock(tmp_path: Path) ->
     held = lock.lock(path)
     assert held is not None
     lock.write_holder(held, sweep="s")
-    assert lock.holder_record(path)["sweep"] == "s"
-    assert lock.holder(path) == os.getpid()
+    assert (lock.holder_record(path)["sweep"], lock.holder(path)) == ("s", os.getpid())
     killed = {**lock.process_record(os.getpid()), "process_start": 1, "sweep": "s"}
     os.ftruncate(held, 0)
     os.pwrite(held, json.dumps(killed).encode(), 0)

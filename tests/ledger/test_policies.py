@@ -1,7 +1,5 @@
 """The digests of policies on disk."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -50,9 +48,7 @@ def test_changes_to_a_sealed_model_change_the_digest(tmp_path: Path) -> None:
     assert len({before, with_template, digest_of(model)}) == 3
 
 
-def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_the_hub_is_found_cached_named_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = make_model(tmp_path / "model"), make_model(tmp_path / "other", b"others")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     policy_digests = []

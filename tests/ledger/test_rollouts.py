@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,9 +32,7 @@ def to_another_process(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
 
 
 @pytest.mark.parametrize("sent", [on_disk, to_another_process])
-def test_rollouts_are_read_as_they_were_written(
-    sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path
-) -> None:
+def test_rollouts_are_read_as_written(sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path) -> None:
     groups = [
         rollout("a", ([1, 2, 3], [-0.1, -0.2, -0.3], 1.0), ([4], [-2.5], 0.0)),
         rollout("b", ([], [], 0.0)),

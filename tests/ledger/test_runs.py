@@ -1,7 +1,5 @@
 """Reading runs: numbers as OmegaConf reads them, and no run of another version."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -116,8 +114,7 @@ def test_a_tree_is_flattened_to_dotted_keys_with_lists_and_empty_mappings_as_val
 
 def test_the_package_is_left_out_of_the_names_of_choices() -> None:
     config = {"choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}}
-    assert choices(config) == {"loss": "lad", "divergence": "js"}
-    assert choices({}) == {}
+    assert (choices(config), choices({})) == ({"loss": "lad", "divergence": "js"}, {})
 
 
 def test_the_ledger_needs_no_hydra_no_omegaconf_and_no_torch() -> None:
@@ -146,8 +143,7 @@ TREES = st.recursive(
 @given(st.dictionaries(st.text("abcd_", min_size=1, max_size=4), TREES, min_size=1, max_size=4))
 def test_a_config_reads_back_as_it_was_written_here_and_by_omegaconf(config: dict[str, Any]) -> None:
     text = to_yaml(config)
-    assert parse_yaml(text) == config
-    assert OmegaConf.to_container(OmegaConf.create(text)) == config
+    assert (parse_yaml(text), OmegaConf.to_container(OmegaConf.create(text))) == (config, config)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives directories away")
@@ -187,9 +183,7 @@ def test_another_user_accepts_runs_of_root_and_of_nobody_else(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
-def test_a_file_that_another_user_has_put_into_our_directory_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_user_in_our_directory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLVR_TRUST", raising=False)
     for name in ("config.yaml", "run.json", "sweep.json", "manifest.jsonl"):
         (tmp_path / name).touch()

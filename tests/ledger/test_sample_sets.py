@@ -1,7 +1,5 @@
 """Sample sets: what is missing, what is damaged, and the order in which samples are read."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -39,9 +37,7 @@ def test_only_samples_that_are_in_no_chunk_are_missing(tmp_path: Path, monkeypat
     assert samples.missing(["a"], 2) == []
 
 
-def test_samples_are_read_in_order_whatever_the_order_of_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_read_in_order_in_any_order_of_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_sets, "BLOCK", 2)
     orders = [
         [[row("b", 1)], [row("c", 0), row("a", 0)], [row("a", 1), row("b", 0)], [row("c", 1)]],

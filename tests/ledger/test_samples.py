@@ -1,7 +1,5 @@
 """The files that evaluations write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +18,7 @@ def test_an_evaluation_is_a_file_with_one_row_per_sample(tmp_path: Path) -> None
     shown = {"right_answer": lambda posed: f"of {posed.id}"}
     write_samples([Rollout(problem, np.array([1]), completions, ("a b", "c"), rewards)], tmp_path, step=40, **shown)
     (file,) = layout.evaluations(tmp_path)
-    assert layout.step_of(file) == 40
-    assert [p.name for p in file.parent.iterdir()] == ["test-00000040.parquet"]
+    assert (layout.step_of(file), [p.name for p in file.parent.iterdir()]) == (40, ["test-00000040.parquet"])
     common = {"step": 40, "source": "maze_7x7", "problem_id": "maze-3", "prompt": "prompt", "right_answer": "of maze-3"}
     first = {"sample": 0, "response": "a b", "outcome": "correct", "reward": 1.0, "num_tokens": 2, "finished": True}
     second = {"sample": 1, "response": "c", "outcome": "wrong", "reward": 0.0, "num_tokens": 1, "finished": False}

@@ -1,7 +1,5 @@
 """A stage is built once, by one process, and is complete or absent: with real processes, some of them killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -141,10 +139,8 @@ def test_a_damaged_stage_is_kept_aside_and_built_again(tmp_path: Path) -> None:
         return {}
 
     first = stage(tmp_path, IDENTITY, build)
-    assert stage(tmp_path, IDENTITY, build) == first
-    assert len(built) == 1
+    assert (stage(tmp_path, IDENTITY, build), len(built)) == (first, 1)
     (first / "weights").write_text("whale")
-    assert stage(tmp_path, IDENTITY, build) == first
-    assert len(built) == 2
+    assert (stage(tmp_path, IDENTITY, build), len(built)) == (first, 2)
     assert (first / "weights").read_text() == "whole"
     assert (tmp_path / f"damaged-{first.name}" / "weights").read_text() == "whale"

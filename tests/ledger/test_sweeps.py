@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -46,8 +44,7 @@ def test_creating_a_run_twice_changes_nothing(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
     ledger.create_run("abc", CONFIG, {"name": "later"})
-    assert {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()} == before
-    assert ledger.runs() == ["abc"]
+    assert ({p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}, ledger.runs()) == (before, ["abc"])
 
 
 def test_several_processes_may_create_the_same_run_at_once(tmp_path: Path) -> None:
@@ -74,8 +71,7 @@ def test_what_has_no_part_in_the_identity_follows_the_newest_launch_until_the_en
 
     second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG + "divergence: null\nkeep_rollouts: true\n"
     assert identity(yaml.safe_load(third)) == {"loss": {"name": "lad"}, "seed": 0}
-    assert launched(second, "/a") == (second, ["/a"])
-    assert launched(third, "/b") == (third, ["/b"])
+    assert (launched(second, "/a"), launched(third, "/b")) == ((second, ["/a"]), (third, ["/b"]))
     assert json.loads((run_dir / "run.json").read_text())["name"] == "name-abc"
     Attempt.open(run_dir).close(Cause.OK)
     assert launched(CONFIG, "/c") == (third, ["/b"])
@@ -163,8 +159,7 @@ def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path
         ledger.record_sweep(sweep_id, {"study": "eta"}, [{"run_id": "abc", "name": "n", "overrides": [], "index": 0}])
         time.sleep(0.02)
     assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["s1", "s2"]
-    assert ledger.sweep("s1").run_ids == ["abc"]
-    assert ledger.runs() == ["abc", "abd"]
+    assert (ledger.sweep("s1").run_ids, ledger.runs()) == (["abc"], ["abc", "abd"])
 
 
 def test_a_typed_text_stands_for_one_run_or_the_error_lists_the_candidates(tmp_path: Path) -> None:
@@ -222,9 +217,7 @@ def test_what_cannot_be_read_of_a_sweep_is_named_and_all_else_is_listed(tmp_path
     assert of_another_version.startswith("sweep other: made by another version of rlvr (no number of a format")
 
 
-def test_damaged_files_of_a_sweep_are_copied_before_they_are_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_files_of_a_sweep_are_copied_when_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = make_ledger(tmp_path, "abc")
     runs = [{"run_id": "abc"}]
     place = ledger.record_sweep("s", {"study": "eta"}, runs)
@@ -378,8 +371,7 @@ def test_a_sweep_that_another_command_has_recorded_since_is_not_withdrawn(tmp_pa
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "r"}])
     Ledger(tmp_path).record_sweep("s", {"study": "x", "command": "again"}, [{"run_id": "r"}])
     ledger.withdraw_sweep("s")
-    assert ledger.runs() == ["r"]
-    assert [sweep.command for sweep in ledger.sweeps()] == ["again"]
+    assert (ledger.runs(), [sweep.command for sweep in ledger.sweeps()]) == (["r"], ["again"])
 
 
 def test_a_text_names_a_sweep_by_its_id_then_its_name_then_its_study_then_the_beginning_of_an_id() -> None:
@@ -435,9 +427,7 @@ def member(uid: int, group: int = 12340) -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone is several users")
-def test_two_users_of_a_group_launch_into_a_shared_home_and_read_each_others_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_users_of_a_group_launch_into_a_shared_home_and_read_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLVR_SHARED", "1")
     with TemporaryDirectory() as parent:  # pytest's are closed to other users
         home = Path(parent, "home")

@@ -1,7 +1,5 @@
 """What all commands share: one-line errors for bad input, and ASCII on a terminal that can show nothing else."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

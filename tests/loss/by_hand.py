@@ -1,7 +1,5 @@
 """Small cases for numbers worked by hand, and plain loops over tokens and responses to compare a loss with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The clipped-weight policy gradient: by hand, against a loop, and that every token keeps a gradient."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

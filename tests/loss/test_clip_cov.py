@@ -1,7 +1,5 @@
 """Clip-Cov: which tokens may be dropped, which are, and what is left of the surrogate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

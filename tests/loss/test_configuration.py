@@ -1,7 +1,5 @@
 """Each YAML of the objectives names an existing function, exactly its knobs, and says what it is."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exact maximum likelihood: by hand, and with the population weight 1/p."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """DPPO: which tokens are dropped, the gradient of the others, and the quadratic term of all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

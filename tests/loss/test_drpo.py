@@ -1,7 +1,5 @@
 """DRPO: the gradient of the paper, and its sign beyond delta."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

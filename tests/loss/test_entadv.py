@@ -1,7 +1,5 @@
 """EntAdv: the shaped advantage by hand; what it never does."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial
@@ -38,10 +36,11 @@ def test_agrees_with_a_plain_loop() -> None:
     check_tokens(ENTADV, expected)
 
 
-def test_without_alpha_it_is_the_surrogate() -> None:
-    batch = make_batch()
-    policy = make_policy(batch)
+def test_without_alpha_it_is_the_surrogate_and_an_advantage_per_token_is_shaped_per_token() -> None:
+    batch = make_batch(dtype=torch.float64)
+    policy, per_token = make_policy(batch), replace(batch, advantage=batch.advantage[:, None].expand(-1, 4))
     assert torch.equal(entadv(policy, batch, alpha=0.0, kappa=2.0, **CLIP).loss, grpo(policy, batch, **CLIP).loss)
+    assert torch.equal(ENTADV(policy, batch).loss, ENTADV(policy, per_token).loss)
 
 
 def test_no_advantage_changes_its_sign() -> None:
@@ -49,10 +48,3 @@ def test_no_advantage_changes_its_sign() -> None:
     policy = make_policy(batch, entropy=torch.full((400, 4), 50.0))
     shaped = batch.advantage[:, None] + ENTADV(policy, batch).metrics["shaping"]
     assert (shaped.sign() == batch.advantage.sign()[:, None])[batch.mask].all()
-
-
-def test_advantage_per_token_is_shaped_per_token() -> None:
-    batch = make_batch(dtype=torch.float64)
-    per_token = replace(batch, advantage=batch.advantage[:, None].expand(-1, 4))
-    policy = make_policy(batch)
-    assert torch.equal(ENTADV(policy, batch).loss, ENTADV(policy, per_token).loss)

@@ -1,7 +1,5 @@
 """GMPO: the geometric mean of clipped token ratios, by hand and against a loop."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The clipped surrogate: by hand, against a float64 loop, and where its gradient stops."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """80/20: which tokens are kept, by hand and against sorting, and what is left of the surrogate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """KL-Cov: the covariance and the choice by hand, the loss by hand, and who is chosen among equals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -24,22 +22,13 @@ def pair() -> tuple[Batch, Policy]:
     return replace(batch, logp_old=old), Policy(logp.requires_grad_())
 
 
-def test_covariance_by_hand() -> None:
+def test_covariance_choice_and_loss_by_hand() -> None:
+    """Loss: −A·r, r = e^½, 1 | e^½; the first token is chosen and pays 2·½."""
     batch, policy = pair()
     assert covariance(policy, batch).tolist() == [[1.0, -1.0], [0.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("fraction", "chosen"), [(0.1, [[1, 0], [0, 0]]), (0.67, [[1, 0], [1, 0]]), (1.0, [[1, 1], [1, 0]])]
-)
-def test_choice_by_hand(fraction: float, chosen: list[list[float]]) -> None:
-    batch, policy = pair()  # ⌊3·0.1⌋ = 0, so one token; ⌊3·0.67⌋ = 2; 3
-    assert largest(policy, batch, fraction=fraction).tolist() == chosen
-
-
-def test_loss_by_hand() -> None:
-    """−A·r, r = e^½, 1 | e^½; the first token is chosen and pays 2·½."""
-    batch, policy = pair()
+    # ⌊3·0.1⌋ = 0, so one token; ⌊3·0.67⌋ = 2; 3
+    for fraction, chosen in ((0.1, [[1, 0], [0, 0]]), (0.67, [[1, 0], [1, 0]]), (1.0, [[1, 1], [1, 0]])):
+        assert largest(policy, batch, fraction=fraction).tolist() == chosen
     batch = replace(batch, extra=largest(policy, batch, fraction=0.1))
     terms = kl_cov(policy, batch, fraction=0.1, coefficient=2.0)
     root = torch.e**0.5
@@ -67,16 +56,14 @@ def test_agrees_with_a_plain_loop() -> None:
         assert float(terms.loss.detach()[b, t]) == pytest.approx(float(expected), rel=1e-12)
 
 
-def equal_choice(advantage: Tensor) -> Tensor:
-    batch = make_batch(num_groups=1, num_samples=4, num_tokens=2, lengths=[2] * 4, advantage=advantage)
-    policy = make_policy(batch)
-    return largest(policy, batch, fraction=0.5)
-
-
 def test_equals_share_the_places() -> None:
+    def choice(advantage: Tensor) -> Tensor:
+        batch = make_batch(num_groups=1, num_samples=4, num_tokens=2, lengths=[2] * 4, advantage=advantage)
+        return largest(make_policy(batch), batch, fraction=0.5)
+
     # One advantage for all: every covariance is 0, and four places go to eight tokens.
-    assert equal_choice(torch.full((4,), 0.3)).tolist() == [[0.5, 0.5]] * 4
-    assert float(equal_choice(torch.tensor([1.0, -1.0, 0.5, 2.0])).sum()) == 4
+    assert choice(torch.full((4,), 0.3)).tolist() == [[0.5, 0.5]] * 4
+    assert float(choice(torch.tensor([1.0, -1.0, 0.5, 2.0])).sum()) == 4
 
 
 def test_the_chosen_are_held_back() -> None:

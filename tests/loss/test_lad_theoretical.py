@@ -1,7 +1,5 @@
 """LAD with its normalisers: by hand, against autograd of the definition, at its minimum, and where w overflows."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -29,8 +27,7 @@ def test_numbers_worked_by_hand() -> None:
     """η = ½, A = (½ ln 2, 0): w = (2, 1), Z_A = 3/2. r = (1, 2), Z_π = 3/2. Normalised w' = (4/3, 2/3), r' the reverse.
 
     kl, x log x: r'·log(r'/w') = (2/3)·ln ½, (4/3)·ln 2. With g = r'(log(r'/w') + 1) and r'_i ∝ r_i/mean r, the slope in
-    ℓ_i is g_i − r'_i·(g_1 + g_2)/2: g = (⅔(1 − ln 2), 4/3(1 + ln 2)), half their sum 1 + ⅓ ln 2.
-    """
+    ℓ_i is g_i − r'_i·(g_1 + g_2)/2: g = (⅔(1 − ln 2), 4/3(1 + ln 2)), half their sum 1 + ⅓ ln 2."""
     ln2 = math.log(2)
     batch = actions(torch.tensor([ln2 / 2, 0.0], dtype=torch.float64))
     policy = make_policy(batch, log_ratio=torch.tensor([[0.0], [ln2]]))

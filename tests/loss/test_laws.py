@@ -1,7 +1,5 @@
 """What must hold for every loss: each function that conf/loss names with its own knobs, and FORMS of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Off-policy sequence masking: which responses are masked, and that nothing else changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The surrogate with a value loss: by hand, against a loop, and where the value's gradient stops."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The plain policy gradient: by hand, and as the true gradient of the expected reward."""
 
-from __future__ import annotations
-
 import torch
 
 from rlvr.loss.reinforce import reinforce

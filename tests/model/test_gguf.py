@@ -1,7 +1,5 @@
 """A GGUF file is a model: converted once, with its tokenizer's way of splitting text, or refused before launch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which attention on a GPU gets keys for every head of queries. Shapes alone: torch's fake tensors need no GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -1,7 +1,5 @@
 """Logits of half-precision factors are those of float64 to float32 rounding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Base policies from a directory or from the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

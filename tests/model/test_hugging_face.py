@@ -1,7 +1,5 @@
 """Which packages importing transformers through `rlvr.model.hugging_face` brings into a process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

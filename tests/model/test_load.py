@@ -1,7 +1,5 @@
 """Models come from a directory whole, as a skeleton or as a miniature; a table answers as a transformer does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -106,7 +104,5 @@ def test_a_miniature_has_the_widths_of_the_large_model() -> None:
     large = qwen2().config
     large.num_hidden_layers, large.layer_types, large.vocab_size = 40, ["full_attention"] * 40, 5000
     small = small_copy(large)
-    assert small.config.hidden_size == large.hidden_size
-    assert len(small.model.layers) == 2
-    assert small.lm_head.weight.shape == (512, 16)
-    assert large.num_hidden_layers == 40
+    assert (small.config.hidden_size, len(small.model.layers)) == (large.hidden_size, 2)
+    assert (small.lm_head.weight.shape, large.num_hidden_layers) == ((512, 16), 40)

@@ -1,7 +1,5 @@
 """Pre-training teaches the task, is deterministic, and is done once."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -62,17 +60,14 @@ def test_pretraining_is_deterministic_and_keeps_the_random_state(tmp_path: Path)
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_every_knob_and_the_task_make_another_stage_which_is_built_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_knob_and_the_task_make_another_stage_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     changes: list[dict[str, Any]] = [{}, {"steps": 2}, {"batch": 4}, {"lr": 1e-3}, {"weight_decay": 0.0}]
     changes += [{"warmup_steps": 1}, {"held_out": 0}, {"seed": 1}]
     changes += [{"architecture": {**KNOBS["architecture"], "hidden_size": 16}}]
     caplog.set_level(logging.INFO)
     paths = [pretrain(Echo(length=3), tmp_path, **{**KNOBS, **change}) for change in changes]
     paths += [pretrain(task, tmp_path, **KNOBS) for task in (Echo(length=4), Echo(length=3, shift=1))]
-    assert len(set(paths)) == len(paths)
-    assert caplog.text.count("built the pretrain stage") == len(paths)
+    assert (len(set(paths)), caplog.text.count("built the pretrain stage")) == (len(paths), len(paths))
     caplog.clear()
     assert pretrain(Echo(length=3), tmp_path, **KNOBS) == paths[0]
     assert not caplog.text

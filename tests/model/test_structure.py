@@ -1,7 +1,5 @@
 """Layers and sizes that are read off a model, against those of its configuration."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -18,6 +16,5 @@ def test_layers_and_widths_are_those_of_the_configuration(device: str) -> None:
     assert (num_embeddings(model), hidden_size(model)) == (16, 16)
     assert vocabulary_size(torch.nn.Linear(16, 40), torch.zeros(3, 16)) == 40
     table = TablePolicy(TableConfig(vocab_size=11)).to(device)  # type: ignore[arg-type]
-    assert decoder_layers(table) == []
-    assert (num_embeddings(table), hidden_size(table)) == (11, 11)
+    assert (decoder_layers(table), num_embeddings(table), hidden_size(table)) == ([], 11, 11)
     assert vocabulary_size(table.get_output_embeddings(), torch.zeros(3, 11)) == 11

@@ -1,7 +1,5 @@
 """The tabular base policy of a task."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A table policy is uniform where it may be, and learns nothing else."""
 
-from __future__ import annotations
-
 import torch
 
 from rlvr.model.table_policy import TableConfig, TablePolicy

@@ -1,7 +1,5 @@
 """Words and their ids, and what ends a response."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -55,8 +53,7 @@ def test_a_prompt_begins_as_the_models_tokenizer_begins_a_text_and_an_answer_doe
     backend = Tokenizer(models.BPE({"<s>": 0, "a": 1, "b": 2}, [], unk_token="a"))
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
-    assert start_tokens(tokenizer) == [0]
-    assert encode(tokenizer, "ab") == [1, 2]
+    assert (start_tokens(tokenizer), encode(tokenizer, "ab")) == ([0], [1, 2])
     assert [p.tolist() for p in prompts(tokenizer, [Problem("1", "ab")], chat=False)] == [[0, 1, 2]]
     assert start_tokens(word_tokenizer(WORDS, "stop")) == []
 

@@ -1,7 +1,5 @@
 """Advantages by hand, against a float64 loop over groups, and against the exact expected gradient they stand for."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
@@ -127,8 +125,7 @@ def test_an_empty_batch_is_no_error() -> None:
 def expected_weight(advantage: Advantage, p: float, G: int) -> float:
     """w(p) in E[1/G Σ A_i ∇log π(y_i)] = w(p) ∇p, by enumerating all 2^G outcomes of G samples that succeed with p.
 
-    ∇log π of a success is ∇p/p and of a failure −∇p/(1 − p). One enumerated outcome is one group.
-    """
+    ∇log π of a success is ∇p/p and of a failure −∇p/(1 − p). One enumerated outcome is one group."""
     outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=G)), dtype=torch.float64)
     group = torch.arange(len(outcomes)).repeat_interleave(G)
     A = advantage(outcomes.reshape(-1), group).reshape(outcomes.shape)
@@ -267,8 +264,7 @@ def test_pkpo_by_hand() -> None:
     """Rewards (1, 0, 3), k = 2: the pairs are worth 1, 3, 3 (without 3, 0, 1 in turn), C(3, 2) = 3.
 
     plain: (1 + 3)/3, (1 + 3)/3, (3 + 3)/3. sloo subtracts the single pair of the others, divided by C(2, 2) = 1:
-    3, 3, 1. sloo_minus_one subtracts the others' rewards: (4 − 0 − 3)/3, (4 − 1 − 3)/3, (6 − 1 − 0)/3.
-    """
+    3, 3, 1. sloo_minus_one subtracts the others' rewards: (4 − 0 − 3)/3, (4 − 1 − 3)/3, (6 − 1 − 0)/3."""
     expected = {"plain": [4 / 3, 4 / 3, 2], "sloo": [-5 / 3, -5 / 3, 1], "sloo_minus_one": [1 / 3, 0, 5 / 3]}
     for form in FORMS:
         got = pkpo(torch.tensor([1.0, 0, 3]), torch.zeros(3, dtype=torch.int64), k=2, form=form, over="sum")

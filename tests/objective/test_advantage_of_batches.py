@@ -1,7 +1,5 @@
 """Advantages that read lengths, other groups or the whole batch: by hand, against float64 loops, and their laws."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from itertools import combinations
@@ -98,8 +96,7 @@ def test_passk_is_the_mean_over_all_subsets_that_contain_a_response(k: int, num_
     of_response = [statistics.fmean([x for subset, x in best.items() if i in subset]) for i in range(5)]
     expected = [(x - mean) / (std + 1e-6) if std else 0.0 for x in of_response]
     got = passk(torch.tensor(rewards, dtype=torch.float64), torch.zeros(5, dtype=torch.int64), k=k)
-    assert got.tolist() == pytest.approx(expected, abs=1e-12)
-    assert got.sum().item() == pytest.approx(0, abs=1e-12)
+    assert (got.tolist(), got.sum().item()) == (pytest.approx(expected, abs=1e-12), pytest.approx(0, abs=1e-12))
 
 
 def test_passk_with_one_answer_is_grpo_and_with_several_is_pkpo_centred() -> None:

@@ -1,7 +1,5 @@
 """A batch is whole groups: what is selected keeps its rows and says where they stood; what cannot be is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The six divergences against numbers worked by hand, 60-digit arithmetic of their definitions, and at extremes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

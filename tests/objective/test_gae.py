@@ -1,7 +1,5 @@
 """Generalised advantages: by hand, against the sum over future errors, whitened, with holes in the mask."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,8 +16,7 @@ def test_numbers_worked_by_hand() -> None:
     advantage, returns = gae(
         torch.tensor([3.0, 1.0]), torch.tensor([0, 0]), mask, value, gamma=0.5, lam=0.5, whiten=False
     )
-    assert advantage.tolist() == [[0.25, 1.0], [-3.0, 0.0]]
-    assert returns.tolist() == [[1.25, 3.0], [1.0, 0.0]]
+    assert (advantage.tolist(), returns.tolist()) == ([[0.25, 1.0], [-3.0, 0.0]], [[1.25, 3.0], [1.0, 0.0]])
     # Mean (0.25 + 1 − 3)/3 = −7/12; centred (10, 19, −29)/12; variance (100 + 361 + 841)/144/2.
     white, same = gae(torch.tensor([3.0, 1.0]), torch.tensor([0, 0]), mask, value, gamma=0.5, lam=0.5, whiten=True)
     deviation = (1302 / 288) ** 0.5

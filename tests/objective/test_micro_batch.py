@@ -1,7 +1,5 @@
 """The objective of a mini-batch is the sum over its parts, and has its three terms in the given proportions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -48,8 +46,7 @@ def test_parts_of_the_loss_and_of_every_metric_sum_to_the_whole() -> None:
 @pytest.mark.parametrize("weighed", [False, True])
 def test_penalty_and_bonus_are_added_with_their_coefficients(weighed: bool) -> None:
     """Token means by a plain loop: −A·logp + 0.3·½(logp_ref − logp)² − 0.1·H, times the weight of the response: what
-    another policy has drawn estimates penalty and bonus of this one as it does the loss.
-    """
+    another policy has drawn estimates penalty and bonus of this one as it does the loss."""
     batch = make_batch()
     weights = torch.arange(1.0, 1 + len(batch.tokens)) if weighed else torch.ones(len(batch.tokens))
     batch = replace(batch, weight=weights) if weighed else batch

@@ -1,7 +1,5 @@
 """Weights and measures by hand, and that a weight weighs a token's gradient and nothing else."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -66,8 +64,7 @@ def test_no_weights_without_an_engine_or_a_wish() -> None:
     batch = apart(HALF)
     assert weigh(batch, "none", 2.0) is batch
     assert weigh(replace(batch, logp_engine=None), "truncate", 2.0).weight is None
-    assert measure(replace(batch, logp_engine=None), 1e-9) == {}
-    assert measure(apart(math.nan), 1e-9) == {}
+    assert (measure(replace(batch, logp_engine=None), 1e-9), measure(apart(math.nan), 1e-9)) == ({}, {})
 
 
 def test_a_step_that_is_too_far_off_stops_before_it_is_learned() -> None:
@@ -124,12 +121,9 @@ def responses() -> Batch:
 @pytest.mark.parametrize(
     ("importance", "level", "cap", "expected"),
     [
-        ("truncate", "sequence", 1.5, [1.5, 0.25]),
-        ("clip", "sequence", 1.5, [1.5, 1 / 1.5]),
-        ("mask", "sequence", 3.0, [2.0, 0.0]),
-        ("truncate", "geometric", 1.2, [1.2, 0.25]),
-        ("clip", "geometric", 2.0, [2 ** (1 / 3), 0.5]),
-        ("mask", "geometric", 1.3, [2 ** (1 / 3), 0.0]),
+        *(("truncate", "sequence", 1.5, [1.5, 0.25]), ("clip", "sequence", 1.5, [1.5, 1 / 1.5])),
+        *(("mask", "sequence", 3.0, [2.0, 0.0]), ("truncate", "geometric", 1.2, [1.2, 0.25])),
+        *(("clip", "geometric", 2.0, [2 ** (1 / 3), 0.5]), ("mask", "geometric", 1.3, [2 ** (1 / 3), 0.0])),
     ],
 )
 def test_weights_of_responses_by_hand(importance: str, level: str, cap: float, expected: list[float]) -> None:

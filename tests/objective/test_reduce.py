@@ -1,7 +1,5 @@
 """Aggregation by hand, its independence of how a mini-batch is split, and its deafness to padding."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

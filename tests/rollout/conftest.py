@@ -1,7 +1,5 @@
 """One vLLM for all tests of a process that need one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator["VllmEngine"]:
     """Started from other weights (seed 0) than any test samples from: weights that a sync misses are noticed."""
     from tests.rollout.test_vllm import start, tied
 

@@ -4,8 +4,6 @@ FILE`.
 Engines are given weights that lie on the fake GPU; their samples are then compared with these weights.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

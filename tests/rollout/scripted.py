@@ -1,7 +1,5 @@
 """A task and an engine that answer by a script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

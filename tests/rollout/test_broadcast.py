@@ -1,7 +1,5 @@
 """Members in processes of their own, over gloo. NCCL, on GPUs, takes the same path."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time
@@ -85,8 +83,7 @@ def test_a_missing_member_is_waited_for_until_the_timeout() -> None:
 
 
 def test_an_interface_is_found_by_its_address_and_nccl_uses_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert interface_of(LOOPBACK) == "lo"
-    assert interface_of("192.0.2.1") == ""
+    assert (interface_of(LOOPBACK), interface_of("192.0.2.1")) == ("lo", "")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     assert nccl_towards(f"{LOOPBACK}:1") == {"NCCL_SOCKET_IFNAME": "=lo"}
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
@@ -112,6 +109,5 @@ def test_every_gpu_receives_by_nccl() -> None:
     ends = members(receive_on_a_gpu, where, count)
     group = Group(store, 0, count, on=torch.device("cuda", 0), timeout_s=60)
     group.broadcast(torch.full((1000,), 0.5, dtype=torch.bfloat16, device="cuda:0"))
-    assert [end.recv() for end in ends] == [500.0] * (count - 1)
-    assert group.name == "nccl"
+    assert ([end.recv() for end in ends], group.name) == ([500.0] * (count - 1), "nccl")
     group.close()

@@ -1,7 +1,5 @@
 """Real child processes that answer, end or hang; and a temporary environment."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

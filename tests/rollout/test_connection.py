@@ -1,7 +1,5 @@
 """Several threads and one process that answers out of order: each gets its own answers, and all learn of its end."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ vLLM is a stand-in, in a process of its own, that runs rlvr/rollout/vllm_server.
 is a real one. tests/end_to_end/test_cuda.py runs these tests on the fake CUDA, too.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics of an evaluation, by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,8 +106,7 @@ def test_the_mean_reward_of_a_graded_task_is_of_judged_samples_problem_by_proble
     assert metrics["evaluation/bench/avg_at_4"] == (0.25 + 1.0) / 2  # one of four, one of one
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
     nothing = evaluation_metrics(task, {"bench": [Answers.of(task, groups[2])]}, samples=4, k=[1], prefix="")
-    assert set(nothing) == {f"bench/{name}" for name in SHARES}
-    assert nothing["bench/error"] == 1.0
+    assert (set(nothing), nothing["bench/error"]) == ({f"bench/{name}" for name in SHARES}, 1.0)
     task.graded = False  # rewards of 0 and 1: their mean is avg@n
     assert "mean_reward" not in " ".join(metric_names(task, problems, samples=4, k=[1]))
     by_source = {"bench": [Answers.of(task, group) for group in groups]}
@@ -190,11 +187,8 @@ def test_right_answers_are_one_answer_however_they_are_written() -> None:
     problem = Problem("1", "?", "1/2")
     right, wrong, none = Reward(1.0, "correct"), Reward(0.0, "wrong"), Reward(0.0, "unparsable")
     for text, reward, answer in (
-        (r"\boxed{\frac{1}{2}}", right, "1/2"),
-        (r"\boxed{0.5}", right, "1/2"),
-        (r"so \boxed{ 10{,}000 }", wrong, "10000"),
-        (r"\boxed{10000}", wrong, "10000"),
-        ("no idea", none, None),
+        *((r"\boxed{\frac{1}{2}}", right, "1/2"), (r"\boxed{0.5}", right, "1/2")),
+        *((r"so \boxed{ 10{,}000 }", wrong, "10000"), (r"\boxed{10000}", wrong, "10000"), ("no idea", none, None)),
     ):
         assert answer_of(task, problem, text, reward) == answer
     task.boxed = False  # no answer has a name: a few boxes must not outvote all else

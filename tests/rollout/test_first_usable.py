@@ -1,7 +1,5 @@
 """The groups of a round are the first usable ones in the order drawn, whatever their order of arrival and ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@ problem of the stream is skipped or learned twice, and that neither trainer nor 
 versions of weights, not by time.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -251,8 +249,7 @@ def test_steps_that_have_nothing_to_learn_from_are_given_no_groups(dynamic: str,
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_that_refill_cannot_fill_learns_from_what_it_has(seed: int) -> None:
     """6 groups at most are drawn for each, and every fourth of the stream is usable; none is older than the bound. As
-    step 2 is to be learned, the groups of steps 2 and 3 may have begun.
-    """
+    step 2 is to be learned, the groups of steps 2 and 3 may have begun."""
     engine = Streaming(seed)
     with closing(in_flight([USABLE, RIGHT, RIGHT, RIGHT], ahead=2, engine=engine, max_rounds=2)) as sampler:
         learned = [problems_of(groups) for _, groups in steps_of(sampler)]
@@ -280,11 +277,8 @@ def test_an_error_of_the_engine_or_of_judging_is_raised_by_take() -> None:
 # --- whole runs ---
 
 STREAMING = (
-    "rollout.ahead=2",
-    "rollout.engine._target_=tests.support.streaming.StreamingNative",
-    "keep_rollouts=4",
-    "checkpoint.every=1",
-    "evaluation.every=2",
+    *("rollout.ahead=2", "rollout.engine._target_=tests.support.streaming.StreamingNative", "keep_rollouts=4"),
+    *("checkpoint.every=1", "evaluation.every=2"),
 )
 
 

@@ -3,8 +3,6 @@
 vLLM is a stand-in. Whether a real driver's memory can be opened, and how fast, only a run on a GPU can show.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

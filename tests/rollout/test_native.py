@@ -1,7 +1,5 @@
 """The native engine against plain full forward passes of the same Hugging Face model."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Sequence
@@ -132,8 +130,7 @@ def test_tokens_do_not_depend_on_batch_order_or_size() -> None:
 
 def batches(engine: NativeEngine, num_samples: int, max_tokens: int) -> list[tuple[int, int]]:
     """(prompt tokens read, padding included; responses) of each batch that `engine` samples at once, no response ending
-    early: a batch reads its prompts, then one token a response and step, but for the last.
-    """
+    early: a batch reads its prompts, then one token a response and step, but for the last."""
     read = list[int]()
     hook = engine.model.get_input_embeddings().register_forward_hook(
         lambda _m, args, _out: read.append(args[0].numel())
@@ -341,8 +338,7 @@ class First:
 
 def check_until(engine: StoppingEngine, requests: list[Request], sampling: Sampling) -> list[dict[int, Any]]:
     """Check that `generate_until` gives the samples of `generate`, all of them or those of the first requests. Returns
-    both.
-    """
+    both."""
     expected = tokens_of(engine.generate(requests, sampling))
     complete, first = First(len(requests) + 1), First(1)
     for progress in (complete, first):

@@ -1,7 +1,5 @@
 """Exchanges between real processes, numbered as the ranks of two nodes: one rank on the first, two on the second."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

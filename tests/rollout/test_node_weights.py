@@ -1,7 +1,5 @@
 """Weights that two ranks have written, one part each, and each reads completely."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pre-sampling: the stage depends on everything that determines the samples, and on nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,16 +68,11 @@ def test_the_stage_depends_on_what_determines_the_samples_and_on_nothing_else(tm
         opened(tmp_path, engine, **changes)
     assert len(engine.asked) == 1
     others: list[dict[str, Any]] = [
-        {"seed": 1},
-        {"temperature": 0.7},
-        {"top_p": 0.9},
-        {"problems": 7},
-        {"settings": {"engine": "other"}},
+        *({"seed": 1}, {"temperature": 0.7}, {"top_p": 0.9}, {"problems": 7}, {"settings": {"engine": "other"}})
     ]
     for changes in others:
         opened(tmp_path, engine, **changes)
-    assert len(engine.asked) == 1 + len(others)
-    assert len({s.seed for s in engine.asked}) == 2
+    assert (len(engine.asked), len({s.seed for s in engine.asked})) == (1 + len(others), 2)
     stages = [p for p in tmp_path.iterdir() if (p / "stage.json").exists()]
     assert len(stages) == 1 + len(others)
     assert all({f.suffix for f in stage.iterdir()} == {".json", ".parquet"} for stage in stages)

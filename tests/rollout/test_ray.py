@@ -3,8 +3,6 @@
 vLLM has an environment of its own: `make vllm-env`.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -186,9 +184,7 @@ class TestAnswers:
         assert len(sockets) >= 4  # gcs_server, raylet, two actors
         assert {address for _, address, _ in sockets} == {"127.0.0.1"}
 
-    def test_a_lost_actor_and_a_lost_vllm_are_named_and_end_the_attempt(
-        self, engines: tuple[VllmEngine, RayEngine]
-    ) -> None:
+    def test_a_lost_actor_and_vllm_are_named_and_end_the_attempt(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         """One is killed amid its requests, one amid new weights. No test of these workers follows."""
         _, several = engines
         (_, vllm), (actor, _) = pids_of(several)
@@ -217,8 +213,7 @@ class TestAnswers:
 @pytest.mark.slow
 def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three GPUs the rank uses the first; its worker, a stand-in that never sleeps, needs the other two. Neither a
-    long TMPDIR nor a variable that keeps Ray from assigning GPUs, which other trainers set, matters.
-    """
+    long TMPDIR nor a variable that keeps Ray from assigning GPUs, which other trainers set, matters."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
     tied(0).save_pretrained(tmp_path)

@@ -1,7 +1,5 @@
 """Ray's real processes on a node: where they listen, and that they end with the process that started them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -44,8 +42,7 @@ def test_a_single_node_listens_on_loopback_alone_and_tokens_are_random() -> None
     clustered = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
     assert (ray_environment("127.0.0.1:1")[clustered], ray_environment("10.0.0.1:1")[clustered]) == ("0", "1")
     assert ray_environment("10.0.0.1:1")["RAY_AUTH_MODE"] == "token"
-    assert len({new_token() for _ in range(9)}) == 9
-    assert len(new_token()) == 64
+    assert (len({new_token() for _ in range(9)}), len(new_token())) == (9, 64)
 
 
 def test_sockets_are_in_the_temporary_directory_if_its_path_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Requests that no engine can sample are rejected."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

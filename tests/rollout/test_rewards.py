@@ -1,7 +1,5 @@
 """The rewards of a task are checked at once: an invalid one is a user's error that names the task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generation and rewards: what is counted, how ranks share the work, and which noise a problem gets."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence
@@ -80,8 +78,7 @@ class Waiting(ScriptedEngine):
 
 def test_engines_that_ranks_share_stop_once_the_first_usable_groups_are_there() -> None:
     """Of four ranks 0 and 2 have the problems 0, 2, ... and 1, 3, ...: 1 and 3 are the first two that are mixed. The
-    engine of rank 0 stops because of what that of rank 2 has; 1 and 3 have no engine to stop.
-    """
+    engine of rank 0 stops because of what that of rank 2 has; 1 and 3 have no engine to stop."""
     task = ScriptedTask(["++", "+-", "--", "+-", "+-", "+-"])
     problems = [task.problem("train", i) for i in range(6)]
     board, meet, parts = SharedBoard(), threading.Barrier(4, timeout=90), list[list[Rollout]]([[], [], [], []])

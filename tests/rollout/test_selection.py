@@ -1,7 +1,5 @@
 """Which problems a step draws and which groups it keeps: with a scripted engine and task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,14 +49,12 @@ def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
     assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
     assert spent.tokens == 8 + 4 * 2  # one greedy answer of one token each, then two samples of four problems
     assert len(spent.rollouts) == 4  # greedy answers enter no metric
-    assert spent.metrics()["reward/accuracy"] == 0.5
-    assert stream.position == 8
+    assert (spent.metrics()["reward/accuracy"], stream.position) == (0.5, 8)
 
 
 def test_the_greedy_filter_refills_and_may_leave_nothing() -> None:
     kept, spent, _ = run(["-+", "+-"], "refill", filter="greedy_fails")
-    assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
-    assert spent.rounds == 2
+    assert ([g.problem.prompt for g in kept], spent.rounds) == (["0", "2", "4", "6"], 2)
     for dynamic, rounds in ("refill", 3), ("none", 1):
         kept, spent, stream = run(["+-"], dynamic, rounds=3, filter="greedy_fails")
         assert (kept, spent.rounds, stream.position, spent.tokens) == ([], rounds, 4 * rounds, 4 * rounds)
@@ -88,8 +84,7 @@ def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
 
 def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
     kept, spent, _ = run(["+!", "+-"], "none", prompts=2)
-    assert [g.problem.prompt for g in kept] == ["1"]
-    assert spent.metrics()["reward/error"] == 0.25
+    assert ([g.problem.prompt for g in kept], spent.metrics()["reward/error"]) == (["1"], 0.25)
 
 
 class Partial(ScriptedTask):
@@ -139,9 +134,7 @@ def test_problems_are_drawn_by_the_share_of_groups_that_was_kept() -> None:
     ],
     ids=["alone", "overdraw", "0 of 2", "1 of 2"],
 )
-def test_a_problem_that_a_step_draws_again_has_other_samples(
-    ranks: dict[str, int], overdraw: float | None, groups: int
-) -> None:
+def test_a_problem_drawn_again_has_other_samples(ranks: dict[str, int], overdraw: float | None, groups: int) -> None:
     """Noise is a function of problem and number of the sample. Three problems, five groups, then refills of five."""
     task, engine = ScriptedTask(["--"], size=3), Listening()
     of_both = {"gather": lambda mine: [mine, mine]} if ranks else {}  # another rank's groups do not matter here

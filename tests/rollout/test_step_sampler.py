@@ -1,7 +1,5 @@
 """One step off-policy: which policy a step's samples come from, that it overlaps, and what a resumed run computes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -167,9 +165,7 @@ def test_a_run_that_was_stopped_by_a_signal_continues_the_same(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_run_that_was_stopped_in_an_evaluation_continues_with_it(
-    ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_in_an_evaluation_resumes_it(ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In that of step 2, before any checkpoint: steps 1 and 2 are not repeated, and the best evaluation is known."""
     knobs = (f"rollout.ahead={ahead}", "checkpoint.every=100", "checkpoint.keep_best=true")
     whole = make_run(tmp_path / "whole", *knobs, journal=True)

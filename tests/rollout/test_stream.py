@@ -1,7 +1,5 @@
 """The order in which training problems are drawn."""
 
-from __future__ import annotations
-
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import ScriptedTask
 

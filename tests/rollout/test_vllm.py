@@ -3,8 +3,6 @@
 vLLM has an environment of its own: `make vllm-env`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -98,8 +96,7 @@ def test_a_response_ends_with_its_end_token_or_is_cut(engine: VllmEngine) -> Non
     for completion in completions:
         tokens = completion.tokens.tolist()
         assert END not in tokens[:-1]
-        assert completion.finished == (tokens[-1] == END)
-        assert len(completion.logp) == len(tokens)
+        assert (completion.finished, len(completion.logp)) == (tokens[-1] == END, len(tokens))
         assert completion.finished or len(tokens) == 12
     assert {c.finished for c in completions} == {True, False}
 
@@ -224,8 +221,7 @@ LONG = 120  # tokens
 @torch.no_grad()
 def logp_of(older: PreTrainedModel, newer: PreTrainedModel, request: Request, tokens: Tensor, switch: int) -> Tensor:
     """Log-probability of each token, in nats, if the first `switch` were drawn by the older weights and the others by
-    the newer ones, which continue with the older ones' keys and values.
-    """
+    the newer ones, which continue with the older ones' keys and values."""
     read = torch.cat([torch.from_numpy(request.prompt), tokens])[None, :-1]
     before = len(request.prompt) - 1 + switch  # tokens read by the older weights
     first = older(read[:, :before], use_cache=True)
@@ -239,8 +235,7 @@ def logp_of(older: PreTrainedModel, newer: PreTrainedModel, request: Request, to
 def test_a_running_request_continues_with_new_weights_and_its_old_keys_and_values(engine: VllmEngine) -> None:
     """The log-probabilities are the older policy's up to one token, and the newer one's from there on. A request with
     the same prompt that begins later reads it with the newer weights. The new weights are sent when the short
-    request is complete; on a busy machine the long one may have ended before: then the test tries again.
-    """
+    request is complete; on a busy machine the long one may have ended before: then the test tries again."""
     older, newer = tied(5), tied(6)
     engine.sync(older.named_parameters())
     candidates = [Request(np.array([3, 1, 4]), 1, 1000 + key) for key in range(200)]

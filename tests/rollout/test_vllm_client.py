@@ -1,7 +1,5 @@
 """What is said beside messages of vLLM 0.32 that name a setting which is no knob here."""
 
-from __future__ import annotations
-
 from rlvr.rollout.vllm_client import advice
 
 TAKEN = (

@@ -11,12 +11,14 @@ from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
 DATA = Path(__file__).parents[3] / "shared" / "data"  # real benchmarks; may be missing
+MADE: list[Any] = []  # all tasks that were made and are not yet closed
 
 
 def make_task(name: str, **knobs: Any) -> Any:
     config = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), knobs), resolve=True)
     assert isinstance(config, dict)
-    return get_class(config.pop("_target_"))(**config)
+    MADE.append(get_class(config.pop("_target_"))(**config))
+    return MADE[-1]
 
 
 def write_jsonl(path: Path, rows: list[Any]) -> str:

@@ -1,7 +1,5 @@
 """Our own solutions of some problems of real benchmarks, by problem id: known to be right."""
 
-from __future__ import annotations
-
 FUNCTIONS = {
     "HumanEval/0": "def has_close_elements(n, t):\n"
     "    return any(abs(a - b) < t for i, a in enumerate(n) for b in n[:i])",

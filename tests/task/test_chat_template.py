@@ -1,7 +1,5 @@
 """A chat template gives what transformers makes of it, without transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,5 @@
 """Multiple choice: the usual forms of data, and what counts as naming a choice."""
 
-from __future__ import annotations
-
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,33 +8,25 @@ import pytest
 
 from rlvr.records import Problem
 from rlvr.task.choice import Choice, named_choice
-from tests.support.tasks import make_task
+from tests.support.tasks import make_task, write_jsonl
 
 
 def make_choice(folder: Path, rows: list[dict[str, Any]], **knobs: Any) -> Choice:
-    where = folder / "x.jsonl"
-    where.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return make_task("choice", train=str(where), test=str(where), **knobs)
+    where = write_jsonl(folder / "x.jsonl", rows)
+    return make_task("choice", train=where, test=where, **knobs)
 
 
 CITIES = ["Rome", "Paris", "Oslo", "Bern"]
 FORMS: dict[str, dict[str, Any]] = {
-    "mmlu": {"question": "Capital of France?", "choices": CITIES, "answer": 1, "subject": "geography"},
-    "mmlu_pro": {"question": "Capital of France?", "options": CITIES, "answer": "B", "answer_index": 1},
-    "arc": {
-        "question": "Capital of France?",
-        "choices": {"text": CITIES, "label": ["1", "2", "3", "4"]},
-        "answerKey": "2",
-    },
-    "arc, a number": {
-        "question": "Capital of France?",
-        "choices": {"text": CITIES, "label": ["1", "2", "3", "4"]},
-        "answerKey": 2,
-    },
-    "columns": {"prompt": "Capital of France?", "A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern", "answer": "B"},
-    "text": {"question": "Capital of France?", "options": CITIES, "answer": "Paris"},
-    "number": {"question": "Capital of France?", "options": CITIES, "answer": "1"},
+    "mmlu": {"choices": CITIES, "answer": 1, "subject": "geography"},
+    "mmlu_pro": {"options": CITIES, "answer": "B", "answer_index": 1},
+    "arc": {"choices": {"text": CITIES, "label": ["1", "2", "3", "4"]}, "answerKey": "2"},
+    "arc, a number": {"choices": {"text": CITIES, "label": ["1", "2", "3", "4"]}, "answerKey": 2},
+    "columns": {"A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern", "answer": "B"},
+    "text": {"options": CITIES, "answer": "Paris"},
+    "number": {"options": CITIES, "answer": "1"},
 }
+FORMS = {name: {"prompt" if name == "columns" else "question": "Capital of France?", **f} for name, f in FORMS.items()}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -48,14 +37,8 @@ def test_usual_forms_are_read(tmp_path: Path, form: str) -> None:
 
 
 def test_the_right_answer_of_gpqa_stands_anywhere(tmp_path: Path) -> None:
-    rows = [
-        {
-            "Question": f"Capital of France ({i})?",
-            "Correct Answer": "Paris\n",
-            **{f"Incorrect Answer {k}": city for k, city in ((1, "Rome"), (2, "Oslo"), (3, "Bern"))},
-        }
-        for i in range(400)
-    ]
+    wrong = {f"Incorrect Answer {k}": city for k, city in ((1, "Rome"), (2, "Oslo"), (3, "Bern"))}
+    rows = [{"Question": f"Capital of France ({i})?", "Correct Answer": "Paris\n", **wrong} for i in range(400)]
     task, again = make_choice(tmp_path, rows), make_choice(tmp_path, rows[::-1])
     problems = [task.problem("test", i) for i in range(400)]
     assert {p.prompt for p in problems} == {again.problem("test", i).prompt for i in range(400)}
@@ -67,10 +50,8 @@ def test_the_right_answer_of_gpqa_stands_anywhere(tmp_path: Path) -> None:
 
 
 def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
-    rows = [{**FORMS["mmlu"], "question": f"{i}?"} for i in range(40)]
-    task = make_choice(tmp_path, rows, shuffle=True)
-    letters = {task.problem("test", i).answer["letter"] for i in range(40)}
-    assert letters == set("ABCD")
+    task = make_choice(tmp_path, [{**FORMS["mmlu"], "question": f"{i}?"} for i in range(40)], shuffle=True)
+    assert {task.problem("test", i).answer["letter"] for i in range(40)} == set("ABCD")
 
 
 @pytest.mark.parametrize(
@@ -143,11 +124,8 @@ def test_a_choice_is_read_where_the_task_marks_it(tmp_path: Path) -> None:
     assert problem.prompt.endswith("give the letter of the right choice between <answer> and </answer>.")
 
 
-def test_choices_that_are_named_option_are_named_by_their_text() -> None:
+def test_texts_that_are_letters_are_letters_and_those_called_option_are_texts() -> None:
     assert named_choice(r"\boxed{\text{Option B}}", ["Option B", "Option A"]) == "A"
-
-
-def test_texts_that_are_letters_are_taken_for_letters() -> None:
     assert named_choice("\\boxed{C}", ["C", "B", "A"]) == "C"
 
 
@@ -172,13 +150,13 @@ def test_rewards(tmp_path: Path) -> None:
 def test_rows_without_a_right_choice_are_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_choice(tmp_path, [row])
+    with pytest.raises(ValueError, match=r"must contain {choices}"):
+        make_choice(tmp_path, [FORMS["mmlu"]], template="{problem}")
 
 
 @pytest.mark.parametrize(("answer", "letter"), [("A", "A"), ("C", "B"), ("D", "C"), (2, "B"), ("3", "C"), ("z", "B")])
 @pytest.mark.parametrize("form", ["columns", "list", "labels"])
-def test_an_answer_names_the_column_of_its_row_where_another_is_null(
-    tmp_path: Path, form: str, answer: Any, letter: str
-) -> None:
+def test_an_answer_names_its_column_where_another_is_null(tmp_path: Path, form: str, answer: Any, letter: str) -> None:
     """Columns A, C and D are shown as A, B and C. Number 2, counted from 0, is C: z."""
     texts = ["x", None, "z", "w", None]
     forms: dict[str, dict[str, Any]] = {
@@ -191,31 +169,10 @@ def test_an_answer_names_the_column_of_its_row_where_another_is_null(
     assert "A) x\nB) z\nC) w\n" in problem.prompt
 
 
-@pytest.mark.parametrize("answer", ["B", 1, "1"])
-def test_an_answer_that_names_a_null_column_is_refused(tmp_path: Path, answer: Any) -> None:
-    row = {"question": "?", "A": "x", "B": None, "C": "z", "D": "w", "answer": answer}
-    with pytest.raises(
-        ValueError, match=r"x.jsonl:1: answer is .*, expected one of A, C, D.*; the one that it names is null"
-    ):
-        make_choice(tmp_path, [row])
-
-
-def test_an_answer_that_is_a_null_columns_letter_and_anothers_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"answer is 'B', .*; the one that it names is null"):
-        make_choice(tmp_path, [{"question": "?", "A": "C", "B": None, "C": "B", "answer": "B"}])
-
-
-def test_templates_show_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must contain {choices}"):
-        make_choice(tmp_path, [FORMS["mmlu"]], template="{problem}")
-
-
-def test_validation_comes_out_of_the_training_data(tmp_path: Path) -> None:
-    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
-    train.write_text("".join(json.dumps({**FORMS["mmlu"], "question": f"{i}?"}) + "\n" for i in range(300)))
-    test.write_text(json.dumps(FORMS["mmlu"]) + "\n")
-    task = make_task("choice", train=str(train), test=str(test), validation=0.2)
-    sides = [{task.problem(s, i).prompt for i in range(task.size(s))} for s in ("train", "validation", "test")]
-    assert len(sides[0]) + len(sides[1]) == 300
-    assert not sides[0] & sides[1]
-    assert not sides[2] & (sides[0] | sides[1])
+def test_an_answer_that_names_a_null_column_is_refused(tmp_path: Path) -> None:
+    """Also if it is another column's text."""
+    rows = [{"A": "x", "B": None, "C": "z", "D": "w", "answer": answer} for answer in ("B", 1, "1")]
+    for row in (*rows, {"A": "C", "B": None, "C": "B", "D": "w", "answer": "B"}):
+        message = r"x.jsonl:1: answer is .*, expected one of A, C, D.*; the one that it names is null"
+        with pytest.raises(ValueError, match=message):
+            make_choice(tmp_path, [{"question": "?", **row}])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -51,9 +49,3 @@ def test_a_table_starts_uniform_over_the_classes_and_nothing_else(tmp_path: Path
             probability = model(ids).logits[0, -1].softmax(-1)
         words = torch.tensor(encode(tokenizer, " ".join(task.answers)))
         assert probability[words].tolist() == pytest.approx([1 / 600] * 600, rel=1e-5)
-
-
-@pytest.mark.parametrize(("classes", "contexts"), [(1, 3), (5, 0)])
-def test_impossible_sizes_are_refused(classes: int, contexts: int) -> None:
-    with pytest.raises(ValueError, match="at least 2 classes and 1 context"):
-        make_classes(classes, contexts)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
@@ -7,21 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from rlvr.task.code import Code
 from tests.support.sandboxed import need_sandbox
-from tests.support.tasks import DATA, write_jsonl
+from tests.support.tasks import DATA, make_task, write_jsonl
 from tests.task.solutions import FUNCTIONS, PROGRAMS
 
-CONF = Path(__file__).parents[2] / "conf" / "task" / "code.yaml"
 SUM = {"id": "sum", "prompt": "Print the sum.", "tests": [{"input": "3 4", "output": "7"}], "source": "made/up"}
 
 
 def make_code(where: str, test: Any = None, **knobs: Any) -> Code:
     need_sandbox()
-    config = OmegaConf.merge(OmegaConf.load(CONF), {"train": where, "test": test or where, **knobs})
-    return Code(**{str(key): value for key, value in config.items() if key != "_target_"})
+    return make_task("code", train=where, test=test or where, **knobs)
 
 
 def fenced(program: str) -> str:
@@ -44,9 +39,9 @@ def test_rewards_come_in_order_with_their_reasons(tmp_path: Path) -> None:
     rewards = task.reward([(problem, text) for text in texts])
     assert [r.outcome for r in rewards] == list(texts.values())
     assert [r.value for r in rewards] == [1.0, 0.0, 0.0, 0.0, 0.0]
-    task.close()
 
 
+TIMES = {"func_name": "times"}
 FORMS: list[tuple[dict[str, Any], str, str]] = [
     ({"tests": json.dumps([{"input": "2", "output": "4"}])}, "print(2 * int(input()))", "print(5)"),
     ({"input_output": json.dumps({"inputs": ["2\n"], "outputs": ["4\n"]})}, "print(2 * int(input()))", "print(5)"),
@@ -69,11 +64,7 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "def total(x): return x",
     ),
     (
-        {
-            "tests": json.dumps(
-                [{"input": "2\n3", "output": "6", "testtype": "functional", "metadata": {"func_name": "times"}}]
-            )
-        },
+        {"tests": json.dumps([{"input": "2\n3", "output": "6", "testtype": "functional", "metadata": TIMES}])},
         "def times(a, b): return a * b",
         "print(6)",
     ),
@@ -120,7 +111,6 @@ def test_usual_forms_of_tests_are_read(tmp_path: Path, row: dict[str, Any], righ
     task = make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "Do it.", **row}]))
     rewards = task.reward([(task.problem("train", 0), fenced(program)) for program in (right, wrong)])
     assert [r.outcome for r in rewards] == ["correct", "wrong"]
-    task.close()
 
 
 def test_a_row_may_name_its_function_where_the_first_does_not(tmp_path: Path) -> None:
@@ -129,15 +119,10 @@ def test_a_row_may_name_its_function_where_the_first_does_not(tmp_path: Path) ->
     assert [list(task.problem("train", i).answer) for i in (0, 1)] == [["stdio"], ["names", "setup", "cases"]]
 
 
-def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None:
-    row = {"prompt": "Twice.", "test_list": ["assert twice(2) == 4"]}
-    task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]), template="{interface}\n{problem}")
-    assert task.problem("train", 0).prompt == "Write Python code that defines `twice`.\nTwice."
-
-
 @pytest.mark.parametrize(
     ("setup", "condition"),
     [
+        ("", "twice(2) == 4"),
         ("from math import *", "isclose(twice(1.0), 2.0)"),
         ("from typing import *\nfrom collections import *", "Counter(twice('ab')) == Counter(cast(str, 'abab'))"),
         ("if True:\n    from collections.abc import *", "isinstance(iter(twice('ab')), Iterator) and Sized()"),
@@ -160,61 +145,47 @@ def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: py
         task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]))
     finally:
         sys.path.remove(str(tmp_path))
-    assert task.problem("train", 0).answer["names"] == ["twice"]
-    assert capfd.readouterr().out == ""
+    assert (task.problem("train", 0).answer["names"], capfd.readouterr().out) == (["twice"], "")
     assert not {"this", "mine"} & set(sys.modules)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "x"}, r"no column any of tests, test, .* It has: prompt. Pass task.tests_field="),
-        ({"prompt": "x", "tests": []}, r"x.jsonl:1: tests is \[\], expected pairs of input and output, or assertions"),
+        ({}, r"no column any of tests, test, .* It has: prompt. Pass task.tests_field="),
+        ({"tests": []}, r"x.jsonl:1: tests is \[\], expected pairs of input and output, or assertions"),
         *(
-            ({"prompt": "x", "tests": tests}, r"x.jsonl:1: tests is {.*, expected lists of as many inputs as outputs")
+            ({"tests": tests}, r"x.jsonl:1: tests is {.*, expected lists of as many inputs as outputs")
             for tests in (
-                {"inputs": None, "outputs": None},
-                {"inputs": "12", "outputs": "34"},
-                {"inputs": ["1"]},
-                {"inputs": ["1"], "outputs": []},
-                {"input": ["1"], "output": ["1"]},
+                *({"inputs": None, "outputs": None}, {"inputs": "12", "outputs": "34"}, {"inputs": ["1"]}),
+                *({"inputs": ["1"], "outputs": []}, {"input": ["1"], "output": ["1"]}),
             )
         ),
+        ({"tests": [{"input": "1", "output": "1", "metadata": "f"}]}, "1: tests is .*, expected an object as metadata"),
+        ({"tests": {"inputs": [[1]], "outputs": [[1]], "fn_name": 1}}, "expected a text as the name of the function"),
+        ({"tests": "[1"}, r"tests is '\[1', expected JSON"),
+        ({"tests": "assert ("}, r"expected Python code"),
+        ({"tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
+        ({"tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
+        ({"tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
         (
-            {"prompt": "x", "tests": [{"input": "1", "output": "1", "metadata": "f"}]},
-            r"x.jsonl:1: tests is .*, expected an object as metadata",
-        ),
-        (
-            {"prompt": "x", "tests": {"inputs": [[1]], "outputs": [[1]], "fn_name": 1}},
-            r"x.jsonl:1: tests is .*, expected a text as the name of the function",
-        ),
-        ({"prompt": "x", "tests": "[1"}, r"tests is '\[1', expected JSON"),
-        ({"prompt": "x", "tests": "assert ("}, r"expected Python code"),
-        ({"prompt": "x", "tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
-        ({"prompt": "x", "tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
-        ({"prompt": "x", "tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
-        (
-            {"prompt": "x", "tests": [{"input": "1", "output": "1", "testtype": "functional"}]},
+            {"tests": [{"input": "1", "output": "1", "testtype": "functional"}]},
             r"the name of the function that is called \(task.entry_field\)",
+        ),
+        *(
+            ({"tests": tests}, r"x.jsonl:1: tests is .* Stack is used as a class")
+            for tests in (
+                *("s = Stack()\ns.push(1)\nassert s.pop() == 1", "assert Stack().pop() is None"),
+                "assert isinstance(make(), Stack)\nassert Stack() is not None",
+            )
         ),
     ],
 )
 def test_tests_that_cannot_be_read_are_named_with_the_line(tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_code(write_jsonl(tmp_path / "x.jsonl", [row]))
-
-
-CLASSES = [
-    "s = Stack()\ns.push(1)\nassert s.pop() == 1",
-    "assert Stack().pop() is None",
-    "assert isinstance(make(), Stack)\nassert Stack() is not None",
-]
-
-
-@pytest.mark.parametrize("tests", CLASSES)
-def test_tests_of_classes_cannot_be_judged_and_are_refused(tmp_path: Path, tests: str) -> None:
-    with pytest.raises(ValueError, match=r"x.jsonl:1: tests is .* Stack is used as a class"):
-        make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "x", "tests": tests}]))
+        make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "x", **row}]))
+    with pytest.raises(ValueError, match="must contain {problem}"):
+        make_code(write_jsonl(tmp_path / "x.jsonl", [SUM]), template="Solve.")
 
 
 @pytest.mark.parametrize(
@@ -227,11 +198,6 @@ def test_tests_of_classes_cannot_be_judged_and_are_refused(tmp_path: Path, tests
 )
 def test_tests_of_functions_stay(tmp_path: Path, tests: str) -> None:
     assert make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "x", "tests": tests}])).size("train") == 1
-
-
-def test_a_template_without_the_problem_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must contain {problem}"):
-        make_code(write_jsonl(tmp_path / "x.jsonl", [SUM]), template="Solve.")
 
 
 @pytest.mark.slow
@@ -251,10 +217,7 @@ def test_right_programs_of_real_benchmarks_pass_and_wrong_ones_do_not() -> None:
     assert len(solved) == len(known)
     right = task.reward([(p, fenced(known[p.id])) for p in solved])
     assert {p.id: r.outcome for p, r in zip(solved, right, strict=True) if not r.correct} == {}
-    wrong = task.reward([(p, fenced(_nothing(p.answer))) for p in solved[::4]])
+    none = "def {}(*args): return None"
+    nothing = [none.format(p.answer["names"][0]) if "names" in p.answer else "print()" for p in solved[::4]]
+    wrong = task.reward([(p, fenced(program)) for p, program in zip(solved[::4], nothing, strict=True)])
     assert {r.outcome for r in wrong} == {"wrong"}
-    task.close()
-
-
-def _nothing(tests: dict[str, Any]) -> str:
-    return f"def {tests['names'][0]}(*args): return None" if "names" in tests else "print()"

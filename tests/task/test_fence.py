@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -37,12 +35,9 @@ def test_the_last_closed_block_of_python_is_the_program(text: str, expected: str
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<answer>1</answer> no: <answer>2</answer>", "2"),
-        ("<answer>1</answer> no: <answer>2", "1"),
-        ("<answer>a<answer>b\n</answer></answer>", "a<answer>b\n"),
-        ("</answer><answer>", None),
-        ("<answer></answer>", ""),
-        ("", None),
+        *(("<answer>1</answer> no: <answer>2</answer>", "2"), ("<answer>1</answer> no: <answer>2", "1")),
+        *(("<answer>a<answer>b\n</answer></answer>", "a<answer>b\n"), ("</answer><answer>", None)),
+        *(("<answer></answer>", ""), ("", None)),
     ],
 )
 def test_the_last_closed_tag_holds_the_answer(text: str, expected: str | None) -> None:
@@ -59,13 +54,9 @@ def test_a_response_that_opens_the_tag_thousands_of_times_is_read_at_once() -> N
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Answer: 34", "34"),
-        ("so x = 3.\n\nAnswer: $\\frac{1}{2}$\n", "$\\frac{1}{2}$"),
-        ("Answer: 12\nNo:\nanswer : 13", "13"),
-        ("**Answer:** 34", "34"),
-        ("**Final Answer**: \\boxed{34}.", "34"),
-        ("Answer:\n\n34", "34"),
-        ("The answer is 34", None),
+        *(("Answer: 34", "34"), ("so x = 3.\n\nAnswer: $\\frac{1}{2}$\n", "$\\frac{1}{2}$")),
+        *(("Answer: 12\nNo:\nanswer : 13", "13"), ("**Answer:** 34", "34")),
+        *(("**Final Answer**: \\boxed{34}.", "34"), ("Answer:\n\n34", "34"), ("The answer is 34", None)),
         ("Answer:", None),
     ],
 )

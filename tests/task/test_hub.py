@@ -1,8 +1,5 @@
 """Data and models that are named as the Hugging Face hub names them, of its own clients and a server like it."""
 
-from __future__ import annotations
-
-import json
 import os
 import socketserver
 import subprocess
@@ -18,6 +15,7 @@ from rlvr.config.compose import composing
 from rlvr.records import NotAvailable
 from tests.support.composed import REGISTRY, composed
 from tests.support.hub_server import serving
+from tests.support.tasks import write_jsonl
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(5)]
 CONFIGS = """---
@@ -34,9 +32,8 @@ configs:
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a process that knows one data set and one model."""
     data, model, cache = (tmp_path_factory.mktemp(name) for name in ("data", "model", "cache"))
-    (data / "data").mkdir()
     for split, rows in (("train", ROWS), ("test", ROWS[:2])):
-        (data / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(data / "data" / f"{split}.jsonl", rows)
     (data / "README.md").write_text(CONFIGS)
     for name in ("config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"):
         (model / name).write_text(f"content of {name}")
@@ -86,8 +83,7 @@ except ValueError as error:
     print(error)
 """
     listed, weights, refused = python(program, hub)
-    assert listed == "config.json model.safetensors tokenizer.json"
-    assert weights == "content of model.safetensors"
+    assert (listed, weights) == ("config.json model.safetensors tokenizer.json", "content of model.safetensors")
     assert refused.startswith("some/other is no directory here, and the hub did not give it (RepositoryNotFoundError).")
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import shlex
 import subprocess
@@ -21,9 +19,8 @@ from rlvr.task.fence import last_boxed
 from rlvr.task.math import Math
 from rlvr.task.read import read
 from tests.bench import golds
-from tests.support.tasks import DATA, write_jsonl
+from tests.support.tasks import CONF, DATA, make_task, write_jsonl
 
-CONF = Path(__file__).parents[2] / "conf" / "task" / "math.yaml"
 ROWS = [
     {"id": "a", "problem": "What is 1/2 + 1/4?", "answer": "\\frac{3}{4}"},
     {"id": "b", "problem": "How much is a dozen dozens?", "answer": 144},
@@ -32,8 +29,7 @@ ROWS = [
 
 
 def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:
-    config = OmegaConf.merge(OmegaConf.load(CONF), {"train": train, "test": test or train, **knobs})
-    return Math(**{str(key): value for key, value in config.items() if key != "_target_"})
+    return make_task("math", train=train, test=test or train, **knobs)
 
 
 def test_an_option_that_there_is_not_is_refused_also_where_a_subclass_passes_it_on(tmp_path: Path) -> None:
@@ -42,7 +38,7 @@ def test_an_option_that_there_is_not_is_refused_also_where_a_subclass_passes_it_
             super().__init__(**knobs)
 
     data = write_jsonl(tmp_path / "x.jsonl", [{"problem": "1 + 1?", "answer": "2"}])
-    usual = OmegaConf.merge(OmegaConf.load(CONF), {"train": data, "test": data})
+    usual = OmegaConf.merge(OmegaConf.load(CONF / "math.yaml"), {"train": data, "test": data})
     for knob, value, allowed in (("unevaluated", "maybe", "wrong or right"), ("long_prompts", "cut", "refuse or drop")):
         knobs = {str(k): v for k, v in OmegaConf.merge(usual, {knob: value}).items() if k != "_target_"}
         with pytest.raises(ValueError, match=f"task.{knob}={value} must be {allowed}"):
@@ -58,12 +54,8 @@ def test_a_number_may_be_as_far_off_as_its_row_says(answer: str, outcome: str, t
     """π is given as 3.1, within a tenth: 3.0 to 3.2; the other row has none, and 3.14 is 1.3 % off 3.1."""
     rows = [{"problem": p, "answer": "3.1", "error": e} for p, e in (("π?", "1e-1"), ("Half of 6.2?", None))]
     task = make_math(write_jsonl(tmp_path / "x.jsonl", rows), tolerance_field="error")
-    try:
-        close, exact = (task.problem("test", index) for index in range(2))
-        rewards = task.reward([(problem, f"\\boxed{{{answer}}}") for problem in (close, exact)])
-        assert [reward.outcome for reward in rewards] == [outcome, "wrong"]
-    finally:
-        task.close()
+    rewards = task.reward([(task.problem("test", index), f"\\boxed{{{answer}}}") for index in range(2)])
+    assert [reward.outcome for reward in rewards] == [outcome, "wrong"]
 
 
 @pytest.mark.parametrize("error", ["a tenth", -1, "inf"])
@@ -77,8 +69,7 @@ def test_a_tolerance_is_a_number(error: object, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
-    task = make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0)
-    yield task
+    yield (task := make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0))
     task.close()
 
 
@@ -132,7 +123,6 @@ def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> 
         outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in right + none])]
         assert outcomes == ["correct"] * len(right) + ["unparsable"] * len(none), marking
         assert task.answer(problem, right[0]) == "144"
-        task.close()
     with pytest.raises(ValueError, match="task.boxed=false has no effect with task.marked=tag"):
         make_math(data, marked="tag", boxed=False)
 
@@ -147,12 +137,8 @@ def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
 
 def test_without_boxes_the_whole_response_is_searched(tmp_path: Path) -> None:
     task = make_math(write_jsonl(tmp_path / "x.jsonl", ROWS), boxed=False)
-    answers = ["The answer is 144.", "I do not know."]
-    assert [r.outcome for r in task.reward([(task.problem("test", 1), a) for a in answers])] == [
-        "correct",
-        "unparsable",
-    ]
-    task.close()
+    rewards = task.reward([(task.problem("test", 1), a) for a in ("The answer is 144.", "I do not know.")])
+    assert [r.outcome for r in rewards] == ["correct", "unparsable"]
 
 
 @pytest.mark.parametrize("answer", ["\\boxed{}", "???", "\\frac{1}{2", "\\frac{1}", "x^", "\\begin{pmatrix} 1"])
@@ -174,7 +160,6 @@ def test_a_right_answer_that_is_no_mathematics_is_told_once(tmp_path: Path, capl
     (record,) = [record for record in caplog.records if record.module == "math"]
     assert record.getMessage().startswith("The right answer of problem a, 'R=")
     assert "cannot be read as mathematics: only the same text is right" in record.getMessage()
-    task.close()
 
 
 @pytest.mark.parametrize(("knob", "value"), [("wrong", 0.0), ("right", 1.0)])
@@ -183,7 +168,6 @@ def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: 
     task = make_math(data, unevaluated=knob, timeout_s=60.0)
     (reward,) = task.reward([(task.problem("test", 0), "\\boxed{\\sum_{k=1}^{100} k}")])
     assert (reward.outcome, reward.value) == ("correct" if value else "unevaluated", value)
-    task.close()
 
 
 @pytest.mark.parametrize(
@@ -231,13 +215,12 @@ def test_prompt_is_the_template_around_the_problem(task: Math) -> None:
     assert task.problem("train", 1).prompt == (
         "How much is a dozen dozens?\nPlease reason step by step, and put your final answer within \\boxed{}."
     )
-    assert task.problem("train", 1).answer == "144"
-    assert task.problem("train", 1).id == "b"
+    assert (task.problem("train", 1).answer, task.problem("train", 1).id) == ("144", "b")
     assert (task.size("train"), task.size("test")) == (3, 3)
 
 
 def test_configuration_makes_the_task_and_lacks_only_the_data(tmp_path: Path) -> None:
-    config = OmegaConf.load(CONF)
+    config = OmegaConf.load(CONF / "math.yaml")
     assert OmegaConf.missing_keys(config) == {"train", "test"}
     where = write_jsonl(tmp_path / "x.jsonl", ROWS)
     task = instantiate(config, train=where, test={"made_up": where})
@@ -329,28 +312,19 @@ def test_broken_files_are_named_with_the_line(tmp_path: Path, content: str, mess
         make_math(str(tmp_path / "x.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("encoding", "message"),
-    [
-        (
-            "utf-16",
-            r"x\.jsonl:1: .*\(byte \d+ of the line is not UTF-8; if the file is UTF-16: iconv -f UTF-16 -t UTF-8\)",
-        ),
-        (
-            "latin-1",
-            r"x\.jsonl:1: .*\(byte 16 of the line is not UTF-8; if the file is ISO-8859-1: iconv -f ISO-8859-1",
-        ),
-    ],
-)
-def test_other_encodings_are_named_with_what_converts_them(tmp_path: Path, encoding: str, message: str) -> None:
-    (tmp_path / "x.jsonl").write_bytes('{"problem": "größer?", "answer": "1"}\n'.encode(encoding))
-    with pytest.raises(ValueError, match=message):
-        make_math(str(tmp_path / "x.jsonl"))
+def test_other_encodings_are_named_with_what_converts_them(tmp_path: Path) -> None:
+    line = '{"problem": "größer?", "answer": "1"}\n'
+    for content, message in (
+        (line.encode("utf-16"), r":1: .*\(byte \d+ of the .* if the file is UTF-16: iconv -f UTF-16 -t UTF-8\)"),
+        (line.encode("latin-1"), r":1: .*\(byte 16 .* if the file is ISO-8859-1: iconv -f ISO-8859-1"),
+        (GOOD.encode() + b'{"problem": "\xff", "answer": "1"}\n', ":2: .*byte 14 of the line is not UTF-8"),
+    ):
+        (tmp_path / "x.jsonl").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"x\.jsonl{message}"):
+            make_math(str(tmp_path / "x.jsonl"))
 
 
-def test_links_that_lead_nowhere_and_files_of_another_kind_are_no_names_of_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_links_and_other_files_are_no_names_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/x.jsonl").write_text(GOOD)
     (tmp_path / "data/loop.jsonl").symlink_to("loop.jsonl")
@@ -361,31 +335,17 @@ def test_links_that_lead_nowhere_and_files_of_another_kind_are_no_names_of_the_h
         make_math("data/x.json")
 
 
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet"])
-def test_truncated_binary_files_are_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(gzip.compress(GOOD.encode() * 1000)[:40])
-    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
-        make_math(str(tmp_path / name))
-
-
 def test_damaged_binary_files_are_named(tmp_path: Path) -> None:
-    """A wrong byte in the middle: zlib's own error; pyarrow's is an OSError."""
-    zipped = bytearray(gzip.compress(GOOD.encode() * 1000))
-    zipped[10] = 0xFF
-    (tmp_path / "x.jsonl.gz").write_bytes(zipped)
+    """Cut, or with wrong bytes in the middle: zlib's own error; pyarrow's is an OSError."""
+    zipped = gzip.compress(GOOD.encode() * 1000)
     parquet.write_table(pa.table({"problem": ["?"] * 1000}), tmp_path / "x.parquet")
-    table = bytearray((tmp_path / "x.parquet").read_bytes())
-    table[4:40] = b"\xff" * 36
-    (tmp_path / "x.parquet").write_bytes(table)
-    for name in ("x.jsonl.gz", "x.parquet"):
-        with pytest.raises(ValueError, match=name):
-            make_math(str(tmp_path / name))
-
-
-def test_a_bad_utf8_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(GOOD.encode() + b'{"problem": "\xff", "answer": "1"}\n')
-    with pytest.raises(ValueError, match=r"x\.jsonl:2: .*byte 14 of the line is not UTF-8"):
-        make_math(str(tmp_path / "x.jsonl"))
+    table = (tmp_path / "x.parquet").read_bytes()
+    wrong = {"x.jsonl.gz": zipped[:10] + b"\xff" + zipped[11:], "x.parquet": table[:4] + b"\xff" * 36 + table[40:]}
+    for name, content in wrong.items():
+        for damaged in (zipped[:40], content):
+            (tmp_path / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+                make_math(str(tmp_path / name))
 
 
 def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
@@ -473,4 +433,3 @@ def test_real_training_sets_are_read_whole() -> None:
     assert len({p.id for p in problems}) == len(problems)
     rewards = task.reward([(p, f"\\boxed{{{p.answer}}}") for p in problems[::250]])
     assert {r.outcome for r in rewards} == {"correct"}
-    task.close()

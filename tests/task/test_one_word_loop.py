@@ -1,7 +1,5 @@
 """One-word tasks go through the training loop of every other task."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,9 @@ from rlvr.job.loop import TrainingRun
 from rlvr.model.tokenizer import encode
 
 OVERRIDES = (
-    "task=classes",
-    "task.classes=20",
-    "task.contexts=4",
-    "model=table",
-    "loss=cross_entropy",
-    "rollout.prompts=4",
-    "rollout.samples=2",
-    "rollout.dynamic_sampling=none",
-    "trainer.updates=1",
-    "trainer.clip_norm=0",
-    "trainer.eps=1",
-    "trainer.base_kl=false",
-    "lr=2",
-    "evaluation.samples=1",
+    *("task=classes", "task.classes=20", "task.contexts=4", "model=table", "loss=cross_entropy"),
+    *("rollout.prompts=4", "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=1"),
+    *("trainer.clip_norm=0", "trainer.eps=1", "trainer.base_kl=false", "lr=2", "evaluation.samples=1"),
     "evaluation.k=[1]",
 )
 

@@ -1,7 +1,5 @@
 """Splits of tasks that generate their problems: disjoint, stable, and of the sizes of the knobs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Long prompts are refused or dropped before launch, counted with the model's own tokenizer."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rlvr.task.math import Math
-from tests.support.tasks import make_task
+from tests.support.tasks import make_task, write_jsonl
 
 
 @pytest.fixture
@@ -39,8 +37,7 @@ def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> 
     paths = {}
     for split, lengths in (("train", train), ("test", test)):
         rows = [{"id": f"{split}{n}", "problem": " ".join(["w1"] * n), "answer": "1"} for n in lengths]
-        paths[split] = str(folder / f"{split}.jsonl")
-        Path(paths[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        paths[split] = write_jsonl(folder / f"{split}.jsonl", rows)
     return make_task("math", template="{problem}", **paths, **knobs)
 
 
@@ -56,6 +53,8 @@ def test_prompts_longer_than_the_context_are_refused(tmp_path: Path, model: Path
         make_math(tmp_path, [3, 8], [8, 9], reader=reader(model, max_tokens=100))
     with pytest.raises(ValueError, match=r"such as problem test12 with 12, of task.test: the model reads no more"):
         make_math(tmp_path, [3], [12], reader=reader(model), long_prompts="drop")
+    with pytest.raises(ValueError, match="no training problem is left of 2"):
+        make_math(tmp_path, [3, 4], [1], reader=reader(model), max_prompt_tokens=2, long_prompts="drop")
 
 
 def test_long_training_prompts_are_dropped_and_counted(
@@ -100,16 +99,11 @@ def test_the_begin_token_of_a_text_counts(tmp_path: Path, model: Path) -> None:
         make_math(tmp_path, [3], [8], reader=reader(model))
 
 
-@pytest.mark.parametrize("config", [{"n_positions": 12}, {"text_config": {"max_position_embeddings": 12}}])
-def test_the_context_is_read_under_all_of_its_names(tmp_path: Path, model: Path, config: dict[str, Any]) -> None:
-    (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="with more than 8 tokens"):
-        make_math(tmp_path, [3, 9], [8], reader=reader(model))
-
-
-def test_data_of_which_nothing_is_left_are_refused(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(ValueError, match="no training problem is left of 2"):
-        make_math(tmp_path, [3, 4], [1], reader=reader(model), max_prompt_tokens=2, long_prompts="drop")
+def test_the_context_is_read_under_all_of_its_names(tmp_path: Path, model: Path) -> None:
+    for config in ({"n_positions": 12}, {"text_config": {"max_position_embeddings": 12}}):
+        (model / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="with more than 8 tokens"):
+            make_math(tmp_path, [3, 9], [8], reader=reader(model))
 
 
 def test_a_limit_below_the_context_is_the_limit_and_the_tasks_own_length_is_room_for_a_response(

@@ -1,7 +1,5 @@
 """reasoning-gym's generators: reproducible, disjoint, judged by their own verifiers."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -22,6 +20,7 @@ from rlvr.task.characters import CHARACTERS, read, spell
 from rlvr.task.reasoning_gym import READ, ReasoningGym
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import make_task
+from tests.task.test_splits import disjoint
 
 SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 2, "max_digits": 2}}
 
@@ -49,7 +48,6 @@ def test_answers_are_judged_by_the_librarys_own_verifier() -> None:
     rewards = task.reward([(first, text) for text in texts])
     assert [r.outcome for r in rewards] == list(texts.values())
     assert [r.value for r in rewards] == [float(o == "correct") for o in texts.values()]
-    task.close()
 
 
 @pytest.mark.slow
@@ -62,7 +60,6 @@ def test_a_verifier_that_evaluates_what_it_reads_does_so_in_the_sandbox(tmp_path
     assert not any(r.correct for r in rewards)
     assert {r.outcome for r in rewards} <= {"wrong", "timeout"}
     assert not mark.exists()
-    task.close()
 
 
 def test_code_in_an_answer_neither_ends_the_verifier_nor_changes_it() -> None:
@@ -80,7 +77,6 @@ def test_code_in_an_answer_neither_ends_the_verifier_nor_changes_it() -> None:
     rewards = task.reward([(problem, f"<answer>{text}</answer>") for text in texts])
     outcomes = [reward.outcome for reward in rewards]
     assert outcomes == ["wrong"] * 5 + ["correct", "wrong"]
-    task.close()
 
 
 def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
@@ -90,9 +86,7 @@ def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
         problem = task.problem("test", 0)
         first, _ = task.solution(problem).removeprefix("<answer>").removesuffix("</answer>").split()
         (reward,) = task.reward([(problem, f"<answer>{first} zzz</answer>")])
-        assert reward.outcome == "wrong"
-        assert reward.value == pytest.approx(value)
-        task.close()
+        assert (reward.outcome, reward.value) == ("wrong", pytest.approx(value))
 
 
 def test_different_right_answers_of_one_problem_are_counted() -> None:
@@ -111,7 +105,8 @@ def test_different_right_answers_of_one_problem_are_counted() -> None:
     }
     assert len(right) > 1
     assert measure(task, total, [task.solution(total)] * 2) == {"avg": 1, "distinct_correct": 1}
-    task.close()
+    assert not (of_one_answer := make_gym()).several_answers
+    assert "distinct_correct" not in measure(of_one_answer, of_one_answer.problem("test", 0), ["", ""])
 
 
 def test_constant_answers_are_not_paid() -> None:
@@ -129,7 +124,6 @@ def test_puzzles_of_numbers_need_the_numbers_of_the_question() -> None:
     assert task.reward([(countdown, task.solution(countdown))])[0].correct
     hostile = ["pi", "pi*0+7", "ceiling(pi)", "inf", "1/0", "9**9**9", "(" * 5000, "1" * 9000, ""]
     assert not any(r.correct for r in task.reward([(countdown, f"<answer>{text}</answer>") for text in hostile]))
-    task.close()
 
 
 def test_an_answer_is_one_answer_however_it_is_spelled() -> None:
@@ -150,17 +144,7 @@ def test_order_of_terms_makes_no_other_answer() -> None:
     rewards = task.reward([(problem, f"<answer>{way}</answer>") for way in ways])
     assert [r.correct for r in rewards] == [True] * 5 + [False]
     same = [task.canonical(problem, f"<answer>{way}</answer>") for way in ways]
-    assert same[0] == same[1]
-    assert same[3] == same[4]
-    assert len(set(same[:5])) == 3
-    task.close()
-
-
-def test_generators_of_one_answer_count_none() -> None:
-    task = make_gym()
-    assert not task.several_answers
-    assert "distinct_correct" not in measure(task, task.problem("test", 0), ["", ""])
-    task.close()
+    assert (same[0], same[3], len(set(same[:5]))) == (same[1], same[4], 3)
 
 
 def measure(task: ReasoningGym, problem: Problem, texts: list[str]) -> dict[str, float]:
@@ -176,15 +160,10 @@ def measure(task: ReasoningGym, problem: Problem, texts: list[str]) -> dict[str,
 
 def test_splits_are_disjoint_and_of_every_generator() -> None:
     task = make_gym(["chain_sum", "gcd"], test_problems=64)
-    sizes = {"train": 400, "validation": 128, "test": 128}
-    sides = {split: {task.problem(split, i).prompt for i in range(n)} for split, n in sizes.items()}  # type: ignore[arg-type]
-    assert [task.size(split) for split in ("train", "validation", "test")] == [None, 128, 128]  # type: ignore[arg-type]
-    assert (len(sides["test"]), len(sides["validation"])) == (128, 128)
-    assert not sides["test"] & sides["validation"]
-    shown = sides["train"] | {task.demonstration(i)[0] for i in range(400)}
-    assert not shown & (sides["test"] | sides["validation"])
+    assert disjoint(task, shown=400) == {"train": None, "validation": 128, "test": 128}
+    assert len({task.problem("test", i).prompt for i in range(128)}) == 128
+    assert len({task.problem("validation", i).prompt for i in range(128)}) == 128
     assert Counter(task.problem("train", i).source for i in range(400)) == {"chain_sum": 200, "gcd": 200}
-    task.close()
 
 
 @pytest.mark.slow
@@ -203,9 +182,7 @@ def test_spelled_questions_are_made_of_characters_and_read_back() -> None:
     assert right.split()[-1] == "end"
     texts = [right, right.removesuffix(" end"), f"0 {right}", "end", "PAD end"]
     outcomes = [r.outcome for r in task.reward([(problem, text) for text in texts])]
-    assert outcomes[:2] == ["correct", "unparsable"]
-    assert outcomes[3:] == ["wrong", "unparsable"]
-    task.close()
+    assert (outcomes[:2], outcomes[3:]) == (["correct", "unparsable"], ["wrong", "unparsable"])
 
 
 def test_spelling_keeps_every_character() -> None:
@@ -238,8 +215,7 @@ def test_problems_are_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert texts[0] == texts[1]
-    assert len(json.loads(texts[0])) == 40
+    assert (texts[0], len(json.loads(texts[0]))) == (texts[1], 40)
 
 
 @pytest.mark.parametrize(

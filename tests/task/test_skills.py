@@ -1,7 +1,5 @@
 """Several skills, of which one is trained, and benchmarks of each on short and on longer inputs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -61,18 +59,3 @@ def test_each_skill_has_a_benchmark_of_short_and_one_of_longer_inputs() -> None:
         assert len(problem.answer.split()) <= task.max_tokens
         assert task.reward([(problem, problem.answer)])[0].correct
         assert {*words, *problem.answer.split()} <= set(task.vocabulary)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"trained": "shift"}, r"task.trained=shift: different skills of sort, reverse, shift, fall, and one of them"),
-        ({"skills": ["sort", "sort"]}, r"different skills"),
-        ({"skills": ["sort", "spell"]}, r"different skills"),
-        ({"longest": 9}, r"numbers of digits, 2 to 32, in this order"),
-        ({"longest": 10, "taught": 10}, r"beyond is more than longest"),
-    ],
-)
-def test_impossible_knobs_are_refused(knobs: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_skills(**knobs)

@@ -1,8 +1,5 @@
 """Questions and answers of a file, in characters: what is taught, what is right, what is refused."""
 
-from __future__ import annotations
-
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,7 @@ from tests.support.tasks import make_task, write_jsonl
 
 
 def rows(path: Path, numbers: range) -> str:
-    lines = [{"question": f"{n} mod 5", "answer": n % 5} for n in numbers]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
+    return write_jsonl(path, [{"question": f"{n} mod 5", "answer": n % 5} for n in numbers])
 
 
 def make(folder: Path, **knobs: Any) -> Any:
@@ -29,8 +24,7 @@ def make(folder: Path, **knobs: Any) -> Any:
 def test_a_row_is_a_question_in_characters_and_its_answer(tmp_path: Path) -> None:
     task = make(tmp_path)
     problem = task.problem("train", 7)
-    assert problem.prompt == "1 0 7 SPACE m o d SPACE 5"
-    assert task.solution(problem) == "2 end"
+    assert (problem.prompt, task.solution(problem)) == ("1 0 7 SPACE m o d SPACE 5", "2 end")
     responses = ["2 end", "SPACE 2 end", "3 end", "2", "2 2 end", "end", "PAD end", ""]
     outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in responses])]
     assert outcomes == ["correct", "correct", "wrong", "unparsable", "wrong", "wrong", "unparsable", "unparsable"]
@@ -65,11 +59,7 @@ def test_a_base_policy_depends_on_what_it_is_taught_alone(tmp_path: Path) -> Non
 
 
 REFUSED = {
-    "a text that is too long": (
-        {"answer": "12345"},
-        {"max_tokens": 5},
-        r"train.jsonl:1: the answer '12345' has 5 char",
-    ),
+    "too long": ({"answer": "12345"}, {"max_tokens": 5}, r"train.jsonl:1: the answer '12345' has 5 char"),
     "no number": ({"answer": float("nan")}, {}, "train.jsonl:1: answer is nan, expected a finite number"),
     "no ASCII": ({"answer": "16°"}, {}, r"has \['°'\]. For other texts take a language model: task=math"),
     "no answer": ({"answer": [1, 2]}, {}, r"train.jsonl:1: answer is \[1, 2\], expected a text or a number"),
@@ -80,10 +70,9 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_be_learned_is_refused(reason: str, tmp_path: Path) -> None:
     row, knobs, message = REFUSED[reason]
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps({"question": "1?", **row}) + "\n")
+    path = write_jsonl(tmp_path / "train.jsonl", [{"question": "1?", **row}])
     with pytest.raises(ValueError, match=message):
-        make_task("spelled", train=str(path), test=str(path), **knobs)
+        make_task("spelled", train=path, test=path, **knobs)
 
 
 def test_the_longest_of_all_answers_decides_the_advice(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Every task has a validation split of the configured size, without a problem of training or test."""
 
-from __future__ import annotations
-
-import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +9,7 @@ import pytest
 
 from rlvr.records import TaughtTask
 from tests.support.sandboxed import need_sandbox
-from tests.support.tasks import CONF, make_task
+from tests.support.tasks import CONF, make_task, write_jsonl
 
 MADE = {
     "coins": {"test_problems": 40},
@@ -72,9 +69,8 @@ def test_problems_that_are_read(name: str, tmp_path: Path) -> None:
     need_sandbox()
     paths = {}
     for split, numbers in (("train", range(300)), ("test", range(1000, 1050))):
-        paths[split] = str(tmp_path / f"{split}.jsonl")
         rows = [{"id": f"{split}-{i}", **ROWS[name](i)} for i in numbers]
-        Path(paths[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        paths[split] = write_jsonl(tmp_path / f"{split}.jsonl", rows)
     sqlite3.connect(tmp_path / "one.sqlite").close()
     knobs = {**paths, **({"databases": str(tmp_path)} if name == "sql" else {})}
     assert disjoint(make_task(name, **knobs)) == {"train": 300, "validation": 0, "test": 50}
@@ -88,5 +84,4 @@ def test_tasks_of_one_policy_have_the_same_problems_in_every_split() -> None:
     for name in ONE_POLICY:
         task = make_task(name)
         sizes = {task.size(split) for split in ("train", "validation", "test")}
-        assert len(sizes) == 1
-        assert task.problem("validation", 0) == task.problem("train", 0)
+        assert (len(sizes), task.problem("validation", 0)) == (1, task.problem("train", 0))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -11,15 +9,13 @@ from typing import Any
 
 import psutil
 import pytest
-from omegaconf import OmegaConf
 
 from rlvr.task import sql
 from rlvr.task.sql import Sql
 from rlvr.task.verify.sql_query import execute, same_table
 from tests.support.sandboxed import need_sandbox
-from tests.support.tasks import DATA
+from tests.support.tasks import DATA, make_task, write_jsonl
 
-CONF = Path(__file__).parents[2] / "conf" / "task" / "sql.yaml"
 GOLD = "SELECT name, age FROM pets WHERE age > 2"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
@@ -39,11 +35,9 @@ def zoo(tmp_path: Path) -> Path:
 
 def make_sql(tmp_path: Path, rows: list[dict[str, Any]], databases: Path | None = None, **knobs: Any) -> Sql:
     need_sandbox()
-    where = tmp_path / "x.jsonl"
-    where.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    named = {"train": str(where), "test": str(where), "databases": str(databases or tmp_path / "databases")}
-    config = OmegaConf.merge(OmegaConf.load(CONF), named, knobs)
-    return Sql(**{str(key): value for key, value in config.items() if key != "_target_"})
+    where = write_jsonl(tmp_path / "x.jsonl", rows)
+    databases = databases or tmp_path / "databases"
+    return make_task("sql", **{"train": where, "test": where, "databases": str(databases), **knobs})
 
 
 def outcomes(task: Sql, *queries: str) -> list[str]:
@@ -78,7 +72,6 @@ def test_rows_are_compared_as_sets_as_in_bird(tmp_path: Path, zoo: Path) -> None
     }
     assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
     assert [r.outcome for r in task.reward([(task.problem("test", 0), "SELECT 1")])] == ["unparsable"]
-    task.close()
 
 
 def test_a_query_that_reads_no_table_is_a_guess(tmp_path: Path, zoo: Path) -> None:
@@ -101,22 +94,17 @@ def test_tables_are_compared_as_in_spider(tmp_path: Path, zoo: Path) -> None:
         "SELECT name, age, 1 FROM pets WHERE age > 2": "wrong",
     }
     assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
-    task.close()
 
 
 def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) -> None:
     """Twice the same row is another table and the same set; columns in another order the reverse."""
-    need_sandbox()
-    for name in ("bird", "spider"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(ROW) + "\n")
-    test = {name: str(tmp_path / f"{name}.jsonl") for name in ("bird", "spider")}
+    test = {name: write_jsonl(tmp_path / f"{name}.jsonl", [ROW]) for name in ("bird", "spider")}
     task = make_sql(tmp_path, [ROW], test=test, match={"spider": "table"})
     problems = {task.problem("test", i).source: task.problem("test", i) for i in range(2)}
     queries = ("SELECT DISTINCT name, age FROM pets WHERE age > 2", "SELECT age, name FROM pets WHERE age > 2")
     for name, wanted in {"bird": ["correct", "wrong"], "spider": ["wrong", "correct"]}.items():
         answers = [(problems[name], f"```sql\n{query}\n```") for query in queries]
         assert [reward.outcome for reward in task.reward(answers)] == wanted, name
-    task.close()
 
 
 @pytest.mark.parametrize(
@@ -154,16 +142,14 @@ def test_equal_columns_do_not_make_the_comparison_exponential() -> None:
 
 
 EMPTY = {**ROW, "gold_sql": "SELECT name FROM pets WHERE age > 99"}
-NULLS = {**ROW, "gold_sql": "SELECT max(age) FROM pets WHERE age > 99"}
 
 
-@pytest.mark.parametrize("row", [EMPTY, NULLS])
+@pytest.mark.parametrize("row", [EMPTY, {**ROW, "gold_sql": "SELECT max(age) FROM pets WHERE age > 99"}])
 def test_training_problems_that_any_empty_query_would_solve_are_refused(tmp_path: Path, zoo: Path, row: Any) -> None:
     with pytest.raises(ValueError, match=r"The right query of training problem x-1 returns nothing.*empty_gold=drop"):
         make_sql(tmp_path, [ROW, row])
     task = make_sql(tmp_path, [ROW, row], empty_gold="drop")
     assert (task.size("train"), task.size("test")) == (1, 2)  # a benchmark loses nothing
-    task.close()
     with pytest.raises(ValueError, match="nothing is left to learn from"):
         make_sql(tmp_path, [row], empty_gold="drop")
 
@@ -179,7 +165,6 @@ def test_what_was_not_run_in_time_is_judged_an_error_in_training_and_compared_in
     assert [r.outcome for r in task.reward([(trained, answer), (tested, answer)])] == ["error", "correct"]
     other = "```sql\nSELECT name, age FROM pets WHERE age > 98\n```"  # empty too: BIRD and Spider count no columns then
     assert task.reward([(tested, other)])[0].outcome == "correct"
-    task.close()
 
 
 def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo: Path) -> None:
@@ -210,9 +195,7 @@ def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo:
     assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
     assert zoo.read_bytes() == before
     assert not (tmp_path / "new.sqlite").exists()
-    assert sorted(p.name for p in zoo.parent.iterdir()) == ["zoo.sqlite"]
-    assert outcomes(task, GOLD) == ["correct"]
-    task.close()
+    assert (sorted(p.name for p in zoo.parent.iterdir()), outcomes(task, GOLD)) == (["zoo.sqlite"], ["correct"])
 
 
 def test_a_value_has_at_most_ten_million_bytes(zoo: Path) -> None:
@@ -256,25 +239,21 @@ def test_a_database_that_only_root_can_read_is_refused_with_the_cure(tmp_path: P
 def test_a_right_query_that_fails_is_an_error_not_a_wrong_answer(tmp_path: Path, zoo: Path, gold: str) -> None:
     task = make_sql(tmp_path, [{**ROW, "gold_sql": gold}], query_s=1.0, max_rows=100)
     assert outcomes(task, "SELECT 1") == ["error"]
-    task.close()
 
 
 def test_what_is_missing_is_named(tmp_path: Path, zoo: Path) -> None:
-    with pytest.raises(ValueError, match=r"x.jsonl:2: db_id is 'zo', expected a database in .*task.databases=FOLDER"):
-        make_sql(tmp_path, [ROW, {**ROW, "db_id": "zo"}])
-    with pytest.raises(ValueError, match="expected the name of a database, not a path"):
-        make_sql(tmp_path, [{**ROW, "db_id": "../zoo"}])
-    with pytest.raises(ValueError, match="no column any of gold_sql, SQL, sql"):
-        make_sql(tmp_path, [{"question": "?", "db_id": "zoo"}])
-    with pytest.raises(ValueError, match="task.match=bag must be set or table"):
-        make_sql(tmp_path, [ROW], match="bag")
-    with pytest.raises(ValueError, match="task.match=bag must be set or table"):
-        make_sql(tmp_path, [ROW], match={"x": "bag"})
-    with pytest.raises(ValueError, match="task.match names spider; task.test has x."):
-        make_sql(tmp_path, [ROW], match={"spider": "table"})
     (zoo.parents[1] / "ark.sqlite").write_bytes(b"no database at all, " * 100)
-    with pytest.raises(ValueError, match=r"ark.sqlite cannot be read as an SQLite database"):
-        make_sql(tmp_path, [{**ROW, "db_id": "ark"}])
+    cases: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+        ([ROW, {**ROW, "db_id": "zo"}], {}, r"x.jsonl:2: db_id is 'zo', expected a database in .*task.databases=FOLD"),
+        ([{**ROW, "db_id": "../zoo"}], {}, "expected the name of a database, not a path"),
+        ([{"question": "?", "db_id": "zoo"}], {}, "no column any of gold_sql, SQL, sql"),
+        *(([ROW], {"match": match}, "task.match=bag must be set or table") for match in ("bag", {"x": "bag"})),
+        ([ROW], {"match": {"spider": "table"}}, "task.match names spider; task.test has x."),
+        ([{**ROW, "db_id": "ark"}], {}, r"ark.sqlite cannot be read as an SQLite database"),
+    ]
+    for rows, knobs, message in cases:
+        with pytest.raises(ValueError, match=message):
+            make_sql(tmp_path, rows, **knobs)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
@@ -290,4 +269,3 @@ def test_right_queries_of_spider_are_right_and_those_of_other_questions_are_not(
     others = [problems[(i + 200) % 856].answer["gold"] for i in range(856)]  # of another database
     wrong = task.reward([(p, f"```sql\n{gold}\n```") for p, gold in zip(problems, others, strict=True)])
     assert Counter(r.outcome for r in wrong) == {"wrong": 856}
-    task.close()

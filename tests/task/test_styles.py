@@ -1,7 +1,5 @@
 """Five right answers to every problem, distinguished by their first word; held-out problems are never demonstrated."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -26,14 +24,10 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_each_style_is_right(style: str) -> None:
-    assert make_styles().reward([(HAND, RIGHT[style])])[0].correct
-
-
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [
+        *((text, "correct") for text in RIGHT.values()),
         ("plain 1 3 7 end", "wrong"),  # a digit is missing
         ("plain 7 3 1 1 end", "wrong"),  # the digits of another style
         ("boxed 1 1 3 7 end", "wrong"),
@@ -44,8 +38,9 @@ def test_each_style_is_right(style: str) -> None:
     ],
 )
 def test_what_is_not_right_earns_nothing(text: str, outcome: str) -> None:
+    """Each style is right."""
     (reward,) = make_styles().reward([(HAND, text)])
-    assert (reward.value, reward.outcome) == (0.0, outcome)
+    assert (reward.value, reward.outcome) == (float(outcome == "correct"), outcome)
 
 
 @pytest.mark.parametrize("longest", [2, 3, 5])
@@ -75,19 +70,6 @@ def test_demonstrations_use_every_style_alike_at_every_length() -> None:
     )
     assert len(seen) == 6 * 5
     assert min(seen.values()) > 150  # 200 expected, deviation 14
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"shortest": 1}, "2 to 32 digits"),
-        ({"shortest": 9}, "task.shortest=9, task.longest=8"),
-        ({"shortest": 2, "longest": 2, "test_problems": 50}, r"1 to 6 strings .* Pass task.test_problems=6"),
-    ],
-)
-def test_impossible_settings_are_explained(knobs: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_styles(**knobs)
 
 
 def test_the_style_tells_right_answers_apart() -> None:

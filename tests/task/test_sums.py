@@ -1,7 +1,5 @@
 """Arithmetic in words: what counts as an answer, what is right, and that no arithmetic is on two sides."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -101,9 +99,3 @@ def test_no_arithmetic_is_on_two_sides_whatever_its_phrasing() -> None:
     assert {task.problem("test", i).source for i in range(160)} == {"sums_1", "sums_2", "sums_3", "sums_4"}
     assert {task.problem("train", i).source for i in range(20)} == {"sums_1", "sums_2"}
     assert len({task.problem("test", i).prompt for i in range(160)}) == 160
-
-
-def test_levels_that_there_are_not_are_refused() -> None:
-    for knobs in ({"level": 5}, {"level": []}, {"level": [1, 1]}, {"test_levels": [0]}):
-        with pytest.raises(ValueError, match=r"one or several of the levels \(1, 2, 3, 4\)"):
-            make_sums(**knobs)

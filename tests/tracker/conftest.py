@@ -1,7 +1,5 @@
 """A SQLite store with MLflow's tables, and a home for runs beside it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

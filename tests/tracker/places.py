@@ -1,7 +1,5 @@
 """Homes created by hand, real MLflow servers, and the content of a store, read without our code."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -32,19 +30,11 @@ def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **i
     run = {"run_id": run_id, "group_id": f"g-{run_id}", "name": f"lad-js-{run_id}", "study": study, "created": T0}
     run |= {"git_sha": "0123abc", "git_dirty": True, "host": "login", "command": COMMAND, "format": FORMAT}
     (directory / "run.json").write_text(json.dumps(run | info))
-    config = {
-        "eta": 0.5,
-        "beta": None,
-        "seed": 0,
-        "lr": "2e-4",
-        "empty": "",
-        "task": {"size": 7, "test": ["a", "b"]},
-        "loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True},
-        "cluster": {"host": "node7", "job": 123},
-        "tracker": {"uri": None},
-        "checkpoint": {"every": 40},
-        "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
-    }
+    config = {"eta": 0.5, "beta": None, "seed": 0, "lr": "2e-4", "empty": ""}
+    config |= {"task": {"size": 7, "test": ["a", "b"]}}
+    config |= {"loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True}}
+    config |= {"cluster": {"host": "node7", "job": 123}, "tracker": {"uri": None}, "checkpoint": {"every": 40}}
+    config |= {"choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}}
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     add_steps(directory, range(steps))
     return directory

@@ -1,7 +1,5 @@
 """Journals in other trackers, read back with the trackers' own readers, or from their files."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

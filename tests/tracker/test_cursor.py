@@ -1,7 +1,5 @@
 """Which steps are in MLflow, by attempt and step, whatever happens to the lines of the journal."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
@@ -23,8 +21,7 @@ def test_the_checksum_of_what_was_sent_does_not_depend_on_batches_and_changes_wi
     whole.add(RECORDS)
     for part in (RECORDS[:2], [], RECORDS[2:]):
         in_parts.add(part)
-    assert whole == in_parts
-    assert whole.sent == 5
+    assert (whole, whole.sent) == (in_parts, 5)
     for other in (replace(RECORDS[1], time=9.5), replace(RECORDS[1], attempt=2), replace(RECORDS[1], metrics={"x": 0})):
         assert checksum_of([RECORDS[0], other, *RECORDS[2:]]) != whole.checksum
     assert checksum_of([RECORDS[0], *RECORDS[2:]]) != whole.checksum
@@ -34,8 +31,7 @@ def test_each_store_has_its_own_cursor_and_that_of_another_version_is_ignored(tm
     first = Cursor("1", "x", "y", sent=5)
     first.save(tmp_path, URI)
     Cursor("2").save(tmp_path, "sqlite:////z.db")
-    assert Cursor.load(tmp_path, URI) == first
-    assert Cursor.load(tmp_path, "sqlite:////z.db") == Cursor("2")
+    assert (Cursor.load(tmp_path, URI), Cursor.load(tmp_path, "sqlite:////z.db")) == (first, Cursor("2"))
     text = (tmp_path / "mlflow.json").read_text()
     (tmp_path / "mlflow.json").write_text(text.replace('"sent"', '"offset"'))
     assert Cursor.load(tmp_path, URI) == Cursor()

@@ -1,7 +1,5 @@
 """What MLflow shows of a sweep: columns in order, and a report that reaches the parent run once."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -25,12 +23,9 @@ def test_columns_are_the_main_metrics_with_the_largest_k_of_pass_at_k() -> None:
     names = [f"evaluation/{b}/{m}" for b in ("b", "a") for m in ("error", "avg_at_8", "pass_at_1", "pass_at_8")]
     names += ["evaluation/a/pass_at_16", "validation/a/avg_at_8", "loss/total", "policy/entropy"]
     assert metric_columns(names) == [
-        "metrics.`evaluation/a/avg_at_8`",
-        "metrics.`evaluation/b/avg_at_8`",
-        "metrics.`evaluation/a/pass_at_16`",
-        "metrics.`evaluation/b/pass_at_8`",
-        "metrics.`validation/a/avg_at_8`",
-        "metrics.`policy/entropy`",
+        *("metrics.`evaluation/a/avg_at_8`", "metrics.`evaluation/b/avg_at_8`"),
+        *("metrics.`evaluation/a/pass_at_16`", "metrics.`evaluation/b/pass_at_8`"),
+        *("metrics.`validation/a/avg_at_8`", "metrics.`policy/entropy`"),
     ]
     assert metric_columns(["evaluation/bandit/expected_reward"]) == ["metrics.`evaluation/bandit/expected_reward`"]
 
@@ -124,8 +119,7 @@ def test_a_report_reaches_the_parent_run_once_and_its_verdicts_with_it(home: Pat
         assert artifact.read_text() == page
         stored = home / "mlartifacts" / run_id / "artifacts" / "report.html"
         before = stored.stat().st_mtime_ns
-        assert ship(home) == []
-        assert stored.stat().st_mtime_ns == before
+        assert (ship(home), stored.stat().st_mtime_ns) == ([], before)
 
 
 def test_a_store_that_takes_no_artifacts_still_gets_the_metrics(home: Path) -> None:

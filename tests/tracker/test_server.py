@@ -1,7 +1,5 @@
 """The MLflow server on PostgreSQL: it starts completely, keeps its data, and stops cleanly."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re
@@ -160,8 +158,7 @@ def test_other_users_of_the_machine_have_no_access(server: TrackingServer, capsy
     assert password not in printed
     for path in PATHS:
         assert answer(uri, path=path) == answer(uri, "guess", path=path) == 401, path
-    assert answer(uri, password) == 200
-    assert stat.S_IMODE(server.client_env.stat().st_mode) == 0o600
+    assert (answer(uri, password), stat.S_IMODE(server.client_env.stat().st_mode)) == (200, 0o600)
     assert not server.root.stat().st_mode & 0o007
     for name in ("database", "socket", "artifacts"):
         assert stat.S_IMODE((server.root / name).stat().st_mode) == 0o700
@@ -173,8 +170,7 @@ def test_other_users_of_the_machine_have_no_access(server: TrackingServer, capsy
     main(["down", *options])
     server.client_env.unlink()  # to replace a password that is no longer secret
     assert main(["up", *options]) == 0
-    assert answer(uri, password) == 401
-    assert answer(uri, credentials(server)["MLFLOW_TRACKING_PASSWORD"]) == 200
+    assert (answer(uri, password), answer(uri, credentials(server)["MLFLOW_TRACKING_PASSWORD"])) == (401, 200)
     main(["down", *options])
 
 
@@ -214,9 +210,7 @@ def commandline(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["everybody may write there", "a link", "somebody else's", "in somebody else's"])
-def test_a_directory_that_others_can_change_is_refused(
-    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_others_can_change_is_refused(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its files name processes that `down` would kill."""
     root = tmp_path / "place" if how == "in somebody else's" else tmp_path
     place = tmp_path

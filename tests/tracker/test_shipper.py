@@ -1,7 +1,5 @@
 """After any history of passes, crashes and retries, MLflow has each line of the journals once."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource
@@ -60,8 +58,7 @@ def test_steps_times_and_values_arrive_exactly_in_the_database_and_through_its_c
     run = make_run(home, name, steps=20)
     report = Shipper(home, any_store.uri).ship([run])
     assert report.complete
-    assert report.shipped == {f"lad-js-{name}": 20}
-    assert stored(any_store.database)[name] == expected(range(20))
+    assert (report.shipped, stored(any_store.database)[name]) == ({f"lad-js-{name}": 20}, expected(range(20)))
     client = MlflowClient(tracking_uri=any_store.uri)
     experiment = client.get_experiment_by_name("eta")
     assert experiment is not None
@@ -71,28 +68,20 @@ def test_steps_times_and_values_arrive_exactly_in_the_database_and_through_its_c
         assert [(m.step, m.value) for m in history] == [(s, places.metrics_of(s)[metric]) for s in range(20)]
 
 
-def test_a_crash_after_a_batch_and_before_its_cursor_adds_no_row(any_store, home, name):
+def test_a_crash_before_its_cursor_adds_no_row_and_a_run_without_one_is_sent_again_as_a_whole(any_store, home, name):
     run = make_run(home, name, steps=3)
     Shipper(home, any_store.uri).ship([run])
-    cursor = (run / "mlflow.json").read_bytes()
+    cursor, before = (run / "mlflow.json").read_bytes(), places.num_runs(any_store.database)
     add_steps(run, range(3, 9))
     Shipper(home, any_store.uri).ship([run])
     (run / "mlflow.json").write_bytes(cursor)  # as if the process had died between the two writes
     add_steps(run, range(9, 11))
-    report = Shipper(home, any_store.uri).ship([run])
-    assert report.complete
+    assert Shipper(home, any_store.uri).ship([run]).complete
     assert stored(any_store.database)[name] == expected(range(11))
-
-
-def test_a_run_whose_cursor_is_lost_is_sent_again_as_a_whole(any_store, home, name):
-    run = make_run(home, name, steps=5)
-    Shipper(home, any_store.uri).ship([run])
-    before = places.num_runs(any_store.database)
     (run / "mlflow.json").unlink()
-    add_steps(run, range(5, 7))
-    assert Shipper(home, any_store.uri).ship([run]).shipped == {f"lad-js-{name}": 7}
-    assert places.num_runs(any_store.database) == before
-    assert stored(any_store.database)[name] == expected(range(7))
+    add_steps(run, range(11, 13))
+    assert Shipper(home, any_store.uri).ship([run]).shipped == {f"lad-js-{name}": 13}
+    assert (places.num_runs(any_store.database), stored(any_store.database)[name]) == (before, expected(range(13)))
 
 
 def test_runs_of_a_sweep_stay_together_in_an_experiment_that_was_renamed(local, home):
@@ -110,11 +99,8 @@ def test_runs_of_a_sweep_stay_together_in_an_experiment_that_was_renamed(local, 
     runs.append(make_run(home, "c", steps=2, study="renamed"))
     assert Shipper(home, local.uri).ship(runs).shipped == {"lad-js-a": 4, "lad-js-b": 0, "lad-js-c": 2}
     assert query(local.database, "select count(*) from experiments where name = 'renamed'") == [(0,)]
-    in_it = query(
-        local.database,
-        "select r.name from runs r join experiments e using (experiment_id) where e.name = 'old' "
-        "and r.name like 'lad%' and r.lifecycle_stage = 'active' order by 1",
-    )
+    of_old = "join experiments e using (experiment_id) where e.name = 'old' and r.lifecycle_stage = 'active'"
+    in_it = query(local.database, f"select r.name from runs r {of_old} and r.name like 'lad%' order by 1")
     assert in_it == [("lad-js-a",), ("lad-js-b",), ("lad-js-c",)]
 
 
@@ -139,7 +125,7 @@ def test_a_home_that_was_moved_keeps_its_artifacts_and_changes_no_other_place(ho
         assert "eta: 0.5" in configs.read_text()
 
 
-def test_a_pass_sends_only_new_lines(local, home):
+def test_a_pass_sends_only_new_lines_and_a_torn_one_waits_until_it_is_whole(local, home):
     run = make_run(home, "r", steps=4)
     shipper = Shipper(home, local.uri)
     sent = []
@@ -147,8 +133,15 @@ def test_a_pass_sends_only_new_lines(local, home):
         sent.append(shipper.ship([run]).shipped["lad-js-r"])
         add_steps(run, steps)
     sent.append(shipper.ship([run]).shipped["lad-js-r"])
-    assert sent == [4, 2, 0, 1]
-    assert stored(local.database)["r"] == expected(range(7))
+    assert (sent, stored(local.database)["r"]) == ([4, 2, 0, 1], expected(range(7)))
+    line = encode(7, T0 + 7.123, 1, places.metrics_of(7))
+    with (run / "metrics.jsonl").open("ab", buffering=0) as file:
+        file.write(line[:30])
+        report = Shipper(home, local.uri).ship([run])
+        assert (report.shipped, report.complete) == ({"lad-js-r": 0}, True)
+        file.write(line[30:])
+    Shipper(home, local.uri).ship([run])
+    assert stored(local.database)["r"] == expected(range(8))
 
 
 def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
@@ -163,18 +156,6 @@ def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
     extra = ("reward/mean", 4, 1000 * int(T0 + 501), 4.0)
     assert stored(local.database)["r"] == sorted([*expected(range(4)), extra])
     assert Shipper(home, local.uri).ship([run]).shipped == {"lad-js-r": 0}
-
-
-def test_a_torn_line_waits_until_it_is_whole(local, home):
-    run = make_run(home, "r", steps=2)
-    line = encode(2, T0 + 2.123, 1, places.metrics_of(2))
-    with (run / "metrics.jsonl").open("ab", buffering=0) as file:
-        file.write(line[:30])
-        report = Shipper(home, local.uri).ship([run])
-        assert (report.shipped, report.complete) == ({"lad-js-r": 2}, True)
-        file.write(line[30:])
-    Shipper(home, local.uri).ship([run])
-    assert stored(local.database)["r"] == expected(range(3))
 
 
 def test_values_that_are_not_finite_are_counted_not_sent(local, home):
@@ -288,10 +269,8 @@ def test_what_a_later_attempt_or_launch_takes_back_is_taken_back_in_mlflow(local
 
 def test_equal_sweeps_of_two_homes_have_a_parent_each_also_after_their_cursors_are_lost(local, tmp_path):
     parents = "select run_uuid, name from runs join tags using (run_uuid) where key = 'rlvr.kind' order by start_time"
-    of_runs = (
-        "select r.start_time, t.value from runs r join tags t using (run_uuid) "
-        "where t.key = 'mlflow.parentRunId' and r.lifecycle_stage = 'active'"
-    )
+    active = "t.key = 'mlflow.parentRunId' and r.lifecycle_stage = 'active'"
+    of_runs = f"select r.start_time, t.value from runs r join tags t using (run_uuid) where {active}"
     homes = [tmp_path / "first", tmp_path / "second"]
     for number, home in enumerate(homes):
         for run_id in ("a", "b"):
@@ -357,9 +336,8 @@ def test_a_database_that_was_deleted_is_filled_again(home, monkeypatch):
         done = ship(home)
         assert done.communicate(timeout=120)[0].startswith("MLflow: shipped 3 lines of 1 runs to sqlite:///")
         assert stored(home / "mlflow.db")["r"] == expected(range(3))
-        assert query(home / "mlflow.db", "select artifact_location from experiments where name = 'eta'") == [
-            ((home / "mlartifacts").as_uri(),)
-        ]
+        ((place,),) = query(home / "mlflow.db", "select artifact_location from experiments where name = 'eta'")
+        assert place == (home / "mlartifacts").as_uri()
         own = (home / "mlflow.db", home / "mlartifacts", run / "mlflow.json")
         assert [oct(path.stat().st_mode & 0o777) for path in own] == ["0o600", "0o700", "0o600"]
         (home / "mlflow.db").unlink()
@@ -509,9 +487,6 @@ def test_messages_of_a_server_are_shown_without_secrets(home):
         server.shutdown()
     assert "http://***@here: *** is not the password" in (report.error or "")
     assert "s3cret" not in str(report)
-
-
-def test_the_pieces_of_a_password_with_an_at_sign_are_secrets_too():
     # SQLAlchemy reads the host of ann:s3c@ret@db.lab as ret@db.lab, and says that it cannot resolve it.
     assert tags.secrets("postgresql://ann:s3c@ret@db.lab/mlflow") == ["s3c@ret", "ret", "s3c"]
 
@@ -597,24 +572,21 @@ def test_no_secret_is_written_to_disk(home):
     assert "s3cret" not in str(tags.tags(read_info(run), state.read(run), []))
 
 
-def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors(home, capsys):
+def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors_and_a_damaged_one_is_reported(home, capsys):
     make_run(home, "r")
     make_sweep(home, "s1", ["r"])
-    make_sweep(home, "s2", ["r"])
-    assert main(["--home", str(home), "--sweep", "s"]) == 2
-    assert "s begins 2 sweeps" in capsys.readouterr().err
-    assert main(["--home", str(home), "--sweep", "s9"]) == 2
-    assert "no sweep s9 here" in capsys.readouterr().err
-    assert main(["--home", str(home), "--uri", "file:///x"]) == 2
-    assert "Allowed: sqlite, http" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("typed", ["s1", "s"])
-def test_a_damaged_sweep_is_reported_by_whatever_it_was_selected(home, capsys, typed):
-    make_sweep(home, "s1", [])
     (home / "runs/sweeps/s1/manifest.jsonl").write_text("{")
-    assert main(["--home", str(home), "--sweep", typed]) == 0
-    assert "sweep s1: line 1 is torn in" in capsys.readouterr().out
+    for typed in ("s1", "s"):
+        assert main(["--home", str(home), "--sweep", typed]) == 0
+        assert "sweep s1: line 1 is torn in" in capsys.readouterr().out
+    make_sweep(home, "s2", ["r"])
+    for words, message in (
+        (["--sweep", "s"], "s begins 2 sweeps"),
+        (["--sweep", "s9"], "no sweep s9 here"),
+        (["--uri", "file:///x"], "Allowed: sqlite, http"),
+    ):
+        assert main(["--home", str(home), *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -682,8 +654,7 @@ def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(hom
     assert "left 30 lines of 1 runs: lad-js-r (30)" in process.stdout.read()
     later = ship(home, env={"MLFLOW_TRACKING_URI": local.uri})
     assert later.communicate(timeout=120)[0].startswith("MLflow: shipped 30 lines")
-    assert later.returncode == 0
-    assert stored(local.database)["r"] == expected(range(30))
+    assert (later.returncode, stored(local.database)["r"]) == (0, expected(range(30)))
 
 
 @pytest.mark.slow

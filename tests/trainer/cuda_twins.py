@@ -4,8 +4,6 @@ tests/trainer/test_cuda.py starts this module on the fake CUDA, with one or two 
 differences to FILE as JSON. tests/trainer/test_gpu.py calls what needs no fake on a real GPU, too.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -53,8 +51,7 @@ class Outcome:
 
     metrics: as a fraction of the metric where that is more than 1. gradient: of the last update, as a fraction of its
     largest number. skipped: updates whose gradient overflowed on the GPU or on the CPU. kernels: of attention; [] on a
-    real GPU, which does not record them.
-    """
+    real GPU, which does not record them."""
 
     metrics: float
     logp: float
@@ -67,8 +64,7 @@ class Outcome:
 
 def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | None = None) -> Outcome:
     """Train on `device` and on the CPU, and compare. base: a directory from which each rank reads its part of the
-    weights; None: every rank has the whole model.
-    """
+    weights; None: every rank has the whole model."""
     options = {name: value for name, value in knobs.items() if name != "tied"}
     rows = data()
     if knobs.get("loss") is STREAMS:

@@ -1,7 +1,5 @@
 """Losses that read optional outputs of the trainer (noise, entropy, values, log Z), for its tests."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -3,8 +3,6 @@
 RANKS: train with a copy of the weights for each so many ranks, as if these were a node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

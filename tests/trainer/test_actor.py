@@ -1,7 +1,5 @@
 """An actor takes only models whose logits are the output of their head."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -63,8 +61,7 @@ def operations(tensor: torch.Tensor) -> set[str]:
 def test_the_gradient_of_a_last_prompt_token_that_many_responses_share_is_rounded_once() -> None:
     """It predicts 512 first tokens. bfloat16 has 8 bits, half a unit in the last place is 0.2 %: so each of the
     added gradients is rounded, and their sum. Rounded after each addition, as torch does on a GPU in `index_select`,
-    though not on a CPU, sums would err by more than 1 %.
-    """
+    though not on a CPU, sums would err by more than 1 %."""
     torch.manual_seed(0)
     actor = Actor(LlamaForCausalLM(LlamaConfig(**TINY)).bfloat16(), 1.0)
     n = 512

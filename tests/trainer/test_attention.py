@@ -1,7 +1,5 @@
 """Packed attention against a loop over the tokens that each token attends to."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -90,8 +88,7 @@ def test_sequences_of_one_call_by_hand() -> None:
     """Prompts 21 22 and 31, responses 1 2 (3), 4 and 5 (6): the row is 21 22 31 1 2 5, response 4 reads nothing."""
     shared = pack.pack(small(), shared=True, varlen=True).packed
     assert isinstance(shared, Varlen)
-    assert shared.query_ends.tolist() == [0, 2, 3, 5, 6]
-    assert shared.key_ends.tolist() == [0, 2, 3, 7, 9]
+    assert (shared.query_ends.tolist(), shared.key_ends.tolist()) == ([0, 2, 3, 5, 6], [0, 2, 3, 7, 9])
     assert shared.key is not None
     assert shared.key.tolist() == [0, 1, 2, 0, 1, 3, 4, 2, 5]
     assert (shared.longest_query, shared.longest_key) == (2, 4)

@@ -1,7 +1,5 @@
 """Random numbers of an optimiser step depend on the content of rows, not on micro-batches or ranks."""
 
-from __future__ import annotations
-
 import torch
 
 from rlvr.objective.batch import Batch

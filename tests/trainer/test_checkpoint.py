@@ -1,7 +1,5 @@
 """A run continued from a checkpoint equals one that was never stopped; a checkpoint is complete or does not exist."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os
@@ -58,8 +56,7 @@ def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, ca
     torch.manual_seed(99)
     second = make_trainer(**knobs)
     second.logp(data[0])
-    assert second.load(tmp_path / "step-00000003") == {"position": 17}
-    assert second.loss_scale == first.loss_scale
+    assert (second.load(tmp_path / "step-00000003"), second.loss_scale) == ({"position": 17}, first.loss_scale)
     actual += [second.learn(rollouts) for rollouts in data[saved_after:]]
     assert actual == expected
     for name, parameter in uninterrupted.actor.named_parameters():
@@ -84,9 +81,7 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
         make_trainer().load(tmp_path)
 
 
-def test_a_save_in_the_background_writes_the_state_at_the_time_of_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_in_the_background_writes_the_state_when_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training goes on while a slow disk delays the save."""
     trainer = make_trainer(**KNOBS)
     trainer.learn(batch(logp_ref=None))
@@ -165,8 +160,7 @@ def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: P
     """A process is killed with SIGKILL at its first, second, … fsync of a save, until a save survives.
 
     In a process of its own: if the tests' process were forked, the child could wait for ever for a lock that another
-    thread held.
-    """
+    thread held."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(_saves_killed, tmp_path, background).result() >= 4  # tensors, metadata, state, directory
 
@@ -231,8 +225,7 @@ def test_export_is_a_model_with_the_same_log_probabilities(tmp_path: Path, knobs
     trainer.save(tmp_path / "step-00000001", {})
     checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
-    assert type(model).__name__ == "Qwen2ForCausalLM"
-    assert model.config._attn_implementation == "sdpa"
+    assert (type(model).__name__, model.config._attn_implementation) == ("Qwen2ForCausalLM", "sdpa")
     assert AutoTokenizer.from_pretrained(tmp_path / "policy").eos_token == "end"
     assert {name: p.shape for name, p in model.named_parameters()} == {n: w.shape for n, w in weights(trainer).items()}
     assert all(torch.equal(p, weights(trainer)[name]) for name, p in model.named_parameters())

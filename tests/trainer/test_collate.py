@@ -1,7 +1,5 @@
 """Rollouts to batches, text to tensors, with numbers worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -167,8 +165,7 @@ def test_cut_responses_keep_their_part_in_the_advantages_and_lose_their_tokens()
     rollouts = [group(10, 3), group(9, 10)]
     whole = collate(rollouts, rloo, pad_token_id=0)
     batch = without_cut(whole, rollouts)
-    assert batch.mask.sum(1).tolist() == [0, 3, 9, 0]
-    assert batch.advantage.tolist() == [1, -1, 1, -1]
+    assert (batch.mask.sum(1).tolist(), batch.advantage.tolist()) == ([0, 3, 9, 0], [1, -1, 1, -1])
 
 
 def test_a_step_of_cut_responses_is_refused() -> None:

@@ -1,7 +1,5 @@
 """The trainer on a fake CUDA device (tests/support/fake_cuda) computes the same as on a CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -61,8 +59,7 @@ def test_a_frozen_copy_in_main_memory_leaves_the_gpu_after_each_micro_batch(seen
 
 def test_a_gpu_is_set_up_for_sequences_of_all_lengths(seen: dict[str, Any]) -> None:
     """cuDNN's attention, which plans for each shape, is off; products in half precision are summed in float32; the
-    allocator's blocks can grow.
-    """
+    allocator's blocks can grow."""
     assert seen["settings"] == {
         "cudnn attention": False,
         "sums in bfloat16": False,

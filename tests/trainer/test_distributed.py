@@ -1,7 +1,5 @@
 """Values that ranks exchange arrive unchanged and are never unpickled; the start of a group; the allocator."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Limits of entropy and KL beyond which training stops."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What a loss's first pass says is that of the whole mini-batch, whoever computes which part of it."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import fields
 from typing import Any

@@ -3,8 +3,6 @@
 tests/end_to_end/test_cuda.py runs these tests on the fake CUDA, too, which cannot show how a GPU's kernels round.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -73,8 +71,7 @@ def computed(
 ) -> list[Tensor]:
     """Log-probabilities [n], entropies [n], and the gradients of their weighted sums: of hidden, weight and bias.
 
-    rows: tokens in one chunk.
-    """
+    rows: tokens in one chunk."""
     logp, entropy = token_logp(
         head, hidden, target, TEMPERATURE, entropy_gradient=True, compiled=compiled, chunk=rows * WORDS
     )
@@ -86,16 +83,13 @@ def computed(
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rows", [2, 128])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_only_gradients_of_the_head_are_rounded_to_half_precision(
-    dtype: torch.dtype, rows: int, compiled: bool
-) -> None:
+def test_only_gradients_of_the_head_are_rounded_to_16_bits(dtype: torch.dtype, rows: int, compiled: bool) -> None:
     """Logits are float32 sums of exact products. If they were rounded, log-probabilities would err by 0.009 nats in
     bfloat16 and 0.001 in float16.
 
     Gradients are rounded before and after their last product, each time by at most half a unit in the last place
     (the bound), by a third of that on average. If the weight's were summed over 150 chunks in half precision, it would
-    err by 1.7 times the bound in bfloat16 and 2.9 times in float16.
-    """
+    err by 1.7 times the bound in bfloat16 and 2.9 times in float16."""
     torch.manual_seed(0)
     device = distributed.join_group()[2]
     head = nn.Linear(WIDTH, WORDS).to(device, dtype)

@@ -1,7 +1,5 @@
 """The gradient equals that of the formula, for every division into micro-batches, layout and way to compute it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import logging
@@ -56,14 +54,9 @@ def by_hand(
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"shared_prompt": "always"},
-        {"shared_prompt": "never"},
-        {"packing": False, "shared_prompt": "never"},
-        {"token_budget": 1, "shared_prompt": "always"},
-        {"token_budget": 20, "packing": False},
-        {"activation_checkpointing": True},
-        {"temperature": 0.7},
-        {"token_budget": 1, "aggregation": "prompt-mean"},
+        *({"shared_prompt": "always"}, {"shared_prompt": "never"}, {"packing": False, "shared_prompt": "never"}),
+        *({"token_budget": 1, "shared_prompt": "always"}, {"token_budget": 20, "packing": False}),
+        *({"activation_checkpointing": True}, {"temperature": 0.7}, {"token_budget": 1, "aggregation": "prompt-mean"}),
     ],
 )
 def test_gradient_is_that_of_a_float64_loop_over_sequences(tied: bool, knobs: dict[str, Any]) -> None:

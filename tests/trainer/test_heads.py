@@ -1,7 +1,5 @@
 """The value head and log Z: gradients in every layout, learning rate, checkpoints."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """The trainer's knobs are those of its YAML, and their choices those of the functions that read them."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, fields
 from typing import Any, get_args, get_type_hints
 

@@ -1,7 +1,5 @@
 """Adapters: their computation, their training, and the merged weights that engines and exports get."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

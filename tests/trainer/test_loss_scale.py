@@ -1,7 +1,5 @@
 """float16: the gradient of float32 within rounding; updates that overflow are skipped, counted and repeated alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

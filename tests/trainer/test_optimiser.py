@@ -1,7 +1,5 @@
 """The schedule against numbers worked by hand, and AdamW against its formula."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,7 @@ def rates(schedule: str, **knobs: Any) -> list[float]:
 
 
 def test_schedules_by_hand() -> None:
-    assert rates("constant") == [0.5, 1, 1, 1, 1, 1]
-    assert rates("linear") == [0.5, 1, 1, 0.75, 0.5, 0.25]
+    assert (rates("constant"), rates("linear")) == ([0.5, 1, 1, 1, 1, 1], [0.5, 1, 1, 0.75, 0.5, 0.25])
     half = [(1 + math.cos(math.pi * k / 4)) / 2 for k in range(4)]
     assert rates("cosine") == pytest.approx([0.5, 1, *half])
 
@@ -66,8 +63,7 @@ def test_the_schedule_counts_the_updates_of_steps_without_a_batch(updates: int, 
 
 def test_the_schedule_counts_the_updates_of_mini_batches_without_tokens(tmp_path: Path) -> None:
     """2 steps of 2 passes of 4 mini-batches, on a straight line from 0.08 to 0 over 16 updates. The first step has 2
-    groups, of which the second was cut: one update a pass, at the places 0 and 4. The second step begins at place 8.
-    """
+    groups, of which the second was cut: one update a pass, at the places 0 and 4. The second step begins at place 8."""
     knobs: dict[str, Any] = {"steps": 2, "schedule": "linear", "lr": 0.08, "updates": 4, "epochs": 2}
     trainer, resumed_trainer = make_trainer(**knobs), make_trainer(**knobs)
     first = trainer.learn(batch(num_groups=2, lengths=[3, 2, 1, 0, 0, 0]))

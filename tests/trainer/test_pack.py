@@ -1,7 +1,5 @@
 """Layouts put every token where it belongs; plans use every group once, within budget, evenly."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +24,9 @@ def test_shared_layout_by_hand() -> None:
     # Row: 21 22 31 | 1 2 | (nothing of response 4) | 5. The last token of a response predicts nothing.
     assert layout.input_ids.tolist() == [[21, 22, 31, 1, 2, 5]]
     assert layout.position_ids is not None
-    assert layout.position_ids.tolist() == [[0, 1, 0, 2, 3, 1]]
-    assert layout.target.tolist() == [1, 2, 3, 4, 5, 6]
+    assert (layout.position_ids.tolist(), layout.target.tolist()) == ([[0, 1, 0, 2, 3, 1]], [1, 2, 3, 4, 5, 6])
     # 1 and 4 are predicted by 22 (place 1), 2 by 1 (3), 3 by 2 (4), 5 by 31 (2), 6 by 5 (5).
-    assert layout.predict.tolist() == [1, 3, 4, 1, 2, 5]
-    assert layout.place.tolist() == [0, 1, 2, 3, 6, 7]
+    assert (layout.predict.tolist(), layout.place.tolist()) == ([1, 3, 4, 1, 2, 5], [0, 1, 2, 3, 6, 7])
     assert layout.num_tokens == 6
 
 
@@ -46,8 +42,7 @@ def test_padded_layout_by_hand() -> None:
     layout = pack.pad(small(), pad_token_id=99)
     assert layout.input_ids.tolist() == [[21, 22, 1, 2], [21, 22, 99, 99], [31, 5, 99, 99]]
     assert layout.position_ids is None
-    assert layout.predict.tolist() == [1, 2, 3, 5, 8, 9]
-    assert layout.num_tokens == 8
+    assert (layout.predict.tolist(), layout.num_tokens) == ([1, 2, 3, 5, 8, 9], 8)
 
 
 def visible(packed: Packed, num_tokens: int) -> list[set[int]]:
@@ -78,8 +73,7 @@ def test_a_hole_in_the_mask_is_read_but_not_predicted() -> None:
     mask = data.mask.clone()
     mask[0, 1] = False  # token 2 came from a tool, say
     layout = pack.pack(Batch(**{**vars(data), "mask": mask}), shared=True)
-    assert layout.input_ids.tolist() == [[21, 22, 31, 1, 2, 5]]
-    assert layout.target.tolist() == [1, 3, 4, 5, 6]
+    assert (layout.input_ids.tolist(), layout.target.tolist()) == ([[21, 22, 31, 1, 2, 5]], [1, 3, 4, 5, 6])
 
 
 def test_very_different_lengths_do_not_share_a_segment() -> None:

@@ -1,7 +1,5 @@
 """The choice between packed and padded sequences, and the tokens of a micro-batch."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -54,8 +52,7 @@ def phi3(short: float = 1.0) -> PreTrainedModel:
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_short_sequence_is_the_same_beside_a_long_one_up_to_the_length_that_is_allowed(packing: bool) -> None:
     """Prompts of 5 tokens, responses of 2 and n. The trainer's own log-probabilities are those of the short sequence
-    alone, by the model's own logits, as long as no sequence exceeds the context that a launch allows.
-    """
+    alone, by the model's own logits, as long as no sequence exceeds the context that a launch allows."""
     limit = context_in(phi3().config.to_dict())
     assert limit == 16
     beside = dict[int, float]()

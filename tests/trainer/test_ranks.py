@@ -1,7 +1,5 @@
 """Two real processes train, save and load as a single one does, and four resume from a checkpoint of two."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -109,9 +107,7 @@ def copied(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", ranks.COPIED)
-def test_nodes_with_copies_have_the_gradient_and_the_metrics_of_one_rank(
-    case: str, copied: list[dict[str, Any]]
-) -> None:
+def test_nodes_with_copies_have_gradient_and_metrics_of_one_rank(case: str, copied: list[dict[str, Any]]) -> None:
     single = ranks.learn(ranks.CASES[case])
     for rank in copied:
         assert worst(rank[case]["gradients"], single["gradients"]) < CLOSE
@@ -166,9 +162,7 @@ def test_ranks_that_read_their_own_rows_have_the_model_of_one(results: list[dict
 
 
 @pytest.mark.parametrize("case", ranks.SHARDED)
-def test_heads_beside_weights_that_each_rank_reads_itself_start_as_those_of_one(
-    case: str, results: list[dict[str, Any]]
-) -> None:
+def test_heads_beside_weights_that_ranks_read_themselves_start_alike(case: str, results: list[dict[str, Any]]) -> None:
     """Three updates on two ranks, with fresh memory filled with NaN."""
     single = ranks.learn_three_times(make_trainer(qwen2(seed=3), base_kl=True, **ranks.SHARDED[case]))
     for rank in (of_rank[f"sharded load, {case}"] for of_rank in results):
@@ -199,12 +193,8 @@ def test_curves_are_the_same_for_any_ranks_micro_batches_and_layouts(results: li
     expected = ranks.curve()
     assert len({f"{value:.3f}" for value in expected["loss/total"]}) == 5
     ways: list[dict[str, Any]] = [
-        {"token_budget": 1},
-        {"token_budget": 16384},
-        {"packing": False},
-        {"shared_prompt": "always"},
-        {"packing": False, "token_budget": 1},
-        {"activation_checkpointing": True},
+        *({"token_budget": 1}, {"token_budget": 16384}, {"packing": False}, {"shared_prompt": "always"}),
+        *({"packing": False, "token_budget": 1}, {"activation_checkpointing": True}),
     ]
     for actual in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
         for name, values in expected.items():

@@ -1,7 +1,5 @@
 """Hard resets of the reference: their time and policy, with or without the optimiser's averages, and in checkpoints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -68,8 +66,7 @@ def test_a_reset_also_resets_the_optimiser_if_configured() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_full_weights_of_frozen_copies_are_freed_after_use(dtype: str, knobs: dict[str, Any]) -> None:
     """On one rank a full copy of 5008 weights exists beside its shard during all micro-batches, and not afterwards; in
-    float32, where one rank has nothing to shard or to cast, never.
-    """
+    float32, where one rank has nothing to shard or to cast, never."""
     held = list[int]()
 
     def looks(policy: Policy, batch: Batch) -> Terms:
@@ -96,8 +93,7 @@ def test_records_of_forward_passes_of_frozen_copies_do_not_grow_from_step_to_ste
     trainer = make_trainer(loss=looks, token_budget=1, dtype="bfloat16", kl=0.1, base_kl=True, reference_every=2)
     for _ in range(3):
         trainer.learn(batch(logp_ref=None))
-        assert recorded[-1] == 2 * 3 * 9 * 2
-        assert frozen_passes(trainer) == 0
+        assert (recorded[-1], frozen_passes(trainer)) == (2 * 3 * 9 * 2, 0)
         trainer.policy_of(batch())
         assert frozen_passes(trainer) == 0
 

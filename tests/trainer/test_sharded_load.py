@@ -1,7 +1,5 @@
 """A model of which each rank reads only its part equals the model that is read in full."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +54,7 @@ def test_a_tied_weight_is_found_under_its_other_name(tmp_path: Path) -> None:
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
-def test_files_with_other_names_are_read_in_full_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_other_names_are_read_whole_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = one_file(saved(tmp_path, tied=True), lambda name: name.removeprefix("model."))
     with caplog.at_level(logging.WARNING):
         model = load_for_shards(path)

@@ -1,7 +1,5 @@
 """Two streams in one batch: each is averaged over its own tokens, for any division into micro-batches."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints hold numbers, in a format that others read: what was written is read back exactly."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

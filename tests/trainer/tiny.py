@@ -1,7 +1,5 @@
 """Small models, batches and trainers, and reference computations without packing or sharding."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -84,8 +82,7 @@ def by_sequence(
     query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, *_: int, scale: Any, **__: Any
 ) -> Tensor:
     """`varlen_attn` on any device, one sequence after the other: a query attends up to the key at its own place,
-    counted from the end. query [N, H, D], key and value [n, K, D] → [N, H, D].
-    """
+    counted from the end. query [N, H, D], key and value [n, K, D] → [N, H, D]."""
     parts = list[Tensor]()
     for (a, b), (c, d) in zip(*(itertools.pairwise(ends.tolist()) for ends in (query_ends, key_ends)), strict=True):
         q, k, v = (x.transpose(0, 1)[None] for x in (query[a:b], key[c:d], value[c:d]))

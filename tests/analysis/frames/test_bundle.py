@@ -1,7 +1,5 @@
 """A study in one file: the same report without the runs, the same bytes from the same runs, safe from a stranger."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -141,8 +139,7 @@ def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
         assert command.main(arguments) == 0
     for order in (files, files[::-1], [*files, files[0]]):
         together = bundle.merged([bundle.read(file) for file in order])
-        assert together.baseline == "loss=rloo"
-        assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
+        assert (together.baseline, [sweep.sweep_id for sweep in together.sweeps]) == ("loss=rloo", ["s0", "s1"])
 
 
 def test_bundles_of_several_studies_have_the_claims_of_each(tmp_path, capsys):

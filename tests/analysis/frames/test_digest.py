@@ -1,7 +1,5 @@
 """Curves for drawing: exact where a run is short, means over bins of steps where it is long."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples that other trainers wrote: each format read as documented, judged, and compared like runs of ours."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -220,8 +218,7 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert "base policy" not in shown  # neither dump has a step 0, and none was planned
     cells = pd.read_csv(tmp_path / "a-s0-b-s0-bundle-part" / "tables" / "comparison.csv")
     (cell,) = cells[(cells["row"] == "arm=b") & (cells["metric"] == "avg@4")].to_dict("records")
-    assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
-    assert cell["difference"] == pytest.approx(0.45)
+    assert (cell["mean"], cell["difference"]) == (pytest.approx((9 * 0.75 + 0.5) / 10), pytest.approx(0.45))
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -61,9 +59,7 @@ def test_every_planned_run_is_a_row_in_any_state_described_by_its_plan_if_it_has
     write_study(tmp_path, spoil=True)
     frames = load(tmp_path)
     state = frames.runs.set_index("name")["state"]
-    assert len(frames.runs) == 13
-    assert state["lad-js-eta0.5-s0"] == "finished"
-    assert state["lad-hd-eta4-s0"] == "failed"
+    assert (len(frames.runs), state["lad-js-eta0.5-s0"], state["lad-hd-eta4-s0"]) == (13, "finished", "failed")
     assert state["lad-tv-eta2-s0"] == "running"
     assert state["lad-tv-eta4-s0"] == "missing"  # no folder at all
     by_name = frames.runs.set_index("name")
@@ -82,8 +78,7 @@ def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
     write_run(tmp_path, configs[0], {0: BASE, 40: final((8, 8, 4, 0))})
     planned(tmp_path, configs, lambda frozen: ("eta=1", f"seed={frozen['seed']}"))
     runs = load(tmp_path).runs
-    assert runs["state"].tolist() == ["finished", "missing"]
-    assert runs["group_id"].nunique() == 1
+    assert (runs["state"].tolist(), runs["group_id"].nunique()) == (["finished", "missing"], 1)
     assert runs["seed"].tolist() == [0, 1]
     assert runs["divergence"].tolist() == ["js", "js"]  # not in its overrides: as its siblings have it
     assert runs["config.lr"].tolist() == [1e-06, 1e-06]
@@ -145,8 +140,7 @@ def test_metrics_are_long_and_the_first_record_of_a_step_counts(tmp_path):
         spool.write(b'{"step": 4, "time": 9.0, "att')
     frames = load(tmp_path)
     values = frames.metrics[frames.metrics["name"] == "reward/mean"]
-    assert values["step"].tolist() == [1, 2, 3]
-    assert values["value"].tolist()[:2] == [0.25, 0.5]
+    assert (values["step"].tolist(), values["value"].tolist()[:2]) == ([1, 2, 3], [0.25, 0.5])
     assert math.isnan(values["value"].iloc[2])
     assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out: the last one is torn.",)
 
@@ -170,8 +164,7 @@ def test_unreadable_runs_are_named_and_the_others_are_read(tmp_path):
     (tmp_path / "runs" / ids[3] / "run.json").write_text("")
     frames = load(tmp_path)
     assert frames.runs["state"].tolist() == ["finished", "unreadable", "unreadable", "unreadable"]
-    assert frames.runs["group_id"].nunique() == 1
-    assert len(frames.notes) == 3
+    assert (frames.runs["group_id"].nunique(), len(frames.notes)) == (1, 3)
     notes = " ".join(frames.notes)
     assert f"runs/{ids[1]}/config.yaml is no YAML" in notes
     assert f"run {ids[2]}: made by another version of rlvr (format 0; this one reads format 1)" in notes
@@ -230,8 +223,7 @@ def test_the_newest_study_is_the_default_and_a_sweep_can_be_named(tmp_path):
     write_run(tmp_path, old, {0: BASE}, study="old", created=1.0)
     write_run(tmp_path, new, {0: BASE}, study="new", created=2.0)
     write_sweep(tmp_path, "first", [(f"id-{name_of(old)}", name_of(old), ())], study="old", created=1.0)
-    assert catalogue(tmp_path).studies() == ["new", "old"]
-    assert load(tmp_path).study == "new"
+    assert (catalogue(tmp_path).studies(), load(tmp_path).study) == (["new", "old"], "new")
     assert load(tmp_path, study="old").runs["eta"].tolist() == [1.0]
     assert load(tmp_path, sweep="first").study == "old"
 
@@ -484,8 +476,7 @@ def test_a_finished_run_whose_journal_was_cut_has_no_score_and_is_named(tmp_path
             assert f"{fault}: " in frames.notes[0]
     journal.write_bytes(b"".join(lines))
     whole = load(tmp_path)
-    assert whole.notes == ()
-    assert len(last_points(whole, arms(whole)[0])) == 1 + (cause == "ok")
+    assert (whole.notes, len(last_points(whole, arms(whole)[0]))) == ((), 1 + (cause == "ok"))
 
 
 def test_damaged_parquet_files_are_named_and_all_others_are_read(tmp_path: Path) -> None:

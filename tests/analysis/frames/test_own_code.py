@@ -1,7 +1,5 @@
 """Runs of different code are named in a report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -69,9 +67,7 @@ def test_runs_of_one_version_or_without_a_record_need_no_line(tmp_path: Path) ->
     assert notes(a_home(tmp_path, versions_of)) == []
 
 
-def test_whatever_averages_runs_refuses_different_code_unless_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_averages_runs_refuses_other_code_unless_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reports, the frames of `rlvr.load`, bundles (also of one seed each, read together), the papers' tables, and looks
     of `until=`."""
     end: dict[int, Any] = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}

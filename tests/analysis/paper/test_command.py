@@ -1,7 +1,5 @@
 """`python -m analysis paper`: the list, one table, a table with runs of any study, an unknown name."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -17,9 +15,7 @@ from tests.analysis.paper.test_counterparts import config_of
 
 
 @pytest.mark.slow
-def test_tables_are_listed_shown_and_filled_from_every_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_are_listed_shown_and_filled_of_every_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["paper"]) == 0
     listed = capsys.readouterr().out
     assert "lad_table_8" in listed
@@ -45,8 +41,7 @@ def test_a_narrow_terminal_cuts_no_number_and_shows_every_one() -> None:
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     shown = [cell.strip() for line in lines if line.startswith("│") for cell in line.split("│")[2:-1]]
-    assert sorted(shown) == sorted(cell.text for cell in printed.cells)
-    assert len(shown) == 63
+    assert (sorted(shown), len(shown)) == (sorted(cell.text for cell in printed.cells), 63)
 
 
 def test_an_unknown_name_is_refused_with_a_list_of_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,9 +55,7 @@ def test_a_home_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_figures_are_drawn_from_printed_numbers_and_from_a_bundle(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_drawn_of_printed_numbers_and_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = ["--home", str(tmp_path)]
     assert command.main(["paper", "lad_figure_3", *home]) == 0
     folder = tmp_path / "reports" / "paper"

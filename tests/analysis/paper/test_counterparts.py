@@ -1,7 +1,5 @@
 """From runs that logged what a paper prints, its table shows the same numbers in our rows."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

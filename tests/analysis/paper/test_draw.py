@@ -1,7 +1,5 @@
 """Figures of papers as they are drawn: printed numbers in lines and bars, runs of ours beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -30,8 +28,7 @@ def test_lines_stand_at_the_printed_numbers() -> None:
     drawing = draw.figure(figures()["lad_figure_3"], table(None, tables()["lad_table_6"]))
     averages, passes = drawing.axes
     (grpo, line) = averages.lines
-    assert set(grpo.get_ydata()) == {37.29}
-    assert list(line.get_xdata()) == [0.25, 0.5, 1, 2, 4, 8, 16, 32]
+    assert (set(grpo.get_ydata()), list(line.get_xdata())) == ({37.29}, [0.25, 0.5, 1, 2, 4, 8, 16, 32])
     assert list(line.get_ydata()) == [36.90, 38.38, 39.00, 38.54, 40.06, 38.47, 38.79, 37.63]
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["1/4", "1/2", "1", "2", "4", "8", "16", "32"]
 
@@ -41,8 +38,7 @@ def test_families_have_their_mean() -> None:
     axes = draw.figure(figures()["lad_figure_4"], table(None, tables()["lad_table_8"])).axes[0]
     assert bars(axes)["LAD-JS"] == [40.08]
     weak, strict = ([float(y) for y in line.get_ydata()] for line in axes.lines)
-    assert weak == pytest.approx([36.536667] * 2)
-    assert strict == pytest.approx([39.27] * 2)
+    assert (weak, strict) == (pytest.approx([36.536667] * 2), pytest.approx([39.27] * 2))
 
 
 def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The copy of the papers' tables, checked against averages, marks and a second transcription."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import defaultdict

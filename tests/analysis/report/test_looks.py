@@ -1,7 +1,5 @@
 """One colour, one meaning: looks of arms and their short labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analysis.frames.load import load
@@ -47,12 +45,8 @@ def test_a_short_label_tells_arms_apart() -> None:
     def label(**knobs: str) -> Label:
         return Label(labels.text(knobs), knobs)
 
-    of_groups = {
-        "a": label(loss="grpo"),
-        "b": label(loss="lad", divergence="js", eta="0.5"),
-        "c": label(loss="dph", divergence="kl", beta="1"),
-        "d": label(loss="lad", divergence="kl", beta="1"),
-        "e": label(lr="1e-4"),
-    }
+    of_groups = {"a": label(loss="grpo"), "b": label(loss="lad", divergence="js", eta="0.5")}
+    of_groups |= {"c": label(loss="dph", divergence="kl", beta="1")}
+    of_groups |= {"d": label(loss="lad", divergence="kl", beta="1"), "e": label(lr="1e-4")}
     expected = {"a": "grpo", "b": "js η=0.5", "c": "dph kl β=1", "d": "lad kl β=1", "e": "lr=1e-4"}
     assert labels.in_short(of_groups) == expected

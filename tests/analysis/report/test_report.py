@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import re
 import subprocess
@@ -144,8 +142,7 @@ def test_a_failed_report_leaves_the_old_one(home, content, tmp_path, monkeypatch
     monkeypatch.setattr(report, "PAGE", tmp_path / "gone.html")
     with pytest.raises(Exception, match=r"gone\.html"):
         report.write(load(home), content, out)
-    assert (out / "index.html").read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+    assert ((out / "index.html").read_bytes(), [p.name for p in tmp_path.iterdir()]) == (before, ["r"])
 
 
 @pytest.mark.slow

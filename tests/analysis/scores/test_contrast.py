@@ -1,7 +1,5 @@
 """Paired differences: what is paired, what is left out, and their tests against scipy and statsmodels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +38,7 @@ def test_the_difference_pairs_seeds_and_problems_by_name():
     reference = scores([[0, 0, 1], [1, 1, 0]], seeds=(2, 0), first=1)  # p1, p2, p3; seed 2 first
     paired = difference(arm, reference)
     # seed 0: p1 0 − 1, p2 1 − 1; seed 2: p1 1 − 0, p2 1 − 0
-    assert paired.seeds == (0, 2)
-    assert paired.problems == ("p1", "p2")
-    assert paired.values.tolist() == [[-1, 0], [1, 1]]
+    assert (paired.seeds, paired.problems, paired.values.tolist()) == ((0, 2), ("p1", "p2"), [[-1, 0], [1, 1]])
     assert paired.per_seed.tolist() == [-0.5, 1.0]
     assert paired.left_out == LeftOut((), (), 2)  # p0, which the reference lacks, and p3, which the arm lacks
 
@@ -65,11 +61,9 @@ def test_a_seed_that_lacks_a_whole_benchmark_leaves_and_the_benchmark_stays():
     values[2, 3:] = math.nan
     arm = replace(scores(values), benchmark=two)
     paired = difference(arm, reference)
-    assert paired.seeds == (0, 1)
-    assert paired.effect == pytest.approx(-0.1)
+    assert (paired.seeds, paired.effect) == ((0, 1), pytest.approx(-0.1))
     assert paired.left_out == LeftOut((2,), (2,), 0)
-    assert arm.by_seed().seeds == (0, 1)
-    assert arm.by_seed().values[:, 0] == pytest.approx([0.4, 0.4])
+    assert (arm.by_seed().seeds, arm.by_seed().values[:, 0]) == ((0, 1), pytest.approx([0.4, 0.4]))
     assert arm.summary().mean == pytest.approx(0.4)
     values[0, 3], values[1, 4] = math.nan, math.nan  # no problem of the other benchmark that all seeds have
     arm = replace(scores(values), benchmark=two)
@@ -230,8 +224,7 @@ QUICKSTART = Path(__file__).parents[1] / "data" / "quickstart_correct_of_8.csv"
 def test_the_quickstarts_own_runs(arm: str, metric: str, effect: float, interval: tuple[float, float]):
     """Correct answers of 8 on the 512 mazes of one seed: what pairing finds where ± 4 points of each arm hide it.
 
-    Expected: a percentile bootstrap over problems, of 2000 draws: its ends are known to ± 0.15, printed to 0.1.
-    """
+    Expected: a percentile bootstrap over problems, of 2000 draws: its ends are known to ± 0.15, printed to 0.1."""
     correct = pd.read_csv(QUICKSTART)
     n = np.full(len(correct), 8)
     read = {"avg": avg_values, "pass": lambda n, c: pass_values(n, c, 8)}[metric]

@@ -1,7 +1,5 @@
 """Families of differences: critical values against the multivariate t, false positives of an A/A sweep simulated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -99,8 +97,7 @@ def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
     """One arm is 0.1 and −0.1 from the reference at seeds 0 and 1, the other at seeds 1 and 2: variances of 0.02 each.
     Least squares of the table ((0, 0, 0), (0.1, −0.1, ·), (·, 0.1, −0.1)) without arms (0, a, −a) and seeds (s, 0, −s),
     by symmetry: 2·(s² + (0.1 − a − s)² + (−0.1 − a)²) is least at a = −1/30 and s = 1/15, with 2·3/225 = 2/75. Over two
-    degrees of freedom, and doubled, that is 2/75; a mean of two seeds has half of it.
-    """
+    degrees of freedom, and doubled, that is 2/75; a mean of two seeds has half of it."""
     rates = np.linspace(0.2, 0.8, 5)
 
     def arm(seeds: tuple[int, ...], *moved: float) -> Scores:
@@ -115,8 +112,7 @@ def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
 @pytest.mark.parametrize(("K", "S"), [(9, 4), (9, 5), (4, 4)])
 def test_arms_that_each_lack_another_seed_rarely_give_a_verdict(K: int, S: int):
     """As where other runs have diverged in each. No seed is common to nine arms, and with each judged by its own spread
-    10 to 19 % of such sweeps have a false verdict. 300 sweeps know 5 % to ± 2.5 (two errors).
-    """
+    10 to 19 % of such sweeps have a false verdict. 300 sweeps know 5 % to ± 2.5 (two errors)."""
     rng = np.random.default_rng([K, S])
     false = 0
     for _ in range(300):

@@ -1,7 +1,5 @@
 """How much of the variance of results goes along with a knob: against statsmodels, and where it is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

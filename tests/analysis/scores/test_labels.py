@@ -1,7 +1,5 @@
 """What arms are called: by what was swept, in the words that were typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -130,8 +128,7 @@ def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
     write_study(tmp_path)
     of_study = arms(load(tmp_path))
     assert [a.label for a in select(of_study, "loss=grpo")] == ["loss=grpo"]
-    assert len(select(of_study, "eta=0.50")) == 3
-    assert len(select(of_study, "divergence=js,hd eta=1,2")) == 4
+    assert (len(select(of_study, "eta=0.50")), len(select(of_study, "divergence=js,hd eta=1,2"))) == (3, 4)
     assert len(select(of_study, "lr=1e-6")) == 13  # by default, and never typed
     assert select(of_study, "loss=ppo") == []
 
@@ -148,13 +145,9 @@ def test_lists_truths_and_quoted_texts_are_selected_as_they_are_typed(tmp_path):
     of_study = arms(load(tmp_path))
     lists, truths, texts = ("trainer.betas=[0.9,0.95]", "trainer.packing=false", "rollout.stop='a, b = c'")
     for selector, labels_of_arms in (
-        (lists, [lists]),
-        ("trainer.betas=[0.9, 0.95]", [lists]),
-        ("trainer.betas=[0.9,0.99],[0.9,0.95]", [lists, truths]),
-        ("trainer.betas=[0.99,0.9]", []),
-        ("trainer.packing=False loss=grpo", [truths]),
-        ("trainer.packing=true", [lists]),
-        (texts, [texts]),
+        *((lists, [lists]), ("trainer.betas=[0.9, 0.95]", [lists])),
+        *(("trainer.betas=[0.9,0.99],[0.9,0.95]", [lists, truths]), ("trainer.betas=[0.99,0.9]", [])),
+        *(("trainer.packing=False loss=grpo", [truths]), ("trainer.packing=true", [lists]), (texts, [texts])),
         ("rollout.stop=b", []),
     ):
         assert sorted(arm.label for arm in select(of_study, selector)) == sorted(labels_of_arms), selector
@@ -208,8 +201,7 @@ def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(t
 
 def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
     reference = references(sweep(tmp_path, "loss=grpo", "loss=grpo trainer.kl=0.1", "loss=pacs"), "loss=grpo")
-    assert {a.label for a in reference.values()} == {"loss=grpo"}
-    assert len(reference) == 2
+    assert ({a.label for a in reference.values()}, len(reference)) == ({"loss=grpo"}, 2)
 
 
 def test_what_was_tuned_is_no_difference_between_arms(tmp_path):
@@ -230,6 +222,5 @@ def reference_labels(home):
 
 def test_seeds_of_one_arm_share_its_name(tmp_path):
     (arm,) = sweep(tmp_path, *(f"seed={s}" for s in (0, 1, 2)))
-    assert [run.seed for run in arm.runs] == [0, 1, 2]
-    assert arm.run_ids == tuple(f"id-seed{s}" for s in (0, 1, 2))
+    assert ([run.seed for run in arm.runs], arm.run_ids) == ([0, 1, 2], tuple(f"id-seed{s}" for s in (0, 1, 2)))
     assert name_of(config()).endswith("s0")

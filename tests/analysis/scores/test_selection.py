@@ -1,7 +1,5 @@
 """Which arms a claim compares, and what is said where that is none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where arms are compared along training: levels by hand, on curves with known crossings."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -163,8 +161,7 @@ def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
         run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
     frames = load(tmp_path)
     band = curve(frames, arms(frames)[0], avg(8), SOURCES)
-    assert band.steps == STEPS
-    assert band.mean == (2 / 8, 4 / 8, 5 / 8)
+    assert (band.steps, band.mean) == (STEPS, (2 / 8, 4 / 8, 5 / 8))
     # 4/8, 5/8, 6/8: standard deviation 1/8, t(0.975, 2) = 4.302653
     assert band.high[2] - band.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
     # The page keeps it, although the seeds agree at the steps before.

@@ -1,7 +1,5 @@
 """Claims on ledgers with known numbers: each outcome, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,7 @@ def judged(
     home: Path, arms: Mapping[str, Sequence[int | None]], claim: Mapping[str, Any], *, start: int = 1
 ) -> Verdict:
     """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed;
-    LOST: it diverged.
-    """
+    LOST: it diverged."""
     home.mkdir(exist_ok=True)
     ends_of, lost = {}, set()
     for arm, of_seeds in arms.items():

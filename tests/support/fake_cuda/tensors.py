@@ -17,26 +17,14 @@ Options = dict[str, Any]
 
 # Operations for which the host needs a value, or a size that depends on values, and so waits for the GPU.
 WAITS = {
-    aten._local_scalar_dense.default,
-    aten._unique2.default,
-    aten.allclose.default,
-    aten.bincount.default,
-    aten.equal.default,
-    aten.is_nonzero.default,
-    aten.masked_select.default,
-    aten.nonzero.default,
-    aten.repeat_interleave.Tensor,
-    aten.unique_consecutive.default,
-    aten.unique_dim.default,
+    *(aten._local_scalar_dense.default, aten._unique2.default, aten.allclose.default, aten.bincount.default),
+    *(aten.equal.default, aten.is_nonzero.default, aten.masked_select.default, aten.nonzero.default),
+    *(aten.repeat_interleave.Tensor, aten.unique_consecutive.default, aten.unique_dim.default),
 }
 MOVES = {aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default, aten.set_.source_Tensor}
 INDEXES = {
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
-    aten._unsafe_index.Tensor,
-    aten._unsafe_index_put.default,
+    *(aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default),
+    *(aten._unsafe_index.Tensor, aten._unsafe_index_put.default),
 }
 COLLECTIVES = {"c10d", "_c10d_functional", "prim"}  # namespaces
 

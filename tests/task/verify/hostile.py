@@ -3,8 +3,6 @@
 Each either tries something and prints `refused` if it could not, or it simply does harm.
 """
 
-from __future__ import annotations
-
 CALL = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,5 @@
 """A verifier that says how its process stands."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """A verifier that sends what it is asked to send, instead of a reply or besides it."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

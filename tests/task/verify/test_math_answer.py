@@ -3,8 +3,6 @@
 verdicts.csv has one verdict a line: the reason, the right answer, the content of the box, the outcome, a note.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from pathlib import Path
@@ -53,8 +51,7 @@ def test_a_right_answer_that_cannot_be_read_says_so() -> None:
     series = r"R=\infty, I=(-\infty, \infty)"
     assert judge({"gold": series, "answer": r"\boxed{1}"})["unreadable"] is True
     assert outcome(series, series.replace(" ", "")) == "correct"
-    assert judge({"gold": "5", "answer": r"\boxed{1}"}) == {"outcome": "wrong"}
-    assert outcome("", "1") == "error"
+    assert (judge({"gold": "5", "answer": r"\boxed{1}"}), outcome("", "1")) == ({"outcome": "wrong"}, "error")
 
 
 def test_an_answer_of_thousands_of_digits_is_no_error() -> None:

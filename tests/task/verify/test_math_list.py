@@ -1,7 +1,5 @@
 r"""What the elements of an answer are."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlvr.task.verify.math_list import elements, names, product

@@ -1,7 +1,5 @@
 """Right answers that are complete, and the defects of those that are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlvr.task.verify.math_syntax import fault
@@ -13,18 +11,8 @@ SENTENCE = (
 
 WHOLE = [
     *(
-        "5",
-        "-.5",
-        "5\\%",
-        "$12",
-        "(-\\infty,\\infty)",
-        "∞",
-        "\\emptyset",
-        "∅",
-        "\\{\\}",
-        "\\left\\{ \\right\\}",
-        "π",
-        "北京",
+        *("5", "-.5", "5\\%", "$12", "(-\\infty,\\infty)", "∞", "\\emptyset", "∅", "\\{\\}"),
+        *("\\left\\{ \\right\\}", "π", "北京"),
     ),
     *("\\frac12", "\\frac 1{2}", "\\frac\\pi2", "\\frac{1}\\sqrt{2}", "\\sqrt3", "\\sqrt[3]{2}", "\\binom{4}{2}"),
     *("x^2", "x^{-1}", "50^\\circ", "{}_5C_2", "a_\\text{max}", "\\left]1,2\\right[", "\\{1, 2\\}", "\\boxed{0}"),

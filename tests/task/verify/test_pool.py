@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -64,10 +62,7 @@ def test_replies_come_in_order_and_processes_are_reused(pool: Pool) -> None:
     expected = [{"outcome": "correct" if n % 2 == 0 else "wrong"} for n in range(40)]
     assert pool.ask(requests) == expected
     pids = pool.pids()
-    assert len(set(pids)) == 2
-    assert pool.ask(requests * 2) == expected * 2
-    assert pool.pids() == pids
-    assert pool.ask([]) == []
+    assert (len(set(pids)), pool.ask(requests * 2), pool.pids(), pool.ask([])) == (2, expected * 2, pids, [])
 
 
 @pytest.mark.slow
@@ -117,8 +112,7 @@ def test_an_answer_that_kills_two_processes_is_an_error() -> None:
         thread.start()
         assert pool.ask([HANG]) == [{"outcome": "error"}]
         thread.join()
-        assert len(victims) == 2
-        assert pool.ask([number(1)]) == [{"outcome": "correct"}]
+        assert (len(victims), pool.ask([number(1)])) == (2, [{"outcome": "correct"}])
 
 
 @pytest.mark.parametrize(
@@ -155,8 +149,7 @@ def test_signals_meant_for_the_job_do_not_reach_the_verifier(pool: Pool) -> None
     for pid in before:
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(pid, name)
-    assert pool.ask([number(3), number(4)]) == [{"outcome": "correct"}] * 2
-    assert pool.pids() == before
+    assert (pool.ask([number(3), number(4)]), pool.pids()) == ([{"outcome": "correct"}] * 2, before)
 
 
 def test_a_stopped_process_does_not_block_a_large_request() -> None:

@@ -1,7 +1,5 @@
 """What a program may do and how it is judged, in real sandboxes. Hostile programs must neither escape nor win."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -75,16 +73,11 @@ def test_a_program_that_sleeps_is_killed_by_the_wall_clock_and_leaves_nothing() 
 
 
 def test_functions_are_tested_by_calls(pool: Pool) -> None:
-    cases = {
-        "def double(x):\n    print('noise')\n    return x + x": "correct",
-        "class Solution:\n    def double(self, x):\n        return 2 * x": "correct",
-        "def double(x): return 4": "wrong",
-        "def double(x): return None": "wrong",
-        "def other(x): return 2 * x": "wrong",
-        "def double(x): raise ValueError(x)": "wrong",
-        "def double(x): return object()": "wrong",
-        "def double(x):\n    while True: pass": "timeout",
-    }
+    cases = {"def double(x):\n    print('noise')\n    return x + x": "correct"}
+    cases |= {"class Solution:\n    def double(self, x):\n        return 2 * x": "correct"}
+    cases |= {"def double(x): return 4": "wrong", "def double(x): return None": "wrong"}
+    cases |= {"def other(x): return 2 * x": "wrong", "def double(x): raise ValueError(x)": "wrong"}
+    cases |= {"def double(x): return object()": "wrong", "def double(x):\n    while True: pass": "timeout"}
     assert dict(zip(cases, outcomes(pool, *cases, tests=DOUBLE), strict=True)) == cases
 
 
@@ -135,15 +128,10 @@ def test_results_that_a_test_converts_equal_what_they_equal_in_python(
 
 def test_returned_decimals_have_a_tolerance_and_texts_and_integers_have_none(pool: Pool) -> None:
     rows: list[tuple[Any, str, str]] = [  # the right result, what is returned, the outcome
-        ([0.5, [0.25]], "[0.5000001, [0.25]]", "correct"),
-        ([0.5, [0.25]], "[0.5001, [0.25]]", "wrong"),
-        ({"a": 1.5}, "{'a': 1.5000001}", "correct"),
-        ([0.5], "[0.5, 0.5]", "wrong"),
-        (1000000, "1000000.1", "wrong"),
-        ("10", "'0010'", "wrong"),
-        ("10", "10", "wrong"),
-        (10**5000, "10**5000", "correct"),
-        (10**5000, "10**5000 + 1", "wrong"),
+        *(([0.5, [0.25]], "[0.5000001, [0.25]]", "correct"), ([0.5, [0.25]], "[0.5001, [0.25]]", "wrong")),
+        *(({"a": 1.5}, "{'a': 1.5000001}", "correct"), ([0.5], "[0.5, 0.5]", "wrong")),
+        *((1000000, "1000000.1", "wrong"), ("10", "'0010'", "wrong"), ("10", "10", "wrong")),
+        *((10**5000, "10**5000", "correct"), (10**5000, "10**5000 + 1", "wrong")),
     ]
     for expected, returned, outcome in rows:
         tests = {"names": ["f"], "setup": "", "cases": [[[1], [expected]]]}
@@ -230,14 +218,9 @@ def test_arrays_that_cannot_reach_the_program_are_an_error_of_the_tests(pool: Po
 
 # What a program might write on its own, in place of a result.
 NO_RESULTS = [
-    {"defaultdict": ["eval", []]},
-    {"defaultdict": [None, []]},
-    {"Counter": 3},
-    {"ndarray": ["O", [1], 3]},
-    {"ndarray": ["no such type", [1], [4]]},
-    {"ndarray": ["<i8", [2], [4]]},
-    {"ndarray": ["S1000000000000", [1], [{"bytes": ""}]]},
-    {"eval": "4"},
+    *({"defaultdict": ["eval", []]}, {"defaultdict": [None, []]}, {"Counter": 3}, {"ndarray": ["O", [1], 3]}),
+    *({"ndarray": ["no such type", [1], [4]]}, {"ndarray": ["<i8", [2], [4]]}),
+    *({"ndarray": ["S1000000000000", [1], [{"bytes": ""}]]}, {"eval": "4"}),
 ]
 
 
@@ -337,9 +320,7 @@ def test_an_exception_of_a_program_does_not_end_the_loops_of_the_tests(pool: Poo
         ("class Own(Exception): pass\ndef f(): raise Own", "Exception"),
     ],
 )
-def test_tests_catch_exceptions_by_the_built_in_class_that_they_belong_to(
-    pool: Pool, program: str, caught: str
-) -> None:
+def test_tests_catch_exceptions_by_the_built_in_class_that_they_are_of(pool: Pool, program: str, caught: str) -> None:
     code = "try:\n    f()\nexcept {}: pass\nelse: assert False"
     verdicts = [
         outcomes(pool, program, tests={"names": ["f"], "setup": "", "tests": code.format(name)})
@@ -407,9 +388,7 @@ def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
     pool.ask([{"program": RIGHT + f"\n# {n}", "tests": SUM, "cpu_s": 1} for n in range(2)])
     before = pool.pids()
     results = [reply["outcome"] for reply in pool.ask(signalling())]
-    assert set(results) == {"wrong", "timeout"}
-    assert pool.pids() == before
-    assert outcomes(pool, RIGHT) == ["correct"]
+    assert (set(results), pool.pids(), outcomes(pool, RIGHT)) == ({"wrong", "timeout"}, before, ["correct"])
 
 
 @pytest.mark.slow
@@ -417,8 +396,7 @@ def test_no_signal_of_an_ordinary_user_leaves_the_sandbox() -> None:
     need_sandbox()
     right = {"program": RIGHT, "tests": SUM, "cpu_s": 2}
     results = judged_by_nobody([*signalling(), right], workers=2, timeout_s=60.0, memory_gb=2.0)
-    assert set(results[:-1]) == {"wrong", "timeout"}
-    assert results[-1] == "correct"
+    assert (set(results[:-1]), results[-1]) == ({"wrong", "timeout"}, "correct")
 
 
 @pytest.mark.parametrize("name", hostile.HOARDS)
@@ -553,12 +531,8 @@ print(" ".join(k for k, v in seen.items() if not v))
 def test_a_program_sees_no_files_secrets_processes_or_network(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLVR_TEST_SECRET", "hunter2")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        names = {
-            "HOME": repr(str(Path.home())),
-            "PYTHON": repr(sys.base_prefix),
-            "FILE": repr(__file__),
-            "PORT": str(server.getsockname()[1]),
-        }
+        names = {"HOME": repr(str(Path.home())), "PYTHON": repr(sys.base_prefix), "FILE": repr(__file__)}
+        names |= {"PORT": str(server.getsockname()[1])}
         program = "".join(f"{k} = {v}\n" for k, v in names.items()) + LOOKS.replace("PARENT", str(os.getpid()))
         assert outcomes(pool, program, tests={"stdio": [["", ""]]}, cpu_s=20) == ["correct"]
     assert "RLVR_TEST_SECRET" not in environment()

@@ -1,7 +1,5 @@
 """The sandbox itself: it stands for everybody, or says what is missing; nothing runs without it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -101,9 +99,7 @@ def test_what_is_shown_can_be_read_and_not_written_and_its_neighbours_are_not_th
     assert output(Sandbox(shown=(shown,)), program, str(shown), str(hidden)) == "read only\n"
 
 
-def test_packages_of_another_environment_that_this_one_names_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_of_another_environment_named_here_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_sandbox()
     packages = tmp_path / "site-packages"
     packages.mkdir(mode=0o755)

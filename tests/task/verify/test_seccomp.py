@@ -1,7 +1,5 @@
 """The filter as the kernel would run it: an interpreter of classic BPF, written from the kernel's documentation."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import struct

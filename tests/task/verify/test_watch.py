@@ -1,7 +1,5 @@
 """What several processes take together, and that waiting for a core is not counted."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -16,22 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 KNOWN = {
-    "model",
-    "dtype",
-    "skip_tokenizer_init",
-    "generation_config",
-    "enforce_eager",
-    "seed",
-    "max_model_len",
-    "max_num_seqs",
-    "tensor_parallel_size",
-    "distributed_executor_backend",
-    "kv_cache_memory_bytes",
-    "logprobs_mode",
-    "enable_sleep_mode",
-    "gpu_memory_utilization",
-    "enable_chunked_prefill",
-    "hf_overrides",
+    *("model", "dtype", "skip_tokenizer_init", "generation_config", "enforce_eager", "seed", "max_model_len"),
+    *("max_num_seqs", "tensor_parallel_size", "distributed_executor_backend", "kv_cache_memory_bytes"),
+    *("logprobs_mode", "enable_sleep_mode", "gpu_memory_utilization", "enable_chunked_prefill", "hf_overrides"),
     "sleep_mode_offload_cudagraph",
 }
 
