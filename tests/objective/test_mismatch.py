@@ -9,7 +9,7 @@ import torch
 from rlvr.job.canary import EngineDisagrees
 from rlvr.job.mixture import mix
 from rlvr.objective.batch import Batch
-from rlvr.objective.micro_batch import _weighed
+from rlvr.objective.micro_batch import weighed
 from rlvr.objective.mismatch import measure, weigh
 from rlvr.trainer.collate import collate
 from tests.support.factories import make_batch
@@ -141,8 +141,8 @@ def test_weights_of_responses_by_hand(importance: str, level: str, cap: float, e
 
 def test_the_weight_of_a_response_weighs_its_one_term_and_each_of_its_tokens() -> None:
     batch = replace(make_batch(num_groups=1, num_samples=2), weight=torch.tensor([2.0, 0.5]))
-    assert _weighed(torch.tensor([3.0, 8.0]), batch.weight).tolist() == [6.0, 4.0]  # type: ignore[arg-type]
-    per_token = _weighed(torch.ones(2, 3), batch.weight)  # type: ignore[arg-type]
+    assert weighed(torch.tensor([3.0, 8.0]), batch.weight).tolist() == [6.0, 4.0]  # type: ignore[arg-type]
+    per_token = weighed(torch.ones(2, 3), batch.weight)  # type: ignore[arg-type]
     assert per_token.tolist() == [[2.0] * 3, [0.5] * 3]
     with pytest.raises(ValueError, match="importance_level=sequence"):
-        _weighed(torch.ones(2), torch.ones(2, 3))
+        weighed(torch.ones(2), torch.ones(2, 3))
