@@ -55,8 +55,6 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
 
     usual: returns the value that the option's file gives a knob, by its dotted key; None if it gives none.
     """
-    if not isinstance(node["_target_"], str):
-        raise ValueError(f"{path}._target_={node['_target_']}: the import path of a function or class is expected.")
     known = signature(node["_target_"])
     parameters = {p.name: p for p in known.parameters}
     knobs = parameters.keys() - PROVIDED.get(path, set[str]())

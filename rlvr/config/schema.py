@@ -176,11 +176,16 @@ def _whose_logp(*, _root_: DictConfig) -> str:
 
 
 def components(node: object, path: str = "") -> dict[str, dict[str, Any]]:
-    """{dotted path: section} of a config's sections that have a `_target_`, those above first. path: of `node`."""
+    """{dotted path: section} of a config's sections that have a `_target_`, those above first. path: of `node`.
+
+    Raises ValueError for one that is no text.
+    """
     found: dict[str, dict[str, Any]] = {}
     if isinstance(node, dict):
         section = cast("dict[str, Any]", node)
-        if section.get("_target_"):
+        if target := section.get("_target_"):
+            if not isinstance(target, str):
+                raise ValueError(f"{path}._target_={target}: the import path of a function or class is expected.")
             found[path] = section
         for key, inner in section.items():
             found |= components(inner, f"{path}.{key}" if path else key)
