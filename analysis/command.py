@@ -313,10 +313,6 @@ def _print(frames: Frames, content: Content, page: Path, options: argparse.Names
     hidden = "" if options.all or options.tables else " (here with --all)"
     console.print(f"Page: {page}", markup=False, soft_wrap=True)
     console.print(f"Tables{hidden} and figures are beside it.", markup=False)
-    if _is_in_a_store(frames):
+    # Not for runs of tracker=none, or of bundles, which are in no store.
+    if frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists()):
         console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-
-
-def _is_in_a_store(frames: Frames) -> bool:
-    """Whether MLflow can show the runs: those of tracker=none, and of bundles, are in no store."""
-    return frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists())

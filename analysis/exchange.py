@@ -148,8 +148,7 @@ def _write(frames: Frames, file: Path) -> None:
 
 
 def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
-    """By run and step, the samples that the page and the figure of mazes show."""
-    from analysis.figures.maze import pairs
+    """By run and step, the samples that the page shows."""
     from analysis.scores.excerpt import excerpts
 
     shown: dict[tuple[str, int], list[Response]] = {}
@@ -158,8 +157,6 @@ def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
             for evaluation in of_run.evaluations:
                 for responses in evaluation.responses.values():
                     shown.setdefault((of_run.run_id, evaluation.step), []).extend(responses)
-    for pair in pairs(frames):
-        shown.setdefault((pair.run_id, pair.step), []).extend(pair.answers)
     return shown
 
 

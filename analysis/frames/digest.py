@@ -4,6 +4,7 @@ steps, so that 500 runs are drawn as fast as five."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -43,7 +44,12 @@ def digest_of(journal: pa.Table) -> pa.Table:
         evaluated |= journal[name].is_valid().to_numpy()
     points = sorted({*steps[evaluated].tolist(), *steps[-1:].tolist()})
     measured = {n: column for n, column in values.items() if n.startswith((EVALUATION, VALIDATION))}
-    rows = [row for name, column in measured.items() for row in _of_evaluation(name, steps, column)]
+    rows = [
+        (What.LOGGED.value, name, step, value)
+        for name, column in measured.items()
+        for step, value in zip(steps.tolist(), column.tolist(), strict=True)
+        if not math.isnan(value)
+    ]
     rows += _of_training({n: column for n, column in values.items() if n not in measured}, steps, points)
     what, names, at, value = zip(*rows, strict=True) if rows else ((), (), (), ())
     return pa.table(
@@ -54,12 +60,6 @@ def digest_of(journal: pa.Table) -> pa.Table:
             "value": pa.array(value, pa.float64()),
         }
     )
-
-
-def _of_evaluation(name: str, steps: NDArray[np.int64], column: Array) -> list[tuple[str, str, int, float]]:
-    logged = ~np.isnan(column)
-    pairs = zip(steps[logged].tolist(), column[logged].tolist(), strict=True)
-    return [(What.LOGGED.value, name, step, value) for step, value in pairs]
 
 
 def _of_training(

@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -17,14 +16,6 @@ from analysis.frames.digest import digest_of, thinned
 from analysis.frames.samples import read_table
 from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined, of_run
 from rlvr.ledger import layout
-
-
-class OfJournal(NamedTuple):
-    """What reports need of a journal. faults: lines that are left out."""
-
-    digest: pa.Table
-    drawn: pa.Table
-    faults: tuple[str, ...]
 
 
 class RunFiles:
@@ -40,8 +31,8 @@ class RunFiles:
         return Tables(
             {
                 "counts": functools.cache(self._counted),
-                "digest": lambda: joined("digest", [of_run(i, of_journal.digest) for i, of_journal in self._derived]),
-                "drawn": lambda: joined("drawn", [of_run(i, of_journal.drawn) for i, of_journal in self._derived]),
+                "digest": lambda: joined("digest", [of_run(i, digest) for i, digest, _, _ in self._derived]),
+                "drawn": lambda: joined("drawn", [of_run(i, drawn) for i, _, drawn, _ in self._derived]),
                 METRICS: lambda: joined(METRICS, [of_run(i, journals.long(j.table)) for i, j in self._journals()]),
                 "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
             }
@@ -50,10 +41,9 @@ class RunFiles:
     def notes_on_journals(self) -> list[str]:
         """A line for each journal that could not be read as a whole."""
         return [
-            f"{layout.journal(self._folders[run_id])}: {len(of_journal.faults)} unreadable line(s) left out: "
-            f"{', '.join(of_journal.faults)}."
-            for run_id, of_journal in self._derived
-            if of_journal.faults
+            f"{layout.journal(self._folders[run_id])}: {len(faults)} unreadable line(s) left out: {', '.join(faults)}."
+            for run_id, _, _, faults in self._derived
+            if faults
         ]
 
     def notes_on_samples(self, counts: Counts) -> list[str]:
@@ -74,9 +64,9 @@ class RunFiles:
                 yield run_id, journals.read(layout.journal(folder))
 
     @functools.cached_property
-    def _derived(self) -> list[tuple[str, OfJournal]]:
-        """By run what is derived from its journal, which is then forgotten: those of a large study fill a memory."""
-        return [(i, OfJournal(digest_of(j.table), thinned(j.table), j.faults)) for i, j in self._journals()]
+    def _derived(self) -> list[tuple[str, pa.Table, pa.Table, tuple[str, ...]]]:
+        """(run id, digest, curves, unreadable lines) of each journal, which itself is not kept: many fill a memory."""
+        return [(i, digest_of(j.table), thinned(j.table), j.faults) for i, j in self._journals()]
 
     def _counted(self) -> pa.Table:
         files = [(run_id, file) for run_id, of_run in self._evaluations.items() for file in of_run]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.frames.frames import Frames, RunRow, remembered
+from analysis.frames.frames import Frames, remembered
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
@@ -184,8 +184,9 @@ def counterparts(frames: Frames, selector: str) -> list[Counterpart]:
 @remembered  # every row of every table needs them
 def _of_model(frames: Frames, word: str) -> list[Arm]:
     """The arms that were trained from a model, `model=NAME`."""
-    trained = (arm for arm in arms(frames) if not (arm.control or is_evaluation(arm.first)))
-    return [arm for arm in trained if _is_model(arm.first, word.removeprefix("model="))]
+    name = word.removeprefix("model=")
+    trained = [(arm, arm.first) for arm in arms(frames) if not (arm.control or is_evaluation(arm.first))]
+    return [a for a, run in trained if run.knob("model") == name or _names(str(run.knob("model.path") or ""), name)]
 
 
 def _policy(evaluation: Arm) -> tuple[str, int]:
@@ -224,10 +225,6 @@ def _has(arm: Arm, word: str) -> bool:
     key, _, value = word.partition("=")
     arm_value = arm.divergence if key == "divergence" else value_of(arm, key.removesuffix("!"))
     return arm_value is not None and labels.equal(arm_value, value) != key.endswith("!")
-
-
-def _is_model(run: RunRow, name: str) -> bool:
-    return run.knob("model") == name or _names(str(run.knob("model.path") or ""), name)
 
 
 def _names(path: str, model: str) -> bool:

@@ -67,18 +67,12 @@ def grids(table: Table, *, width: int = WIDE, side_by_side: bool = False) -> lis
         together = side_by_side and table.scores and len({c["column"] for c in cells}) == 1
         if table.scores:
             draw = _deciding_grid if together and table.differences else _score_grid
-            laid_out += _split(partial(_drawn, draw, title, table), cells, table, width)
+            laid_out += _split(partial(draw, title, table), cells, table, width)
         if table.differences and compared:
             if not together:
-                laid_out += _split(partial(_drawn, _difference_grid, title, table), compared, table, width)
+                laid_out += _split(partial(_difference_grid, title, table), compared, table, width)
             laid_out += _deciding(title, compared, table) if table.scores else []
     return laid_out
-
-
-def _drawn(
-    draw: Callable[[str, Sequence[Record], Table], Grid], title: str, table: Table, cells: Sequence[Record]
-) -> Grid:
-    return draw(title, cells, table)
 
 
 def deciding_grids(table: Table, metrics: Sequence[str] = ()) -> list[Grid]:
@@ -95,15 +89,15 @@ def deciding_grids(table: Table, metrics: Sequence[str] = ()) -> list[Grid]:
     for cell in shown:
         if cell["column"].startswith(AVERAGE) or cell["metric"] not in averaged:
             blocks.setdefault(cell["block"], []).append(cell)
-    return [_deciding_grid(block, cells, table) for block, cells in blocks.items()]
+    return [_deciding_grid(block, table, cells) for block, cells in blocks.items()]
 
 
-def _deciding_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+def _deciding_grid(block: str, table: Table, cells: Sequence[Record]) -> Grid:
     compared = [c for c in cells if not math.isnan(c["difference"])]
-    scores = _score_grid(block, cells, table)
+    scores = _score_grid(block, table, cells)
     if not compared:
         return scores
-    differences = _difference_grid(block, compared, table)
+    differences = _difference_grid(block, table, compared)
     place = {key: i for i, key in enumerate(dict.fromkeys(key for _, key in _by_position(compared)), start=1)}
     keys = list(dict.fromkeys(key for _, key in _by_position(cells)))
     row_of = {row[0]: row for row in differences.rows}
@@ -278,7 +272,7 @@ def _rounded(value: float, decimals: int) -> str:
 # --- grids ---
 
 
-def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+def _score_grid(block: str, table: Table, cells: Sequence[Record]) -> Grid:
     cell_at, forms, rows = _laid_out(cells, table, "mean", partial(text_of, marked=not table.differences))
     names = [row[0] for row in rows]
     best = {
@@ -338,7 +332,7 @@ def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
     return replace(grid, header=(*grid.header, "seeds"), rows=tuple(rows))
 
 
-def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+def _difference_grid(block: str, table: Table, cells: Sequence[Record]) -> Grid:
     _, forms, rows = _laid_out(cells, table, "difference", difference_text)
     against, keys = labels.joined([c["reference"] for c in cells]), list(forms)
     title = f"{block}: difference to {against}" if block else f"Difference to {against}"

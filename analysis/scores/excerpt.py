@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, remembered
 from analysis.frames.samples import Response
 from analysis.scores.arm import Arm
 from analysis.scores.cell import last_points
@@ -52,6 +52,7 @@ class Excerpt:
     shown: tuple[ArmExcerpt, ...]
 
 
+@remembered
 def excerpts(frames: Frames) -> list[Excerpt]:
     """One excerpt for each setting whose samples are available."""
     of_settings = [_of_setting(frames, setting) for setting in by_setting(frames)]

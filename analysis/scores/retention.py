@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from analysis.frames.frames import Frames, RunRow
 from analysis.frames.samples import STYLES
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import REASONS, Cell
+from analysis.scores.cell import REASONS, Cell, last_points
 from analysis.scores.contrast import Scores
 from analysis.scores.measured import avg_values, pass_values
 from analysis.scores.metric import Kind, Metric, benchmarks, widest
-from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
 
@@ -97,8 +96,8 @@ def _order(retention: Retention) -> tuple[bool, int, float, str, float]:
 def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[Metric]) -> Retention:
     alpha, coef = arm.first.knob("loss.alpha"), arm.first.knob(PENALTY if _penalised(arm) else "loss.coef")
     label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
-    steps = {run: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
-    ends = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
+    points = last_points(frames, arm)
+    ends = {run: points[run.run_id].after for run in arm.runs if run.run_id in points}
     done = {run: step for run, step in ends.items() if any(frames.problem_counts(run.run_id, step, s) for s in sources)}
     states = [run.state for run in arm.runs if run not in done]
     reason = next((r for r in REASONS if r in states), "not evaluated")

@@ -115,6 +115,7 @@ def _groups(table: pa.Table) -> list[Rollout]:
     for _, rows_of_group in groupby(range(table.num_rows), key=lambda row: plain["group"][row]):
         rows = list(rows_of_group)
         first = rows[0]
+        updates = plain["oldest_updates"][first], plain["newest_updates"][first]
         groups.append(
             Rollout(
                 Problem(plain["problem_id"][first], "", source=plain["source"][first]),
@@ -125,14 +126,10 @@ def _groups(table: pa.Table) -> list[Rollout]:
                 ),
                 tuple(plain["response"][i] for i in rows),
                 tuple(Reward(plain["reward"][i], plain["outcome"][i]) for i in rows),
-                _updates(plain["oldest_updates"][first], plain["newest_updates"][first]),
+                None if None in updates else updates,
             )
         )
     return groups
-
-
-def _updates(oldest: int | None, newest: int | None) -> tuple[int, int] | None:
-    return None if oldest is None or newest is None else (oldest, newest)
 
 
 def _arrays(column: pa.ChunkedArray) -> list[NDArray[Any]]:

@@ -28,11 +28,11 @@ def test_the_grid_of_a_prompt_is_the_maze_that_it_was_written_from() -> None:
 
 def test_a_walk_ends_at_its_wall_or_at_its_last_move() -> None:
     grid = maze_figure.grid_of(PROMPT)
-    right = maze_figure.walk_of("RIGHT RIGHT DOWN DOWN DONE", grid)
-    assert right == maze_figure.Walk(((1, 1), (1, 2), (1, 3), (2, 3), (3, 3)), None)
-    assert maze_figure.walk_of("RIGHT DOWN DOWN DONE", grid) == maze_figure.Walk(((1, 1), (1, 2)), (2, 2))
-    assert maze_figure.walk_of("DOWN nonsense UP", grid) == maze_figure.Walk(((1, 1), (2, 1)), None)
-    assert maze_figure.walk_of("", grid) == maze_figure.Walk(((1, 1),), None)
+    to_the_goal = [(1, 1), (1, 2), (1, 3), (2, 3), (3, 3)]
+    assert maze_figure.walk_of("RIGHT RIGHT DOWN DOWN DONE", grid) == (to_the_goal, False)
+    assert maze_figure.walk_of("RIGHT DOWN DOWN DONE", grid) == ([(1, 1), (1, 2), (2, 2)], True)
+    assert maze_figure.walk_of("DOWN nonsense UP", grid) == ([(1, 1), (2, 1)], False)
+    assert maze_figure.walk_of("", grid) == ([(1, 1)], False)
 
 
 def test_a_right_walk_and_the_longest_that_never_comes_to_the_goal_are_drawn(tmp_path: Path) -> None:
