@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,10 +89,13 @@ def _drop_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
-def lock(path: Path, patience_s: float = 0.5) -> int | None:
+PATIENCE_S = 0.5  # longer than `lock_is_held` keeps a lock
+
+
+def lock(path: Path, patience_s: float = PATIENCE_S) -> int | None:
     """File descriptor that holds the lock; None if another process holds it for longer than `patience_s`.
 
-    The default is longer than `lock_is_held` keeps the lock. Only its owner may open the file: who can read it can lock
+    Only its owner may open the file: who can read it can lock
     it, and another user could keep a run from going on.
 
     Raises ValueError if the file system has no locks.
@@ -129,6 +133,21 @@ def unlock(fd: int) -> None:
     if fd in _held:  # a forked child has closed its copy already
         _held.discard(fd)
         os.close(fd)
+
+
+@contextlib.contextmanager
+def held_lock(path: Path, patience_s: float, busy: Exception) -> Generator[int, None, None]:
+    """Hold a lock, whose directory need not exist yet, and yield its file descriptor. Raises `busy` if another process
+    holds it for longer than `patience_s`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = lock(path, patience_s)
+    if held is None:
+        raise busy
+    try:
+        yield held
+    finally:
+        unlock(held)
 
 
 def write_holder(held: int, **work: Any) -> None:

@@ -7,11 +7,10 @@ import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag, ViewType
 from mlflow.exceptions import MlflowException
@@ -20,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rlvr.ledger.files import private_mode, publish, temporary_path
 from rlvr.ledger.journal import Record
+from rlvr.ledger.lock import held_lock
 from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
 
@@ -61,7 +61,7 @@ class Client:
         self._artifacts = artifacts
         path = sqlite_path(uri)
         # Processes that create the tables of one database at the same time crash in its migrations.
-        with _translated(), FileLock(f"{path}.lock", timeout=60, mode=private_mode()) if path else nullcontext():
+        with _translated(), _lock_of(path) if path else nullcontext():
             if path is not None:
                 _create_database(path, private=private)
             self._mlflow = MlflowClient(tracking_uri=uri)
@@ -210,6 +210,11 @@ class Client:
 def milliseconds(seconds: float) -> int:
     """A time as MLflow stores it."""
     return round(1000 * seconds)
+
+
+def _lock_of(database: Path) -> AbstractContextManager[int]:
+    path = database.with_name(f"{database.name}.lock")
+    return held_lock(path, 60, StoreDown(f"another process has held {path} for 60 s"))
 
 
 def _create_database(path: Path, *, private: bool) -> None:

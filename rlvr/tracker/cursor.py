@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout
 from rlvr.ledger.attempt import newest_attempt, read_end
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import private_mode, read_json, write_json
+from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.tags import redact
 
 if TYPE_CHECKING:
@@ -62,9 +63,8 @@ class Cursor:
 
 def forget(home: Path, directories: Iterable[Path]) -> None:
     """Delete the cursors of runs and sweeps: the next pass deletes what MLflow has of a run, and sends it anew."""
-    from filelock import FileLock
-
-    with FileLock(layout.mlflow_lock(home), mode=private_mode()):  # a pass would write the cursor that it has read
+    path = layout.mlflow_lock(home)
+    with held_lock(path, 60, ValueError(f"another pass holds {path}. Try again.")):  # it may write a cursor
         for directory in directories:
             layout.cursor(directory).unlink(missing_ok=True)
 

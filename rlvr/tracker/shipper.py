@@ -18,7 +18,6 @@ report of the pass and the tag rlvr.damaged_lines name it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,8 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import make_private, private_mode, sync
+from rlvr.ledger.files import make_private, sync
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -150,7 +150,8 @@ class Shipper:
 
     def _pass(self, present: Sequence[ShippedRun], run_ids: Sequence[str], report: Report, done: set[Path]) -> None:
         """Ship the runs, and add them to `done`; update their sweeps. run_ids: also those of runs that are gone."""
-        with self._alone():
+        path = layout.mlflow_lock(self.home)
+        with held_lock(path, LOCK_S, StoreDown(f"another pass has held {path} for {LOCK_S:.0f} s")):
             client = self._connect()
             self.parents.begin_pass()
             by_id = {run.info.run_id: run for run in present}
@@ -181,21 +182,6 @@ class Shipper:
                         self.parents.note_refused(sweep)
                         again = f"python -m sweeps sync --resend {sweep.sweep_id}"
                         report.problems[sweep.sweep_id] += f" (to create its MLflow runs again: {again})"
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock of the home. Raises StoreDown if another pass holds it for longer than LOCK_S."""
-        from filelock import FileLock, Timeout
-
-        held = FileLock(layout.mlflow_lock(self.home), mode=private_mode())  # as `rlvr.ledger.lock.lock`
-        try:
-            held.acquire(timeout=LOCK_S)
-        except Timeout:
-            raise StoreDown(f"another pass has held {held.lock_file} for {LOCK_S:.0f} s") from None
-        try:
-            yield
-        finally:
-            held.release()
 
     def _sweeps(self) -> list[Sweep]:
         """All sweeps, oldest first."""

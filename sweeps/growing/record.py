@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json_lines, write_text
 from rlvr.ledger.identity import EXPECTED, NAMING
-from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.planned import PlannedRun, write_runs
 
@@ -159,20 +159,11 @@ class AlreadyDeciding(ValueError):
     """Raised when another process holds the lock under which the next wave of a sweep is decided."""
 
 
-@contextlib.contextmanager
-def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[int, None, None]:
+def deciding_lock_held(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> contextlib.AbstractContextManager[int]:
     """Hold the lock under which the next wave of a sweep is decided, and yield it. Raises AlreadyDeciding if it is held
     elsewhere.
     """
-    target = ledger.sweep_dir(sweep_id)
-    target.mkdir(parents=True, exist_ok=True)
-    held = lock(layout.deciding_lock(target), wait_s)
-    if held is None:
-        raise AlreadyDeciding(
-            f"another process decides the next wave of this sweep ({layout.deciding_lock(target)}). To follow it: "
-            f"python -m sweeps watch {sweep_id}"
-        )
-    try:
-        yield held
-    finally:
-        unlock(held)
+    path = layout.deciding_lock(ledger.sweep_dir(sweep_id))
+    follow = f"To follow it: python -m sweeps watch {sweep_id}"
+    busy = AlreadyDeciding(f"another process decides the next wave of this sweep ({path}). {follow}")
+    return held_lock(path, wait_s, busy)

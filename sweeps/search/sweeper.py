@@ -24,7 +24,7 @@ from rlvr.config.targets import packages
 from rlvr.ledger import glossary, layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
-from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.lock import PATIENCE_S, held_lock
 from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import before_launch, machine, session
@@ -245,16 +245,12 @@ class SearchSweep:
         from sweeps.search.study import open_study
 
         sweep_id = planned.sweep_id
-        target = ledger.sweep_dir(sweep_id)
-        target.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        held = lock(layout.lock(target))
-        if held is None:
-            raise ValueError(
-                f"another process is at work on this search ({layout.lock(target)}). To follow it: python -m sweeps "
-                f"watch {sweep_id}. For a second search beside it pass another seed, hydra.sweeper.sampler.seed=1."
-            )
-        try:
+        target, began = ledger.sweep_dir(sweep_id), time.monotonic()
+        busy = ValueError(
+            f"another process is at work on this search ({layout.lock(target)}). To follow it: python -m sweeps "
+            f"watch {sweep_id}. For a second search beside it pass another seed, hydra.sweeper.sampler.seed=1."
+        )
+        with held_lock(layout.lock(target), PATIENCE_S, busy) as held:
             info = {
                 **planned.about,
                 "created": time.time(),
@@ -274,8 +270,6 @@ class SearchSweep:
                     runs.dispatcher.sign(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
                 search.run(runs, at_once)
             best = report(search)
-        finally:
-            unlock(held)
         outcome = Searched(complete=search.counts["complete"], done=search.done, seconds=time.monotonic() - began)
         outcome.interrupted = runs.stopping and not search.done
         search.record_runs(outcome)

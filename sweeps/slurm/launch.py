@@ -6,14 +6,14 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_json
-from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import lines_by_reason, read_verified_config
 from rlvr.ledger.stages import Stage, recorded_stages
 from rlvr.ledger.sweeps import Ledger, grows
@@ -92,24 +92,15 @@ def run_slurm(
     return followed or submitted
 
 
-@contextlib.contextmanager
-def _submit_lock_held(ledger: Ledger, patience_s: float) -> Generator[int, None, None]:
+def _submit_lock_held(ledger: Ledger, patience_s: float) -> contextlib.AbstractContextManager[int]:
     """Hold the submitter's lock: only one process at a time reads and changes the queue and the waves.
 
     Yields the lock's descriptor, which sbatch inherits: if the submitter is killed, the lock stays held until its
     sbatch has ended. Raises ValueError if another process holds it.
     """
-    target = layout.submissions(ledger.home)
-    target.mkdir(parents=True, exist_ok=True)
-    held = lock(layout.lock(target), patience_s)
-    if held is None:
-        raise ValueError(
-            f"another launch has been submitting for {patience_s:.0f} s ({layout.lock(target)}). Try again."
-        )
-    try:
-        yield held
-    finally:
-        unlock(held)
+    path = layout.lock(layout.submissions(ledger.home))
+    busy = ValueError(f"another launch has been submitting for {patience_s:.0f} s ({path}). Try again.")
+    return held_lock(path, patience_s, busy)
 
 
 def submit(

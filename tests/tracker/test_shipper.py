@@ -18,6 +18,7 @@ import pytest
 
 from rlvr.ledger import state, tags
 from rlvr.ledger.journal import encode, read
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
 from rlvr.tracker.cursor import is_behind
@@ -553,11 +554,9 @@ def test_a_database_that_is_half_made_is_reported_with_its_remedy(home, tmp_path
 
 
 def test_a_pass_waits_for_another_one_and_reports_when_it_gives_up(local, home, monkeypatch):
-    from filelock import FileLock
-
     run = make_run(home, "r", steps=2)
     monkeypatch.setattr(shipping, "LOCK_S", 0.2)
-    with FileLock(home / "runs" / "mlflow.lock"):
+    with held_lock(home / "runs" / "mlflow.lock", 0, AssertionError("nobody else holds it")):
         report = Shipper(home, local.uri).ship([run])
     assert "another pass has held" in (report.error or "")
     assert report.left == {"lad-js-r": 2}
