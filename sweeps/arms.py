@@ -37,16 +37,17 @@ def arms(states: Iterable[RunState]) -> list[RunTotals]:
 
 
 def mixed_code(states: Iterable[RunState]) -> list[str]:
-    """A line for each arm whose runs, or attempts, did not all use the same code."""
-    names: dict[str, dict[str, list[str]]] = {}  # by arm and code, the runs
+    """A line for each arm whose runs, or attempts, did not all use the same code and data."""
+    names: dict[tuple[str, str], dict[str, list[str]]] = {}  # by arm and code, the runs
     for state in states:
         if state.code:
-            names.setdefault(state.arm or state.name, {}).setdefault(state.code, []).append(state.name)
+            arm = (state.group_id, state.arm or state.name)
+            names.setdefault(arm, {}).setdefault(state.code, []).append(state.name)
     lines: list[str] = []
-    for arm, of_arm in names.items():
+    for (_, arm), of_arm in names.items():
         if len(of_arm) > 1 or any(", then " in code for code in of_arm):
             shown = [f"{code} in {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}" for code, runs in of_arm.items()]
-            lines.append(f"{arm}: its code changed: {'; '.join(shown)}. `python -m analysis` says in which modules.")
+            lines.append(f"{arm}: its code or data changed: {'; '.join(shown)}. `python -m analysis` says what.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Runs with different versions of the code behind their numbers, such as two versions of a loss under one name."""
+"""Runs whose numbers are made with different versions of the same code (a loss) or the same file (a benchmark)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ SHOWN = 3  # at most so many runs are named in a line
 DIGITS = 7  # of a version's digest
 
 
-COLUMN = "code"  # of the frame `runs`: `module=SHA-256,SHA-256 module=...`, the versions in order; "" in older bundles
+# Of the frame `runs`: `module=SHA-256,SHA-256 @task.train=digest ...`, the versions in order; "" in older bundles.
+COLUMN = "code"
+INPUT = "@"  # before the knob of a file or a model
 
 
 def with_code(home: Path, runs: pd.DataFrame) -> pd.DataFrame:
-    """The frame `runs` with the code that each run used, by its home; a bundle of it then has it too."""
-    recorded = [inputs.recorded_code(layout.run(home, str(run_id))) for run_id in runs["run_id"]]
-    texts = [" ".join(f"{module}={','.join(versions)}" for module, versions in used.items()) for used in recorded]
+    """The frame `runs` with the code and files that each run used, by its home; a bundle of it then has them too."""
+    texts: list[str] = []
+    for run_dir in (layout.run(home, str(run_id)) for run_id in runs["run_id"]):
+        used = {module: ",".join(versions) for module, versions in inputs.recorded_code(run_dir).items()}
+        used |= {f"{INPUT}{knob}": digest for knob, digest in inputs.recorded(run_dir).items()}
+        texts.append(" ".join(f"{what}={versions}" for what, versions in used.items()))
     return runs.assign(**{COLUMN: pd.Series(texts, index=runs.index, dtype=str)})
 
 
@@ -49,6 +54,8 @@ def _differing(runs: pd.DataFrame) -> dict[str, RowsOf]:
     for row, text in enumerate(runs.get(COLUMN, ())):  # a frame without runs has no columns
         for used in str(text).split():
             module, _, versions = used.partition("=")
+            if module.startswith(INPUT):  # of two paths the content may differ
+                module += f"={runs.get(f'config.{module[len(INPUT) :]}', {}).get(row, '')}"
             rows_by_module.setdefault(module, {}).setdefault(tuple(versions.split(",")), []).append(row)
     return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if _is_mixed(rows_of)}
 
@@ -73,7 +80,8 @@ def _line(module: str, rows_of: RowsOf, runs: pd.DataFrame) -> str:
     parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
     whose = "code of the objective" if module.startswith(OBJECTIVE) else "our code"
     whose = whose if module.startswith("rlvr.") else "code of your own"
-    line = f"`{module}`, {whose}, was not the same in all runs: {'; '.join(parts)}."
+    whose = "content that runs read" if module.startswith(INPUT) else whose
+    line = f"`{module.removeprefix(INPUT)}`, {whose}, was not the same in all runs: {'; '.join(parts)}."
     mixed = _mixed_arms(rows_of, runs)
     return f"{line} Not of one version: {_shown(mixed)}." if mixed else line
 

@@ -73,13 +73,14 @@ def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: S
             journal = JournalWriter(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(journal))
             code = own_code.versions(plain, paths)
-            attempt.add_to_record(code=own_code.in_short(code), git_sha=own_code.git("rev-parse", "HEAD"))
+            attempt.add_to_record(git_sha=own_code.git("rev-parse", "HEAD"))
         with stop.interruptible():  # building policy, answers and model may take minutes, and there is nothing to save
             if config.trainer is not None:  # only the first rank has read how attempts ended, for its token budget
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
             work = (Evaluation if config.policy else TrainingRun)(config, run_dir, attempt, journal)
         if attempt is not None:
+            attempt.add_to_record(code=own_code.in_short({**code, **inputs.recorded(run_dir)}))
             for module in inputs.record_code(run_dir, code):
                 log.warning("%s: not the version that this run began with; it goes on with this one", module)
         stack.enter_context(contextlib.closing(work))

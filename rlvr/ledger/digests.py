@@ -16,7 +16,7 @@ from rlvr.ledger.files import read_json, write_json
 
 FILE = "digests.json"
 WHOLE = 2**26  # bytes, see `sampled_digest`
-PIECE = 2**20  # bytes of each piece, which are at the beginning, in the middle and at the end of a file
+PIECE, PIECES = 2**16, 256  # bytes of a piece, and how many at equal distances: any merged adapter is in some of them
 DAMAGED = "damaged-"  # prefix of the names of directories that were set aside
 
 
@@ -46,20 +46,20 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def sampled_digest(path: Path) -> str:
-    """SHA-256 of a file of at most `WHOLE` bytes; of a larger one, of its size and pieces of its content."""
+def sampled_digest(path: Path, whole: bool = False) -> str:
+    """SHA-256 of a file; of one of more than `WHOLE` bytes, unless `whole`, of its size and pieces of its content."""
     status = path.stat()
-    return _sampled_digest(path, status.st_size, status.st_mtime_ns)
+    return _sampled_digest(path, status.st_size, status.st_mtime_ns, whole or status.st_size <= WHOLE)
 
 
 @functools.lru_cache(4096)  # the runs of a sweep read the same files
-def _sampled_digest(path: Path, size: int, _time_ns: int) -> str:
+def _sampled_digest(path: Path, size: int, _time_ns: int, whole: bool) -> str:
     with path.open("rb") as file:
-        if size <= WHOLE:
+        if whole:
             return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256(str(size).encode())
-        for start in (0, size // 2, size - PIECE):
-            file.seek(start)
+        for number in range(PIECES):
+            file.seek((size - PIECE) * number // (PIECES - 1))
             digest.update(file.read(PIECE))
         return digest.hexdigest()
 

@@ -35,7 +35,8 @@ def inputs(config: Mapping[str, Any]) -> dict[str, str]:
         paths = [Path(text) for text in texts if isinstance(text, str)]
         if knob == "model.path" and isinstance(value, str):
             paths = [cached_model(value) or Path(value)]
-        if paths and not knob.startswith(READER) and all(path.is_absolute() and path.exists() for path in paths):
+        paths = [path for path in paths if path.is_absolute() and path.exists()]  # beside names of the hub
+        if paths and not knob.startswith(READER):
             content_digests[knob] = hashlib.sha256("".join(map(_digest, paths)).encode()).hexdigest()[:16]
     return content_digests
 
@@ -75,11 +76,20 @@ def has_begun(run_dir: Path) -> bool:
     return journal.exists() and journal.stat().st_size > 0
 
 
+def recorded(run_dir: Path) -> dict[str, str]:
+    """What `record` wrote; {} without a record."""
+    return _readable(layout.inputs(run_dir))
+
+
+def _readable(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(PermissionError):  # of a run that may not be read, which is named elsewhere
+        return read_json(path) or {}
+    return {}
+
+
 def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
     """{module: SHA-256 of each version of its code that the run used, in order}; {} without a record."""
-    content: dict[str, Any] = {}
-    with contextlib.suppress(PermissionError):  # of a run that may not be read, which is named elsewhere
-        content = read_json(layout.own_code(run_dir)) or {}
+    content = _readable(layout.own_code(run_dir))
     return {
         module: tuple(map(str, cast("list[object]", versions)))
         for module, versions in content.items()
@@ -102,9 +112,10 @@ def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    """Of a file, or of all files in a directory; in a model directory, of the files of the model only."""
+    """Of a file, which is read whole as any row may be edited, or of all files in a directory; in a model directory, of
+    the files of the model only."""
     if path.is_file():
-        return sampled_digest(path)
+        return sampled_digest(path, whole=True)
     is_model = (path / "config.json").is_file()
     files = sorted({file for pattern in (PATTERNS if is_model else ["**/*"]) for file in path.glob(pattern)})
     parts = [f"{file.relative_to(path).as_posix()} {sampled_digest(file)}" for file in files if file.is_file()]

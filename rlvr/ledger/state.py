@@ -53,7 +53,7 @@ class RunState:
     arm: str = ""  # the name of these runs without the seed
     end_time: float | None = None  # unix time, if the attempt recorded its end
     log: Path | None = None
-    code: str = ""  # 12 digits of the code that its attempts used; `1f…, then 2e…` if it was not the same for all
+    code: str = ""  # 12 digits of the code and data of its attempts; `1f…, then 2e…` if they were not the same
 
     @property
     def hours(self) -> tuple[float, float, float]:

@@ -201,6 +201,18 @@ def without_answers(groups: Sequence[Rollout]) -> list[str]:
     return lines
 
 
+def never_right(groups: Sequence[Rollout]) -> list[str]:
+    """A line if rewards are graded and no sample has the outcome `correct`: what chooses by accuracy cannot choose."""
+    rewards = [reward for group in groups for reward in group.rewards if reward.outcome != "error"]
+    if any(reward.correct for reward in rewards) or all(reward.value in (0, 1) for reward in rewards):
+        return []
+    return [
+        f"none of {len(rewards)} samples has the outcome `correct`, whatever its reward: as long as that is so, every "
+        "accuracy is 0, and by accuracy the best checkpoint, tune=, until= and tables choose. Give the answers that "
+        "count as right the outcome `correct`, or compare by BENCHMARK/mean_reward."
+    ]
+
+
 def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
     return isinstance(task, CanonicalTask) and task.several_answers
 

@@ -151,7 +151,9 @@ def _decide(record: GrowingRecord, say: Callable[[str], None]) -> bool:
             if pick["value"] is None:
                 say(f"Left out: an arm without a result at any value: {tried}. Launch it with other values of tune.")
             else:
-                say(f"Tuned: {pick['value']} of {tried}")
+                best = [value for value, score in pick["tried"].items() if score == pick["tried"][pick["value"]]]
+                equal = f". {', '.join(best)} are equal: the first is taken" if len(best) > 1 else ""
+                say(f"Tuned: {pick['value']} of {tried}{equal}")
         if until is not None and sum(pick["value"] is not None for pick in tune["picks"].values()) < 2:
             until["stopped"] = ALONE
             record.save()

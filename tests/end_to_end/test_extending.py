@@ -235,7 +235,7 @@ def test_runs_of_an_edited_loss_are_told_at_launch_and_in_the_report(tmp_path: P
     remove = re.search(r"To train anew: rm -r (\S+), and the same command", line)
     assert remove is not None
     assert Path(remove[1]) == before
-    assert "its code changed: " in rlvr("status", home=home, cwd=tmp_path)[1]
+    assert "its code or data changed: " in rlvr("status", home=home, cwd=tmp_path)[1]
     assert json.loads((before / "attempts/1/job.json").read_text())["code"]
     code, out = rlvr("report", home=home, cwd=tmp_path)
     assert code == 2

@@ -1,24 +1,26 @@
 """A run continues only with the inputs that it began with."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlvr.ledger import digests, inputs, layout
+from rlvr.ledger.runs import flatten
 
 
 def make_config(folder: Path) -> dict[str, Any]:
     """Two files, a directory of data, and a model with a large file."""
     (folder / "model").mkdir(parents=True)
     (folder / "databases" / "one").mkdir(parents=True)
-    (folder / "train.jsonl").write_text("1\n")
+    (folder / "train.jsonl").write_text("1\n" * 4 * digests.PIECE)
     (folder / "a.jsonl").write_text("2\n")
     (folder / "databases" / "one" / "db.sqlite").write_text("3")
     (folder / "model" / "config.json").write_text("{}")
     (folder / "model" / "model.safetensors").write_bytes(bytes(3 * digests.PIECE))
     task = {"_target_": "rlvr.task.sql.Sql", "train": str(folder / "train.jsonl")}
-    task |= {"test": {"a": str(folder / "a.jsonl"), "hub": "organisation/name"}}
+    task |= {"test": {"a": [str(folder / "a.jsonl"), "organisation/name"], "hub": "organisation/name"}}
     task |= {"databases": str(folder / "databases"), "template": "/no file"}
     task |= {"reader": {"path": str(folder / "model")}}
     return {"task": task, "model": {"path": str(folder / "model")}}
@@ -31,30 +33,40 @@ def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Pa
     assert inputs.inputs({"task": {"size": 5}, "model": None}) == {}
 
 
+def edit(path: Path, place: int, byte: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[place : place + 1 or None] = byte
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
-    ("file", "knob"),
+    ("file", "knob", "place"),
     [
-        ("train.jsonl", "task.train"),
-        ("databases/one/db.sqlite", "task.databases"),
-        ("model/config.json", "model.path"),
-        ("model/model.safetensors", "model.path"),
+        ("train.jsonl", "task.train", 2 * digests.PIECE),  # one row of many
+        ("a.jsonl", "task.test.a", 0),
+        ("databases/one/db.sqlite", "task.databases", 0),
+        ("model/config.json", "model.path", 0),
+        ("model/model.safetensors", "model.path", -1),
     ],
 )
-def test_a_run_ends_before_other_content(file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part
+def test_a_run_ends_before_other_content(
+    file: str, knob: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part,
+    monkeypatch.setattr(digests, "PIECES", 3)  # with gaps
     config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
     run_dir.mkdir()
     inputs.record(run_dir, config)
     changed = tmp_path / "data" / file
-    changed.write_bytes(changed.read_bytes()[:-1] + b"x")
+    edit(changed, place, b"x")
     inputs.record(run_dir, config)  # allowed: the run has recorded no step
     assert inputs.changed(run_dir, config) == ""
     layout.journal(run_dir).write_text("a step\n")
     inputs.record(run_dir, config)
-    changed.write_bytes(changed.read_bytes()[:-1] + b"y")
-    path = tmp_path / "data" / file.partition("/")[0]
-    assert inputs.changed(run_dir, config) == f"{knob}={path}"
-    with pytest.raises(ValueError, match=f"{knob}={path}: its content is not what this run began with"):
+    edit(changed, place, b"y")
+    path = f"{knob}={flatten(config)[knob]}"
+    assert inputs.changed(run_dir, config) == path
+    with pytest.raises(ValueError, match=f"{re.escape(path)}: its content is not what this run began with"):
         inputs.record(run_dir, config)
 
 

@@ -18,6 +18,7 @@ from rlvr.rollout.evaluation import (
     evaluation_metrics,
     held_out_problems,
     metric_names,
+    never_right,
     without_answers,
 )
 from rlvr.rollout.sampler import RolloutCost
@@ -135,6 +136,15 @@ def test_a_benchmark_whose_answers_cannot_be_read_is_named(script: str, said: bo
     lines = without_answers(groups)
     assert bool(lines) == said
     assert all(line.startswith("bench: 3 of 4 samples have no answer that the task can read") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("graded", "script", "said"), [(True, "--!-", True), (True, "-+--", False), (False, "----", False)]
+)
+def test_graded_rewards_without_a_right_answer_are_named(graded: bool, script: str, said: bool) -> None:
+    task = (PartialTask if graded else ScriptedTask)([script])
+    lines = never_right(sampler(task)([task.problem("test", 0)], 4, SAMPLING, RolloutCost()))
+    assert [line.startswith("none of 3 samples has the outcome `correct`") for line in lines] == [True] * said
 
 
 def test_the_majority_is_counted_over_answers() -> None:

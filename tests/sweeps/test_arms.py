@@ -33,6 +33,6 @@ def test_an_arm_whose_code_changed_between_runs_or_attempts_is_named() -> None:
     code = {"a-s0": "1a", "a-s1": "1a", "a-s2": "2b", "b-s0": "1a, then 2b", "c-s0": "3c", "c-s1": ""}
     states = [RunState(name, name, State.FINISHED, arm=name[0], code=code) for name, code in code.items()]
     assert mixed_code(states) == [
-        "a: its code changed: 1a in a-s0, a-s1; 2b in a-s2. `python -m analysis` says in which modules.",
-        "b: its code changed: 1a, then 2b in b-s0. `python -m analysis` says in which modules.",
+        "a: its code or data changed: 1a in a-s0, a-s1; 2b in a-s2. `python -m analysis` says what.",
+        "b: its code or data changed: 1a, then 2b in b-s0. `python -m analysis` says what.",
     ]

@@ -239,8 +239,15 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
-    if isinstance(gold, sympy.Set) != isinstance(answer, sympy.Set) or _has_orders(gold) != _has_orders(answer):
-        gold, answer = _interval(gold), _interval(answer)
+    if (
+        isinstance(gold, sympy.Set) != isinstance(answer, sympy.Set)
+        or _has_orders(gold) != _has_orders(answer)
+        or (isinstance(gold, sympy.And) and gold.free_symbols == answer.free_symbols)
+    ):
+        sets = [_interval(gold), _interval(answer)]
+        if sets != [gold, answer] and any(isinstance(side, sympy.FiniteSet) for side in sets):
+            return False  # the ends of -2 < x < 3
+        gold, answer = sets
     if isinstance(gold, sympy.MatrixBase) and 1 in gold.shape and isinstance(answer, (sympy.Tuple, sympy.Interval)):
         gold, answer = sympy.Tuple(*gold), sympy.Tuple(*_entries(answer))  # a vector
     if isinstance(answer, sympy.Eq) and not isinstance(gold, sympy.Eq) and not _names(answer.lhs):

@@ -94,7 +94,7 @@ def _steps_of(node: Any) -> Iterator[str]:
     elif isinstance(node, sympy.Pow):
         yield from _steps_of_power(*node.args)
     elif isinstance(node, (sympy.Function, sympy.Max, sympy.Min)) and node.is_number:
-        value = node.doit()
+        value = node.xreplace({f: sympy.Rational(str(f)) for f in node.atoms(sympy.Float)}).doit()  # of \ln 1.5 none
         if value.is_rational or not value.has(node.func, sympy.E):
             yield "value"  # \log_2 32, \sin\frac{\pi}{6}, |-5|
 

@@ -29,7 +29,7 @@ def names(text: str) -> list[str] | None:
     Letters behind F, which are no choices, keep their case. None if there is anything else in it, or a letter in both
     cases.
     """
-    listed = [re.sub(r"^\((.)\)$", r"\1", spelled(part)) for part in elements(text)]
+    listed = [re.sub(r"^\(?(.)\)$", r"\1", spelled(part)) for part in elements(text)]
     letters = {name for name in listed if len(name) == 1}
     if len({letter.lower() for letter in letters}) < len(letters) or not all(_name(name) for name in listed):
         return None

@@ -5,6 +5,7 @@ A text is the content of \boxed{...}, of a right answer or a model's. Does not i
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable
@@ -131,7 +132,7 @@ def _interval(match: re.Match[str]) -> str:
 def _time(match: re.Match[str]) -> str:
     """A time of day in one spelling: 12:30 PM."""
     hours, minutes, half = match.groups()
-    return rf"{hours}{':' if minutes else ''}{minutes or ''}\text{{ {half.upper()}M}}"
+    return rf"{hours}{'' if minutes in (None, '00') else f':{minutes}'}\text{{ {half.upper()}M}}"
 
 
 def _remainder(match: re.Match[str]) -> str:
@@ -140,6 +141,25 @@ def _remainder(match: re.Match[str]) -> str:
     return rf"{number} \pmod{{{modulus}}}" if (len(number), number) < (len(modulus), modulus) else match[0]
 
 
+def _ratio(match: re.Match[str]) -> str:
+    """1:2:3 as the list (1, 2, 3), in lowest terms. A parser divides 1 by 2 and by 3."""
+    terms = [term.strip() for term in match[0].split(":")]
+    if any(term.count("{") != term.count("}") for term in terms):
+        return match[0]
+    if all(term.isdecimal() and len(term) < DECIMAL_DIGITS for term in terms):
+        divisor = math.gcd(*map(int, terms)) or 1
+        terms = [str(int(term) // divisor) for term in terms]
+    return f"({', '.join(terms)})"
+
+
+def _matrix(match: re.Match[str]) -> str:
+    """[[1, 2], [3, 4]] as a matrix."""
+    rows = r" \\ ".join(row.replace(",", " & ") for row in re.findall(r"\[([^][]*)\]", match[1]))
+    return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
+
+
+LOGARITHM = r"\\(?:ln|log)\s*(?:\(\s*\w+\s*\)|\{\s*\w+\s*\}|\d+|[a-z](?![a-z]))"
+JOINED_INTERVALS = re.compile(r"(?<=[)\]])\s*(?:\\text\s*\{\s*(?:or|and|U)\s*\}|or|U)\s*(?=[(\[]|\\left)")
 Replacement = str | Callable[[re.Match[str]], str]
 BASES = {
     "two": 2,
@@ -159,6 +179,11 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"\\(?:displaystyle|textstyle|normalsize|[lL]arge|LARGE|[hH]uge|small|tiny)(?![a-zA-Z])", "", "sizes"),
     (r"\\boxed\s+(?=\S)", "", r"\boxed 3"),
     (r"(?<=[\w})\]])\s*\{\}|:(?==)", "", r"\frac{3}{4}{}, x := 3"),
+    (r"\\colon(?![a-zA-Z])|(?:\\text\s*)?\{\s*:\s*\}", ":", r"3{:}4"),
+    (r"^\\text\s*\{([\d\s:]+)\}$", r"\1", r"\text{3:4:5}"),
+    (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne ", r"x \neq 1"),
+    (r"\{smallmatrix\}", "{matrix}", r"\begin{smallmatrix}"),
+    (r"\\\\\s*\[-?[\d.]+ *[a-z]{2}\]|\\\\(?:\s*\\\\)+|\\cr(?![a-z])", r"\\\\ ", r"ends of rows: \\[2pt], \\\\"),
     (
         r"^\s*\\text\s*\{\s*(?:(?:[tT]he )?(?:[fF]inal )?[aA]nswer(?: is)?:?|[aA]pproximately|[aA]bout)\s*\}",
         "",
@@ -166,11 +191,21 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     ),
     (r"\\[lr]brace(?![a-zA-Z])", lambda brace: "\\{" if brace[0][1] == "l" else "\\}", r"\lbrace 1, 2\rbrace"),
     (r"\\[lr]angle(?![a-zA-Z])", lambda bracket: "(" if bracket[0][1] == "l" else ")", r"\langle 1, 2\rangle"),
+    (r"^((?:\\left\s*)?[][(][^][();,]*);([^][();,]*[][)])$", r"\1,\2", "[1; 2["),
     (r"(?<![\w}])(?:\\left\s*)?([][])([^][()=&]*,[^][()=&]*)(?:\\right\s*)?([][])", _interval, "]1, 2["),
     (r"\s*(?:\\lor|\\vee)(?![a-zA-Z])\s*", r" \\text{ or } ", r"x=1 \lor x=2"),
     (r"\\(?:nice|s)frac(?![a-zA-Z])", r"\\frac", r"\nicefrac34"),
     (r"\{\s*(\d+)\s*\\over\s*(\d+)\s*\}", r"\\frac{\1}{\2}", r"{3 \over 4}"),
     (r"\\log\s*_\s*(?:e|\{\s*e\s*\})|\\(?:mathrm|operatorname)\s*\{ln\}", r"\\ln", r"\log_e 2"),
+    (r"\\lg(?![a-zA-Z])|(?<![a-zA-Z\\])lg(?=[\s(\d])", r"\\log ", r"\lg 2"),
+    (rf"({LOGARITHM})\s*/\s*({LOGARITHM})", r"\\frac{\1}{\2}", r"\log 3/\log 2, which would be \log(3/\log 2)"),
+    (r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?", "^T", r"A^\top"),
+    (r"^((?:\\left\s*)?[(\[][^][()]*,[^][()]*[)\]])\s*\^\s*\{?\s*T\s*\}?$", r"\1", "(1, 2)^T"),
+    (
+        r"(?<=[\w)}])(?<!matrix\})(?<!\\right[)\]])\s*\^\s*(?:T|\{\s*T\s*\})",
+        "^{{T}}",
+        "A^T, (1+r)^T: the exponent would be dropped",
+    ),
     (r"\\sqrt\s*\{\s*-\s*1\s*\}|\\imath(?![a-zA-Z])", "{i}", r"\sqrt{-1}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda marks: "'" * marks[1].count("prime"), r"f^{\prime\prime}"),
     (
@@ -184,15 +219,37 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
         lambda word: f"_{{{BASES[word[1]]}}}",
         "1011_two",
     ),
-    (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)", ":", r"5\text{ to }3"),
+    (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|(?<=\s)to(?=\s))\s*(?=\d)", ":", r"5\text{ to }3"),
     (
         rf"^\s*(?:\\text\s*\{{\s*)?(\d\d?)(?:(?:\\!|\{{)*:(?:\\!|\}})*(\d\d))?{GAP}*(?:\\(?:text|mathrm)\s*\{{\s*)?(?i:([ap])\.?m\b\.?)\s*\}}?$",
         _time,
         "12:30 p.m.",
     ),
+    (r"^(\d\d?):00$", r"\1", "6:00"),
+    (r"(\\text\s*\{[^{}]*?)[.,;]\s*\}$", r"\1}", r"\text{It converges.}"),
+    (r"^(\\text\s*\{)?\s*(?:[aA]n?|[tT]he)\s+(?=[a-zA-Z]{3,}[a-zA-Z ]*\}?$)", r"\1", "a circle"),
+    (r"(?i)^(?:\\text\s*\{)?\s*(?:set of )?all (?:real numbers|reals)\s*\}?$", r"\\mathbb{R}", "all real numbers"),
+    (
+        r"(?i)^(?:\\text\s*\{)?\s*(?:(?:there (?:is|are) )?no (?:real )?solutions?|empty set)\s*\}?$",
+        r"\\emptyset",
+        "no solution",
+    ),
+    (
+        rf"^(?:\\left\s*)?\\\{{\s*\w\s*(?:\\in\s*\\(?:mathbb\s*\{{?)?R\}}?\s*)?"
+        rf"{GAP}*(?::|\||\\[lr]?vert|\\mid|\\text\s*\{{\s*such that\s*\}})"
+        r"(?=.*(?:[<>]|\\[lg](?:eq?|t)))(.*?)(?:\\right\s*)?\\\}$",
+        r"\1",
+        r"\{x \mid x > 2\}",
+    ),
     (r"^.+$", lambda text: _without_fonts(text[0]), r"\mathbf{42}"),
     (rf"^\s*(?:=|\\(?:approx|sim|simeq)(?![a-zA-Z])|(?:approximately|about)(?![a-zA-Z])){GAP}*", "", "≈ 12, = 12"),
     # As programs write.
+    (
+        r"^\s*(?:(?:np|numpy|sympy)\.)?(?:(?:array|Matrix)\()?\[\s*((?:\[[^][]*\]\s*(?:,\s*)?)+)\]\)?$",
+        _matrix,
+        "[[1, 2], [3, 4]]",
+    ),
+    (r"\+/-", r"\\pm ", "+/-3"),
     (r"(?<![a-zA-Z\\])(?:np|numpy|math|sympy)\.(?=[a-z])", "", "math.pi"),
     (r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(\d+)\s*\)", r"\\frac{\1}{\2}", "Fraction(2, 3)"),
     (r"(?<=[\w)}\]])\s*\*\*\s*(?=[\w(-])", "^", "x**2; two asterisks around a number are bold"),
@@ -212,8 +269,15 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     # As people write LaTeX.
     (r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)", r"\\\1{\2}{\3}", r"\frac 1 2 and \frac12"),
     (rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}", r"_{\1}", r"m_{\max} is a name, no maximum"),
-    (r"~", " ", "a space"),
+    (r"~|(?<!\\)\\ ", " ", "a space"),
     (r"\\varnothing", r"\\emptyset", "the empty set"),
+    (r"\\([CNQRZ])(?![a-zA-Z])", r"\\mathbb{\1}", r"\R"),
+    (
+        r"^.*(?:\\infty|\[[^][()]*\)|\([^][()]*\]).*$",
+        lambda text: JOINED_INTERVALS.sub(r"\\cup ", text[0]),
+        r"(-\infty, 0)\text{ or }(1, \infty)",
+    ),
+    (r"(?<=\))\s*U\s*(?=\()", r"\\cup ", "(1, 2) U (3, 4)"),
     (r"(?:\^\s*(?:\{\s*\\degree\s*\}|\\degree)|\\degree)(?![a-zA-Z])", r"^\\circ ", "degrees"),
     (rf"(?<=[^\W_]|[}})\]])({GAP}{{0,3}}\\text\s*\{{)([^{{}}]*)\}}", _without_listed_number, r"5\text{ or 6}"),
     (r"\\(?:mathrm|text)\{([ei])\}", r" \1", r"would be a unit: 3 + 4\mathrm{i} would be 7"),
@@ -231,10 +295,10 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?", r"\\overline{\1\2\3}", r"0.\dot14285\dot7"),
     (r"(?<=\.)(\d*)(?:\((\d+)\)|\\bar\s*(\d))", r"\1\\overline{\2\3}", r"0.(3), 0.\bar3"),
     (r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)", _repeating_as_fraction, r"0.1\overline{6}"),
-    (r"(?<=[\d)])\s*\((?=\s*\d+(?:\.\d+)?\s*\))", r"\\cdot(", "17(23), which would be read as a mixed number"),
+    (r"(?<=[\d)])(?<!_\d)\s*\((?=\s*\d+(?:\.\d+)?\s*\))", r"\\cdot(", "17(23), which would be read as a mixed number"),
     # Numbers.
     (
-        rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)",
+        rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|'|{GAP})\d{{3}})+(?!\d)",
         lambda number: re.sub(r"\D", "", number[0]),
         r"10\,000",
     ),
@@ -250,6 +314,7 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])", r"\1 \\times 10^{\2}", "4.5e33"),
     (rf"(?<![\w.])(\d+){GAP}*(?:\\b?mod|(?<![a-zA-Z\\])mod)\s*\{{?(\d+)\}}?$", _remainder, "2 mod 5"),
     (r"(\d)\.(?=\s*[/)}]|$)", r"\1", "1./3"),
+    (r"^[^:=(),<>]+(?::[^:=(),<>]+){2,}$", _ratio, "1:2:3"),
 ]
 _COMPILED = [(re.compile(pattern, re.DOTALL), replacement) for pattern, replacement, _ in REWRITINGS]
 # Openings of brackets that are an argument, and what stands around it in LaTeX.
@@ -266,7 +331,7 @@ CALLS = [
 ]
 # Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
 FONT = re.compile(
-    r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|hbox|textit|mathbb(?=\{\d+\})|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)"
+    r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|hbox|text(?:it|tt|sf)|mathbb(?=\{\d+\})|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)"
 )
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
 

@@ -15,7 +15,7 @@ WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`")
 END = re.compile(r"(?:(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad)|(?<=\\\\)\s|(?<!\\)[.,;:])$")
 END_LENGTH = 8  # characters in which a match of END begins
 QUOTED = re.compile(r"""\[\s*(["'])(.*)\1\s*\]""", re.DOTALL)  # ["3", "5"]
-PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
+PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|per\s?cent)\s*\}}|per\s?cent){GAP}*$")
 LABEL = re.compile(  # \textbf{(B)}\ 12, (B) 12; not (A) \cup (B), (A) - 3
     rf"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{{{GAP}*\(?([A-J])[).]+{GAP}*\}}{GAP}*|\(?([A-J])\){GAP}+)"
     r"(?=-?[\d\\$.])(?!\\(?:cup|cap|cdot|times|div|pm|text|to|leq?|geq?|neq?)(?![a-z]))"

@@ -47,6 +47,26 @@ def test_runs_of_one_arm_with_different_code_are_not_averaged(tmp_path: Path) ->
         refuse_mixed(frame)
 
 
+def test_runs_of_one_arm_that_read_other_content_at_one_path_are_not_averaged(tmp_path: Path) -> None:
+    versions_of = {f"{arm}-{seed}": {"own": ["1" * 64]} for arm in "abc" for seed in (0, 1)}
+    path_of = {"a": "/data/a", "b": "/data/b", "c": "/data/b"}
+    frame = a_home(tmp_path, versions_of).assign(**{"config.task.test.x": [path_of[name[0]] for name in versions_of]})
+
+    def with_digests(digests: str) -> pd.DataFrame:
+        for name, digest in zip(versions_of, digests, strict=True):
+            (tmp_path / "runs" / name / "inputs.json").write_text(json.dumps({"task.test.x": digest * 16}))
+        return with_code(tmp_path, frame)
+
+    assert notes(with_digests("112222")) == []  # of two paths
+    refuse_mixed(with_digests("112233"))
+    assert notes(with_digests("112233")) == [
+        "`task.test.x=/data/b`, content that runs read, was not the same in all runs: 2222222 in b-0, b-1; 3333333 in "
+        "c-0, c-1."
+    ]
+    with pytest.raises(LookupError, match=r"`task.test.x=/data/a`, content .*: 1{7} in a-0; 2{7} in a-1\. Not of one"):
+        refuse_mixed(with_digests("122222"))
+
+
 def test_a_run_whose_code_changed_between_its_attempts_is_not_averaged_with_others(tmp_path: Path) -> None:
     """Also if it changed under all runs alike, as when a checkout moves to another commit."""
     both = {"rlvr.trainer": ["1" * 64, "2" * 64]}

@@ -278,6 +278,7 @@ def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tm
     assert [run for run in advance(record.ledger, "s", lines.append) if "final" in run] == ["id-grpo-lr1e-06-final-s0"]
     left_out = "Left out: an arm without a result at any value: lr=1e-06 no result, lr=1e-05 no result (pacs-lr1e-06-"
     assert [line.startswith(left_out) for line in lines] == [False, True]
+    assert lines[0].endswith(". lr=1e-06, lr=1e-05 are equal: the first is taken")
     train(tmp_path, lambda name, seed: 4)
     assert advance(record.ledger, "s", lines.append) == []
     assert sum(line.startswith("Left out") for line in lines) == 1
