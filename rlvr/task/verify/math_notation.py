@@ -132,7 +132,8 @@ def _interval(match: re.Match[str]) -> str:
 def _time(match: re.Match[str]) -> str:
     """A time of day in one spelling: 12:30 PM."""
     hours, minutes, half = match.groups()
-    return rf"{hours}{'' if minutes in (None, '00') else f':{minutes}'}\text{{ {half.upper()}M}}"
+    minutes = re.sub(r"[^\d:]", "", minutes).removesuffix(":00")
+    return rf"{hours}{minutes}\text{{ {half.upper()}M}}"
 
 
 def _remainder(match: re.Match[str]) -> str:
@@ -144,7 +145,7 @@ def _remainder(match: re.Match[str]) -> str:
 def _ratio(match: re.Match[str]) -> str:
     """1:2:3 as the list (1, 2, 3), in lowest terms. A parser divides 1 by 2 and by 3."""
     terms = [term.strip() for term in match[0].split(":")]
-    if any(term.count("{") != term.count("}") for term in terms):
+    if any(term.count("{") != term.count("}") or "text" in term for term in terms):
         return match[0]
     if all(term.isdecimal() and len(term) < DECIMAL_DIGITS for term in terms):
         divisor = math.gcd(*map(int, terms)) or 1
@@ -221,7 +222,7 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     ),
     (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|(?<=\s)to(?=\s))\s*(?=\d)", ":", r"5\text{ to }3"),
     (
-        rf"^\s*(?:\\text\s*\{{\s*)?(\d\d?)(?:(?:\\!|\{{)*:(?:\\!|\}})*(\d\d))?{GAP}*(?:\\(?:text|mathrm)\s*\{{\s*)?(?i:([ap])\.?m\b\.?)\s*\}}?$",
+        rf"^\s*(?:\\text\s*\{{\s*)?(\d\d?)((?:(?:\\!|\{{)*:(?:\\!|\}})*\d\d){{0,2}}){GAP}*(?:\\(?:text|mathrm)\s*\{{\s*)?(?i:([ap])\.?m\b\.?)\s*\}}?$",
         _time,
         "12:30 p.m.",
     ),
@@ -237,7 +238,7 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (
         rf"^(?:\\left\s*)?\\\{{\s*\w\s*(?:\\in\s*\\(?:mathbb\s*\{{?)?R\}}?\s*)?"
         rf"{GAP}*(?::|\||\\[lr]?vert|\\mid|\\text\s*\{{\s*such that\s*\}})"
-        r"(?=.*(?:[<>]|\\[lg](?:eq?|t)))(.*?)(?:\\right\s*)?\\\}$",
+        r"(?=.*(?:[<>]|\\[lgn](?:eq?|t)))((?:(?!\\\}).)*?)(?:\\right\s*)?\\\}$",
         r"\1",
         r"\{x \mid x > 2\}",
     ),
