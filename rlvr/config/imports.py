@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # the directory of our packages: a checkout, or site-packages
@@ -65,8 +66,22 @@ def find_spec(module: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+        spec = _submodule(name, list(spec.submodule_search_locations))
     return spec
+
+
+def _submodule(name: str, locations: Sequence[str]) -> ModuleSpec | None:
+    """As importlib's, which for a directory without `__init__.py` needs the parent to be imported."""
+    directories: list[str] = []
+    for location in locations:
+        importer = pkgutil.get_importer(location)
+        spec = None if importer is None else importer.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            return spec
+        directories += [] if spec is None else spec.submodule_search_locations or []
+    found = ModuleSpec(name, None, is_package=True)
+    found.submodule_search_locations = directories
+    return found if directories else None
 
 
 def directory_of_package(package: str) -> Path | None:

@@ -16,8 +16,9 @@ from rlvr.ledger.inputs import record_code, recorded_code
 FILES = {
     "oc_loss.py": "import math\nimport oc_terms.parts as parts\nfrom rlvr.objective.batch import Terms\n",
     "oc_terms/__init__.py": "",
-    "oc_terms/parts.py": "from . import weights\n",
-    "oc_terms/weights.py": "def late():\n    import oc_late\n",
+    "oc_terms/parts.py": "from . import weights\nfrom .within.without import *\n",
+    "oc_terms/within/without/last.py": "",  # two directories without __init__.py
+    "oc_terms/weights.py": "def late():\n    import oc_late\n    from .within.without.last import x\n",
     "oc_terms/unused.py": "",
     "oc_late.py": "this is no Python\n",
     "oc_unused.py": "",
@@ -45,6 +46,7 @@ def recorded(run_dir: Path, mine: Path) -> list[str]:
 def test_files_are_those_of_targets_and_of_what_they_import_from_the_same_directories(mine: Path) -> None:
     files = own_code.files(CONFIG, [str(mine)])
     used = ("oc_loss.py", "oc_terms/__init__.py", "oc_terms/parts.py", "oc_terms/weights.py", "oc_late.py")
+    used += ("oc_terms/within/without/last.py",)
     assert {file for file in files.values() if file.is_relative_to(mine)} == {mine / name for name in used}
     assert files["oc_terms.weights"] == mine / "oc_terms/weights.py"
 
