@@ -16,9 +16,9 @@ from rlvr.ledger.inputs import record_code, recorded_code
 FILES = {
     "oc_loss.py": "import math\nimport oc_terms.parts as parts\nfrom rlvr.objective.batch import Terms\n",
     "oc_terms/__init__.py": "",
-    "oc_terms/parts.py": "from . import weights\nfrom .within.without import *\n",
+    "oc_terms/parts.py": "from . import weights\nfrom .within.without.last import x\n",
     "oc_terms/within/without/last.py": "",  # two directories without __init__.py
-    "oc_terms/weights.py": "def late():\n    import oc_late\n    from .within.without.last import x\n",
+    "oc_terms/weights.py": "def late():\n    import oc_late\n",
     "oc_terms/unused.py": "",
     "oc_late.py": "this is no Python\n",
     "oc_unused.py": "",
