@@ -24,7 +24,7 @@ from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
 from rlvr.task.chat_template import ChatTemplate
-from rlvr.task.prompt_length import context_in, file_of_model, rope_limit
+from rlvr.task.prompt_length import context_in, file_of_model, limits
 
 SIZES = (
     "num_hidden_layers",
@@ -132,9 +132,8 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
 
 def _why_limited(model: Mapping[str, Any], context: int) -> str:
     """The reason, in parentheses, for a context that is shorter than a model's config.json states."""
-    if context != rope_limit(_numbers_of(model) or {}):
-        return ""
-    return " (LongRoPE: beyond them its rotary factors, and so log-probabilities, depend on the rest of a batch)"
+    why = limits(_numbers_of(model) or {}).get(context)
+    return f" ({why}, and so log-probabilities, depend on the rest of a batch)" if why else ""
 
 
 def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:

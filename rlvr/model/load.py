@@ -71,6 +71,13 @@ def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
             f"the weights of {directory} lack {', '.join(missing[:SHOWN])}{more}, which its config.json requires."
             f"{unknown} Save the model again with save_pretrained."
         )
+    return _ready(model)
+
+
+def _ready(model: PreTrainedModel) -> PreTrainedModel:
+    """In evaluation mode, with the decoder that transformers misses where a prefix names none (Llama 4)."""
+    if model.get_decoder() is model and isinstance(getattr(model, "model", None), PreTrainedModel):
+        model.base_model_prefix = "model"
     return model.eval()
 
 
@@ -84,7 +91,7 @@ def skeleton(directory: Path) -> PreTrainedModel:
     model.tie_weights()
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
-    return model.eval()
+    return _ready(model)
 
 
 def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
@@ -100,7 +107,7 @@ def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
     table_policy.register()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="sdpa").eval()
+        return _ready(AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="sdpa"))
 
 
 @contextlib.contextmanager

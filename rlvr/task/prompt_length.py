@@ -41,24 +41,27 @@ def file_of_model(path: str, name: str) -> Path | None:
 
 
 def context_in(numbers: Mapping[str, Any]) -> int | None:
-    """Context length in tokens by a model's config.json, at most `rope_limit`; None if it does not state it."""
+    """Context length in tokens by a model's config.json, at most its `limits`; None if it does not state it."""
     of_text = {**numbers, **(numbers.get("text_config") or {})}
     stated = [int(of_text[key]) for key in CONTEXT if isinstance(of_text.get(key), int)]
-    limit = rope_limit(numbers)
-    return min([*stated[:1], *([] if limit is None else [limit])], default=None)
+    return min([*stated[:1], *limits(numbers)], default=None)
 
 
-def rope_limit(numbers: Mapping[str, Any]) -> int | None:
-    """Number of positions of LongRoPE's short factors, by a model's config.json; None for other rotary embeddings.
+def limits(numbers: Mapping[str, Any]) -> dict[int, str]:
+    """{positions beyond which what a policy says of a sequence depends on others: why}, by a model's config.json.
 
-    Beyond it transformers takes the long factors for all sequences of a batch, and vLLM for all requests: what a policy
-    says of a sequence would depend on the others.
+    Beyond those of LongRoPE's short factors transformers takes the long ones for all sequences of a batch, and vLLM for
+    all requests. Beyond keep_window_size (Doge) attention goes to the largest of a batch's columns.
     """
     of_text = {**numbers, **(numbers.get("text_config") or {})}
     rope: Mapping[str, Any] = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
-    if rope.get("rope_type", rope.get("type")) not in LONG_ROPE and "long_factor" not in rope:
-        return None
-    return rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
+    is_long = rope.get("rope_type", rope.get("type")) in LONG_ROPE or "long_factor" in rope
+    short = rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
+    window = of_text.get("keep_window_size")
+    return {
+        **({short: "LongRoPE: beyond them its rotary factors"} if is_long and short else {}),
+        **({window: "keep_window_size: beyond them its attention"} if window else {}),
+    }
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "
 EXPERTS |= {"shared_expert_intermediate_size": 8}
 MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "Llama 2, Llama 3, SmolLM2, DeepSeek-R1-Distill-Llama", {}),
+    ("llama4_text", "Llama 4, its text model", {**EXPERTS, "intermediate_size_mlp": 48, "attention_chunk_size": 4}),
     ("qwen2", "Qwen2.5, Qwen2.5-Math, DeepSeek-R1-Distill-Qwen", {}),
     ("qwen3", "Qwen3", {}),
     ("qwen2_moe", "Qwen1.5-MoE", EXPERTS),
@@ -81,7 +82,7 @@ MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("arcee", "AFM-4.5B", {}),
     ("helium", "Helium", {}),
     ("bitnet", "BitNet b1.58", {}),
-    ("doge", "Doge", {}),
+    ("doge", "Doge", {"keep_window_size": 64}),
     ("deepseek_v2", "DeepSeek-V2-Lite", {**LATENT, "topk_method": "greedy"}),
     ("deepseek_v3", "DeepSeek-V3, R1, Moonlight", LATENT),
     ("gpt_oss", "gpt-oss", {}),

@@ -242,6 +242,7 @@ def test_the_context_is_that_of_the_directory_or_of_the_config(model: Path) -> N
         ({"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32}}, 32),
         ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 512}}, 256),
         ({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 64}}, 256),
+        ({"keep_window_size": 32}, 32),  # Doge
     ],
 )
 def test_sequences_are_as_long_as_the_short_factors_of_long_rope(
@@ -252,5 +253,5 @@ def test_sequences_are_as_long_as_the_short_factors_of_long_rope(
     edit(directory, **{"rope_parameters": None, **changes})
     assert context_of({"path": str(directory)}) == context
     if context < 256:
-        with pytest.raises(ValueError, match=rf"{context} tokens \(LongRoPE: beyond them its rotary factors"):
+        with pytest.raises(ValueError, match=rf"{context} tokens \((LongRoPE|keep_window_size): beyond them its "):
             check_with_task("model=hf", f"model.path={directory}", "task=maze", "rollout.max_tokens=100")
