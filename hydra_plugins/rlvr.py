@@ -29,13 +29,13 @@ class RlvrLauncher(Launcher):
 
 
 class GridSweeper(Sweeper):
-    """`hydra/sweeper=grid`, the default. Implementation: sweeps/grid_sweep.py."""
+    """`hydra/sweeper=grid`, the default. Implementation: sweeps/launcher.py."""
 
     def __init__(self, params: Any = None) -> None:
         self.params = params
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from sweeps.grid_sweep import GridSweep
+        from sweeps.launcher import GridSweep
 
         self.grid = GridSweep(config, self.params)
 

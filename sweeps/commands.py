@@ -18,7 +18,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import Unreadable, lines_by_reason, read_info
 from rlvr.ledger.state import RunState
-from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows
 from sweeps.arms import arms, mixed_code, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import Queue, is_launched_here, read_queue, with_queue_states
@@ -244,8 +244,8 @@ def _print_sweep(console: Any, sweep: Sweep, states: Sequence[RunState], *, all_
     for line in mixed_code(states):
         console.print(line, markup=False)
     if planned := sum(state.state is State.PLANNED for state in states):
-        again = f"python -m sweeps retry {'RUN' if sweep.sweep_id == '-' else sweep.sweep_id}"
-        console.print(f"{planned} planned: repeat the launch, or {again}", markup=False)
+        again = "" if sweep.sweep_id == "-" else f", or python -m sweeps retry {sweep.sweep_id}"
+        console.print(f"{planned} planned: repeat the launch{again}", markup=False)
     console.print()
 
 
@@ -356,20 +356,9 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         return relaunch(ledger, sweep.sweep_id, unless_cancelled=options.unless_cancelled).exit_code
     (run_id,) = run_ids
     of_run = next((sweep for sweep in ledger.sweeps() if run_id in sweep.run_ids), None)
-    of_run = of_run or _new_sweep_of_run(ledger, run_id)
+    if of_run is None:
+        raise ValueError(f"run {run_id} is in no sweep. Repeat its launch: {read_info(ledger.run_dir(run_id)).command}")
     return relaunch(ledger, of_run.sweep_id, run_id, unless_cancelled=options.unless_cancelled).exit_code
-
-
-def _new_sweep_of_run(ledger: Ledger, run_id: str) -> Sweep:
-    """Put a sweep of this run alone on the ledger, as its launch command would, for a run that is in no sweep."""
-    info = read_info(ledger.run_dir(run_id))
-    study = info.study or NO_STUDY
-    name = sweep_id(study, [run_id])
-    about: dict[str, Any] = {"study": study, "command": info.command, "created": time.time(), "swept": {}}
-    line: dict[str, Any] = {"run_id": run_id, "name": info.name, "arm": info.arm, "group_id": info.group_id}
-    line |= {"overrides": [], "index": 0}
-    ledger.record_sweep(name, about, [line])
-    return ledger.sweep(name)
 
 
 def _gc(options: argparse.Namespace, ledger: Ledger) -> int:

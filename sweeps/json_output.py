@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
 from rlvr.config.look import FirstLook
 from rlvr.ledger import journal, layout
 from rlvr.ledger.sweeps import Ledger
-from sweeps.past import run_hours
+from sweeps.past import alike, estimate
 from sweeps.plan import Plan
 from sweeps.result import RunResult, SweepResult
 from sweeps.session import Launch
@@ -44,14 +43,10 @@ def _shown(plan: Plan, checker: Checker) -> list[dict[str, Any]]:
 
 
 def _planned(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
-    by_pace, runs = run_hours(plan.runs, ledger), list[dict[str, Any]]()
+    past, runs = alike(plan.runs, ledger), list[dict[str, Any]]()
     for run in plan.runs:
         state = ledger.state(run.run_id)
-        model = memory.architecture_of_model(run.config["model"])
-        hours, hours_from = by_pace.get(run.run_id), "finished runs"
-        if hours is None:
-            hours_from = "cost model" if model is not None else None
-            hours = None if model is None else sum(cost.seconds(run.config, model).values()) / 3600
+        hours, hours_from = estimate(run, past) or (None, None)
         steps = run.config["steps"]
         about = run.about | {"overrides": list(run.overrides)}
         about |= {"state": state.state.value if state.attempt else "new"}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
+from rlvr.config.overrides import parse
 from rlvr.ledger.cause import State
+from rlvr.ledger.identity import GRID_KEYS
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import check_owner, lines_by_reason
 from rlvr.ledger.sweeps import Ledger, grows
-from sweeps import before_launch, controls, session
+from sweeps import before_launch, controls, grid, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.planned import read_launchable
@@ -21,6 +23,22 @@ from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending
 from sweeps.start import forgotten_if_refused, start
 from sweeps.verdict import LaunchOutcome
+
+
+class GridSweep:
+    """`hydra/sweeper=grid`: lists and ranges, shaped by also, zip, exclude and when (docs/sweeps.md)."""
+
+    def __init__(self, config: DictConfig, params: Mapping[str, str] | None = None) -> None:
+        """config: as Hydra composed it for the command. params: the axes of the study, by key."""
+        self.config, self.params = config, params or {}
+
+    def sweep(self, arguments: Sequence[str]) -> list[JobReturn]:
+        return launch_points(self.config, self.points(arguments))
+
+    def points(self, arguments: Sequence[str]) -> list[list[str]]:
+        overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+        rules = grid.Rules(**{name: list(self.config[name]) for name in GRID_KEYS})
+        return grid.expand(overrides, self.params, rules, session.current().usual(self.config))
 
 
 def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[JobReturn]:

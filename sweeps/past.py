@@ -1,4 +1,4 @@
-"""The time and disk space of finished runs, by kind, from which those of planned runs are estimated."""
+"""The time and disk space of planned runs, estimated from finished runs of their kind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.config import cost, memory
 from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
@@ -74,18 +75,22 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return json.dumps({**relevant, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
 
 
+def estimate(run: PlannedRun, past: Past) -> tuple[float, str] | None:
+    """(hours of a whole run, what they are from): of finished runs of its kind, else of the cost model; None without
+    either, where the model's size is not known.
+    """
+    if run.run_id in past:
+        return run.config["steps"] * _median_pace_s(past[run.run_id]) / 3600, "finished runs"
+    model = memory.architecture_of_model(run.config["model"])
+    return None if model is None else (cost.hours(run.config, model), "cost model")
+
+
 def mean_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> float | None:
     """Mean hours per run, over those of these runs whose kind has finished before; None if there are none."""
-    hours = list(run_hours(runs, ledger).values())
+    past = alike(runs, ledger)
+    hours = [run.config["steps"] * _median_pace_s(past[run.run_id]) / 3600 for run in runs if run.run_id in past]
     return statistics.fmean(hours) if hours else None
 
 
-def run_hours(runs: Sequence[PlannedRun], ledger: Ledger) -> dict[str, float]:
-    """Estimated hours by run id, from the pace of finished runs of its kind; without runs whose kind is new."""
-    past = alike(runs, ledger)
-    known = [run for run in runs if run.run_id in past]
-    return {run.run_id: run.config["steps"] * median_pace_s(past[run.run_id]) / 3600 for run in known}
-
-
-def median_pace_s(costs: Sequence[RunCost]) -> float:
-    return statistics.median(cost.pace_s for cost in costs)
+def _median_pace_s(costs: Sequence[RunCost]) -> float:
+    return statistics.median(of_run.pace_s for of_run in costs)

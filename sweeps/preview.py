@@ -19,11 +19,10 @@ from rlvr.config.schema import as_dict
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, GRID_KEYS
 from rlvr.ledger.runs import flatten
-from rlvr.ledger.stages import PRESAMPLED_BY
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.machine import at_once, available_gpus, check_here, gpus_of
-from sweeps.past import Past, alike, median_pace_s
+from sweeps.past import Past, alike, estimate
 from sweeps.plan import Plan
 from sweeps.planned import PlannedRun
 from sweeps.progress import duration
@@ -54,7 +53,6 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
         return "\n".join([*lines, "Nothing to do."])
     past = alike(todo, ledger)
     lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past, slurm=slurm)]
-    lines += _modelled([run for run in todo if run.run_id not in past], states, slurm=slurm)
     lines += _disk(todo, past, ledger)
     return "\n".join(lines)
 
@@ -182,67 +180,36 @@ def _use_of_data(config: Mapping[str, Any], size: int) -> str:
 
 
 def _time(todo: Sequence[PlannedRun], states: Mapping[str, RunState], past: Past, *, slurm: bool) -> str:
-    """Hours from the pace of finished runs that are alike in task, model, rollout, trainer and evaluation."""
-    known = [run for run in todo if run.run_id in past]
-    if not known:
+    """Hours of the steps that are left."""
+    estimates = {run.run_id: found for run in todo if (found := estimate(run, past))}
+    if not estimates:
         return "Time: no finished run of the ledger is like these, no estimate."
-    seconds: list[float] = []
-    hours = {"GPU": 0.0, "CPU": 0.0}
-    for run in known:
-        steps = max(0, run.config["steps"] - states[run.run_id].step)
-        seconds.append(steps * median_pace_s(past[run.run_id]))
+    hours, of_devices = list[float](), dict[str, float]()
+    for run in (run for run in todo if run.run_id in estimates):
+        hours.append(estimates[run.run_id][0] * max(0.0, 1 - states[run.run_id].step / run.config["steps"]))
         device, num_devices = _devices(run.config, slurm=slurm)
-        hours[device] += num_devices * seconds[-1] / 3600
-    text = "Time: about " + ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items() if h)
+        of_devices[device] = of_devices.get(device, 0.0) + num_devices * hours[-1]
+    text = "Time: about " + ", ".join(f"{_rounded(h)} {device}-hours" for device, h in of_devices.items() if h)
     if not slurm:
         with contextlib.suppress(ValueError):  # they cannot run on this machine
-            text += f", {duration(sum(seconds) / min(_workers(todo[0].config), len(seconds)))} here"
-    unknown = f"; {_count(len(todo) - len(known), 'run')} without an estimate" if len(todo) > len(known) else ""
-    num_past = len({id(cost) for costs in past.values() for cost in costs})
-    return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
+            text += f", {duration(3600 * sum(hours) / min(_workers(todo[0].config), len(hours)))} here"
+    num_past = len({id(of_run) for costs in past.values() for of_run in costs})
+    modelled = [run for run in todo if estimates.get(run.run_id, ("", ""))[1] == "cost model"]
+    notes = [f"from {_count(num_past, 'finished run')} alike"] if num_past else []
+    if modelled:
+        device = cost.device_of(modelled[0].config["cluster"])
+        notes.append(f"{_count(len(modelled), 'run')} by the cost model of {device}, an order of size")
+    if num_unknown := len(todo) - len(estimates):
+        notes.append(f"{_count(num_unknown, 'run')} without an estimate")
+    return f"{text} ({'; '.join(notes)})."
 
 
-def _modelled(runs: Sequence[PlannedRun], states: Mapping[str, RunState], *, slurm: bool) -> list[str]:
-    """Hours of runs that are unlike all finished runs, from their FLOPs and bytes. The largest part is the first."""
-    models = [(run, model) for run in runs if (model := memory.architecture_of_model(run.config["model"])) is not None]
-    if not models:
-        return []
-    parts, hours, stages = Counter[str](), dict[str, float](), set[str]()
-    for run, model in models:
-        share_left = 1 - states[run.run_id].step / run.config["steps"]
-        of_run: Any = {name: share_left * seconds for name, seconds in cost.seconds(run.config, model).items()}
-        stage = _presample_stage(run.config)
-        if stage in stages:
-            of_run.pop("presample", None)
-        stages.add(stage)
-        parts.update(of_run)
-        device, num_devices = _devices(run.config, slurm=slurm, modelled=True)
-        hours[device] = hours.get(device, 0.0) + num_devices * sum(of_run.values()) / 3600
-    total_s = sum(parts.values())
-    shown = ", ".join(f"{name} {seconds / total_s:.0%}" for name, seconds in parts.most_common() if seconds)
-    text = ", ".join(f"{_rounded(h)} {device}-hours" for device, h in hours.items())
-    device_name = cost.device_of(models[0][0].config["cluster"])
-    of_runs = f"about {_rounded(total_s / 3600)} hours of runs"
-    return [f"Cost model ({device_name}): {of_runs}, {text} ({shown}; an order of size, from FLOPs and bytes)."]
-
-
-def _presample_stage(config: Mapping[str, Any]) -> str:
-    """All settings that the base policy's samples depend on: of runs that agree in them, only one draws the samples."""
-    presample: Mapping[str, Any] = config.get("presample") or {}
-    knobs = [presample.get(name) for name in ("problems", *PRESAMPLED_BY)]
-    return repr((knobs, config["model"], config["task"], config["rollout"]["engine"], config["rollout"]["max_tokens"]))
-
-
-def _devices(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:
-    """("GPU", number of GPUs of a run) or, without GPUs, ("CPU", number of its threads).
-
-    modelled: by the devices of the config, whatever this machine has.
-    """
+def _devices(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
+    """("GPU", number of GPUs of a run) or, without GPUs, ("CPU", number of its threads)."""
     cluster = config["cluster"]
-    if slurm:
-        gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
-        return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
-    if cluster["gpus"] if modelled else bool(available_gpus()):
+    if slurm and cluster["gpus"]:
+        return "GPU", cluster["gpus"] * cluster["nodes"] / cluster["pack"]
+    if not slurm and (cluster["gpus"] or available_gpus()):
         return "GPU", gpus_of(config)
     return "CPU", cluster["ranks"] * cluster["threads"]
 

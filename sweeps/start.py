@@ -17,7 +17,8 @@ from sweeps import before_launch
 from sweeps.growing.record import AlreadyDeciding
 from sweeps.local import run_local
 from sweeps.planned import seed_by_seed
-from sweeps.slurm.launch import run_slurm
+from sweeps.slurm.follow import follow
+from sweeps.slurm.launch import submit
 from sweeps.slurm.submissions import may_have_jobs
 from sweeps.sync import sync_in_background, tracker_of
 from sweeps.verdict import LaunchOutcome
@@ -45,15 +46,14 @@ def start(
     before_launch.warn_of_timing(configs)
     before_launch.warn_of_changed_inputs(ledger, configs)
     if before_launch.is_for_slurm(cluster.backend):
-        return run_slurm(
-            ledger,
-            sweep_id,
-            configs,
-            run_ids=run_ids,
-            shipper=shipper,
-            wait=cluster.wait,
-            unless_cancelled=unless_cancelled,
-        )
+        of_sweep = {*ledger.sweep(sweep_id).run_ids}
+        run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
+        runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
+        submitted = submit(ledger, sweep_id, runs, unless_cancelled=unless_cancelled)
+        print(submitted.summary(), flush=True)
+        # Who waits ships meanwhile; otherwise the report's job does.
+        followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if cluster.wait else None
+        return followed or submitted
     before_launch.warn_of_slow_numbers(configs)
     return run_local(
         ledger,

@@ -51,9 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def composing() -> Iterator[None]:
     """Hydra's `compose` knows conf/ in the test."""
-    from rlvr.config import compose  # not above: NumPy, too, reads OMP_NUM_THREADS when it is imported
+    from tests.support import composing  # not above: NumPy, too, reads OMP_NUM_THREADS when it is imported
 
-    with compose.composing():
+    with composing.composing():
         yield
 
 

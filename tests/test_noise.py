@@ -83,7 +83,7 @@ def test_neighbours_along_every_axis_are_uniform_and_independent(axis: str) -> N
 DRAWN = """
 import json, sys
 from hydra.utils import instantiate
-from rlvr.config.compose import composing
+from tests.support.composing import composing
 from rlvr.records import Problem, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import noise_key
 from rlvr.rollout.selection import with_training_rewards

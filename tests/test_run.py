@@ -95,7 +95,7 @@ MISTAKES = {
     "task.size=big": "task.size=big",
     "-m eta=0.5,1,x": "eta=x: a number is expected, greater than 0, or null.",
     "rollout.prompts=30 trainer.updates=4": "do not divide into",
-    "rollout.prompts=1 trainer.updates=2": "a group never splits",
+    "rollout.prompts=1 trainer.updates=2": "do not divide into trainer.updates=2 equal mini-batches. Divisors of 1: 1.",
     "evaluation.temperature=0": "evaluation.temperature=0 gives one answer, and evaluation.samples=8 would be "
     "copies of it.",
     "evaluation.k=[1,16]": "evaluation.k=16 is larger than evaluation.samples=8",

@@ -51,8 +51,6 @@ def check(config: Knobs) -> None:
         if wrong := _not_size(name, value):
             raise ValueError(f"model.architecture.{name}={value}: {wrong}")
     _check_heads(model)
-    if model["_target_"] == "rlvr.model.table.table":
-        _check_table(config.trainer)
     rank, architecture = config.trainer.get("lora_rank"), memory.architecture_of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
@@ -74,14 +72,6 @@ def _not_size(name: str, value: object) -> str:
         return "a whole number is expected, 1 or more."
     most = 10_000 if name == "num_hidden_layers" else 10**9
     return f"at most {most} is expected." if value > most else ""
-
-
-def _check_table(trainer: Knobs) -> None:
-    """Raises ValueError for what needs layers or attention."""
-    if trainer.get("lora_rank") is not None:
-        raise ValueError(f"trainer.lora_rank={trainer.lora_rank}: model=table has no linear layers to adapt. Drop it.")
-    if trainer.get("shared_prompt") == "always":
-        raise ValueError("trainer.shared_prompt=always: model=table has no attention, which would share it. Drop it.")
 
 
 def _check_heads(model: Knobs) -> None:

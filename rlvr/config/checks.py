@@ -13,9 +13,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, schema, values
+from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, schema, unread, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
-from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.look import FirstLook, look
 from rlvr.config.pairing import TaskAbilities
@@ -82,14 +81,13 @@ class Checker:
         usual = functools.partial(self.registry.as_written, choices)
         nodes.check(plain["cluster"], trains=not is_evaluation, usual=usual)
         if is_evaluation:
-            check_choices(knobs)
             check_evaluation(knobs)
             return
         self._check_shorthands(knobs, choices, written)
-        check_choices(knobs)
         check_shapes(knobs, choices)
+        unread.check(knobs, choices, self.registry)
         pairing.check(knobs, choices, self.registry)
-        engine.check(knobs, choices, self.registry)
+        engine.check(knobs, choices)
         with self._missing_noted():
             engine.check_engine(knobs, choices)
         with self._missing_noted():
@@ -266,26 +264,6 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
         values.check(key, values.value_at(plain, key), kind, usual)
 
 
-def check_choices(config: Knobs) -> None:
-    gpus = [name for name in DEVICES if name != "cpu"]
-    if config.cluster.gpu is not None and config.cluster.gpu not in gpus:
-        raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {', '.join(gpus)}, or null.")
-    if config.max_kl is not None and not config.trainer.base_kl:
-        raise ValueError(f"max_kl={config.max_kl} needs trainer.base_kl=true.")
-    if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
-        raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
-    overdraw = config.rollout.overdraw
-    if overdraw is not None and config.rollout.dynamic_sampling != "refill":
-        raise ValueError(
-            f"rollout.overdraw={overdraw} needs rollout.dynamic_sampling=refill: without it no further problems are "
-            "drawn."
-        )
-    if config.rollout.filter not in ("none", "greedy_fails"):
-        raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
-    if config.rollout.reward not in (None, "random", "flipped"):
-        raise ValueError(f"rollout.reward={config.rollout.reward} must be random, flipped, or null: as judged.")
-
-
 def check_secrets(plain: Mapping[str, Any]) -> None:
     """Raises ValueError for a password or a token in the config, which is copied to runs, sweeps and reports."""
     uri = plain["tracker"]["uri"] or ""
@@ -336,11 +314,6 @@ def _is_secret(value: str) -> bool:
 def check_shapes(config: Knobs, choices: Choices) -> None:
     """Raises ValueError for numbers of groups, mini-batches, ranks or samples that do not fit each other."""
     P, G, U = config.rollout.prompts, config.rollout.samples, config.trainer.updates
-    if P < U:
-        raise ValueError(
-            f"trainer.updates={U} mini-batches cannot be made of rollout.prompts={P} groups: a group never splits. "
-            f"Pass trainer.updates={P} or less."
-        )
     if P % U:
         divisors = [u for u in range(1, min(P, MOST_DIVISORS) + 1) if P % u == 0]
         raise ValueError(

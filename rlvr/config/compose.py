@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import pickle
 import re
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast, overload
 
-from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema, sources
+from rlvr.config import schema
 from rlvr.config.binding import UnresolvedConfig
 from rlvr.config.freeze import frozen, group_of, resolved, resolving
 from rlvr.config.overrides import parse
@@ -26,15 +24,6 @@ from rlvr.config.schema import Choices
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
 MOST_SETTINGS = 256  # that are kept: each takes half a megabyte
 _NAME = re.compile(r"[A-Za-z_][\w.]*")  # of a knob
-
-
-@contextlib.contextmanager
-def composing() -> Generator[None, None, None]:
-    """Inside this context Hydra's own `compose("run", [...])` finds conf/, our schema and our resolvers."""
-    schema.register()
-    sources.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        yield
 
 
 class Setting:
@@ -118,7 +107,6 @@ class Points(Sequence[Composed]):
         self._keys = list(map(self._key, self._points))
         self._settings: dict[tuple[str, ...], Setting] = {}
         self._shared = True
-        self.num_full = 0  # full composes so far
         self._verify()
 
     def __len__(self) -> int:
@@ -151,12 +139,7 @@ class Points(Sequence[Composed]):
         return setting
 
     def full(self, point: list[str]) -> Composed:
-        self.num_full += 1
-        composed = self._loader.load_sweep_config(self._master, point)
-        choices = schema.as_dict(composed.hydra.runtime.choices)
-        with open_dict(composed):
-            del composed["hydra"]
-        return list(point), composed, choices
+        return list(point), *schema.without_hydra(self._loader.load_sweep_config(self._master, point))
 
     def _key(self, point: Sequence[str]) -> tuple[str, ...]:
         """What all points of a setting have: the words that choose options or refer to other values, and for other

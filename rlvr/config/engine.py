@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.nodes import ranks_of_node, training_nodes
-from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
-from rlvr.config.signature import declared, definition, has_terms_per_response
+from rlvr.config.signature import declared, has_terms_per_response
 from rlvr.records import NotAvailable
 
-MOST_AHEAD = 16  # steps
 
-
-def check(config: Knobs, choices: Choices, registry: Registry) -> None:
+def check(config: Knobs, choices: Choices) -> None:
     """Raises ValueError for settings of sampling that would fail or be ignored. The engine itself: `check_engine`."""
-    loss = declared(config.loss["_target_"])
-    if has_terms_per_response(config.loss):
-        loss = loss | {"per_response"}
-    _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
+    _check_mismatch(config, choices)
     _check_temperature(config)
-    _check_truncation(config.rollout, choices, loss)
-    _check_ahead(config, choices, loss)
+    _check_truncation(config.rollout, choices, learns_samples="solution" not in declared(config.loss["_target_"]))
+    _check_ahead(config, choices)
 
 
 def check_engine(config: Knobs, choices: Choices) -> None:
     """Raises ValueError if the engine cannot load the model or lacks GPUs, NotAvailable if it is not installed."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
-    if config.cluster.sampling_nodes and "workers" not in engine:
-        raise ValueError(
-            f"cluster.sampling_nodes={config.cluster.sampling_nodes} have workers of rollout=ray alone, and "
-            f"rollout={rollout} has none. Pass rollout=ray, or cluster.sampling_nodes=0."
-        )
     if "python" not in engine:  # it runs in our own process, is always installed and loads every model
         return
     if "native_only" in declared(config.model["_target_"]):
@@ -154,27 +140,13 @@ def _check_temperature(config: Knobs) -> None:
         )
 
 
-def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
-    """default: the option of `rollout` as its file has it."""
-    logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
-    if logp_old not in ("engine", "trainer"):
-        raise ValueError(f"rollout.logp_old={logp_old} must be engine or trainer.")
-    if importance not in ("none", "truncate", "clip", "mask"):
-        raise ValueError(f"rollout.importance={importance} must be none, truncate, mask or clip.")
-    is_weighted, level = importance != "none", rollout.importance_level
-    if level is not None and (level not in ("token", "sequence", "geometric") or not is_weighted):
-        raise ValueError(
-            f"rollout.importance_level={level} must be token, sequence or geometric and needs "
-            "rollout.importance=truncate, clip or mask."
-        )
-    if not cap > 1 or (cap != default.importance_cap and not is_weighted):
-        raise ValueError(
-            f"rollout.importance_cap={cap} must be more than 1 and needs rollout.importance=truncate, mask or clip."
-        )
+def _check_mismatch(config: Knobs, choices: Choices) -> None:
+    rollout, importance, level = config.rollout, config.rollout.importance, config.rollout.importance_level
+    is_weighted = importance != "none"
     if not is_weighted and rollout.max_mismatch is None:
         return
     typed = f"rollout.importance={importance}" if is_weighted else f"rollout.max_mismatch={rollout.max_mismatch}"
-    if logp_old != "trainer":
+    if rollout.logp_old != "trainer":
         raise ValueError(
             f"{typed} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
         )
@@ -183,28 +155,19 @@ def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], def
             f"{typed} with rollout.top_p={rollout.top_p}: the trainer does not know which tokens the engine truncated. "
             "Pass rollout.top_p=1."
         )
-    if "solution" in loss:
-        raise ValueError(f"{typed} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
-    if is_weighted and level in (None, "token") and "per_response" in loss:
+    if is_weighted and level in (None, "token") and has_terms_per_response(config.loss):
         raise ValueError(
             f"{typed} weighs tokens and loss={choices.get('loss')} has one term per response. "
             "Pass rollout.importance=none, or rollout.importance_level=sequence or geometric."
         )
 
 
-def _check_truncation(rollout: Knobs, choices: Choices, loss: Collection[str]) -> None:
+def _check_truncation(rollout: Knobs, choices: Choices, *, learns_samples: bool) -> None:
     """With top_p < 1 samples are not the policy's own: `rollout.truncation` must allow it."""
-    top_p, truncation = rollout.top_p, rollout.truncation
-    if truncation not in (None, "ignored"):
-        raise ValueError(f"rollout.truncation={truncation} must be null or ignored.")
-    if top_p == 1 or "solution" in loss:
-        if truncation is not None:
-            why = (
-                f"rollout.top_p={top_p:g}" if top_p == 1 else f"loss={choices.get('loss')}, which learns known answers"
-            )
-            raise ValueError(f"rollout.truncation={truncation} has no effect with {why}. Drop it.")
+    top_p = rollout.top_p
+    if top_p == 1 or not learns_samples:
         return
-    if truncation is None:
+    if rollout.truncation is None:
         raise ValueError(
             f"rollout.top_p={top_p:g} samples from the truncated policy, and training computes log-probabilities and "
             "ratios of the whole one, most of whose tokens are then never sampled: its gradient is biased. Pass "
@@ -218,18 +181,10 @@ def _check_truncation(rollout: Knobs, choices: Choices, loss: Collection[str]) -
         )
 
 
-def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None:
+def _check_ahead(config: Knobs, choices: Choices) -> None:
     rollout, ahead = config.rollout, config.rollout.ahead
-    if not 0 <= ahead <= MOST_AHEAD:
-        raise ValueError(
-            f"rollout.ahead={ahead} must be from 0 to {MOST_AHEAD}: the number of steps by which responses may be old."
-        )
     if not ahead:
         return
-    if "solution" in loss:
-        raise ValueError(
-            f"rollout.ahead={ahead} has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
-        )
     if config.cluster.gpus and "workers" not in rollout.engine:
         raise samples_beside_training(ahead, choices.get("rollout"))
     if rollout.logp_old == "trainer" and rollout.importance == "none":
@@ -252,30 +207,16 @@ def samples_beside_training(ahead: int, rollout: str | None) -> ValueError:
 
 def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
     """Several steps ahead need an engine that takes new weights while it samples, and groups drawn without rounds."""
-    if not _may_stream(rollout.engine["_target_"]):
+    if rollout.engine["_target_"].endswith("NativeEngine"):  # of a user's own engine the start of the run knows
         raise ValueError(
             f"rollout.ahead={rollout.ahead} gives the engine new weights while it samples, which "
             f"rollout={choices.get('rollout')} cannot take. Pass rollout=ray, or rollout.ahead=1."
-        )
-    if rollout.overdraw is not None:
-        raise ValueError(
-            f"rollout.overdraw={rollout.overdraw} has no effect with rollout.ahead={rollout.ahead}: groups are drawn "
-            "one after the other, and what a step does not need the next one learns from. Drop it."
         )
     if rollout.filter != "none":
         raise ValueError(
             f"rollout.filter={rollout.filter} samples a problem twice, one after the other, and rollout.ahead="
             f"{rollout.ahead} does not. Pass rollout.filter=none, or rollout.ahead=1."
         )
-
-
-def _may_stream(target: str) -> bool:
-    """Whether the engine can take new weights while it samples. If its source is unclear, the run's start checks it."""
-    defined = definition(target)
-    node = None if defined is None else defined.node
-    if not isinstance(node, ast.ClassDef) or node.bases:
-        return True
-    return any(isinstance(member, ast.FunctionDef) and member.name == "generate_stream" for member in node.body)
 
 
 def _ago(ahead: int) -> str:

@@ -134,20 +134,8 @@ def _check_engine(config: DictConfig, choices: Mapping[str, Any], trained: Mappi
 def _set_samples_and_k(config: DictConfig, typed: Mapping[str, str]) -> None:
     """One sample if greedy (temperature 0); pass@k at all powers of two, and at the number of samples, unless typed."""
     evaluation = config.evaluation
-    if evaluation.temperature < 0:
-        raise ValueError(f"evaluation.temperature={evaluation.temperature} must be 0 (greedy) or more.")
-    if evaluation.temperature == 0:
-        if "evaluation.samples" in typed and evaluation.samples > 1:
-            raise ValueError(
-                f"evaluation.temperature=0 gives one answer, and evaluation.samples={evaluation.samples} would be "
-                "copies of it. Drop evaluation.samples."
-            )
-        if "evaluation.k" in typed and evaluation.k not in ([1], 1):
-            raise ValueError(
-                f"evaluation.temperature=0 gives one answer, and evaluation.k={evaluation.k} needs more. "
-                "Drop evaluation.k."
-            )
+    if evaluation.temperature == 0 and "evaluation.samples" not in typed:
         evaluation.samples = 1
-    if "evaluation.k" not in typed or evaluation.temperature == 0:
+    if "evaluation.k" not in typed:
         powers = [2**i for i in range(evaluation.samples.bit_length())]
         evaluation.k = list(dict.fromkeys([*powers, evaluation.samples]))

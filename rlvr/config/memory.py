@@ -228,7 +228,7 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None, base: Path | None 
 def _of_engine(model: Architecture, engine: Mapping[str, Any]) -> dict[str, float]:
     """Bytes on a GPU of a vLLM that samples, by cause, without its cache."""
     return {
-        "engine weights": _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1),
+        "engine weights": width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1),
         "engine at work": _at_work(model, engine["max_batch_sequences"]),
         "contexts and fragments": CONTEXT_GB * GB,
     }
@@ -271,7 +271,7 @@ def setting_of(config: Mapping[str, Any]) -> MemorySetting:
     copies_of_state = training_nodes(cluster) if cluster.get("shard_over") == "node" else 1
     return MemorySetting(
         ranks=cluster["ranks"] // copies_of_state,
-        width=_width(trainer["dtype"]),
+        width=width(trainer["dtype"]),
         # A response is never split, however long; nor is a group if the loss needs whole groups.
         tokens=max(trainer["token_budget"], unsplit * longest_response(config)),
         checkpointing=trainer["activation_checkpointing"],
@@ -280,7 +280,7 @@ def setting_of(config: Mapping[str, Any]) -> MemorySetting:
         offload=bool(trainer.get("reference_offload")),
         critic=trainer.get("critic") is not None,
         adapters=adapters,
-        engine_width=0 if elsewhere else _width(engine["dtype"]),
+        engine_width=0 if elsewhere else width(engine["dtype"]),
         cache_gb=0 if elsewhere else engine["max_cache_gb"] or LEAST_CACHE_GB,
         engine_gpus=engine.get("tensor_parallel", 1),
         engine_sleeps=sleeps,
@@ -289,7 +289,7 @@ def setting_of(config: Mapping[str, Any]) -> MemorySetting:
     )
 
 
-def _width(dtype: str) -> int:
+def width(dtype: str) -> int:
     return 4 if dtype == "float32" else 2
 
 
@@ -305,7 +305,7 @@ def checkpoint_bytes(model: Architecture, trainer: Mapping[str, Any]) -> int:
         return STATE * rank * model.layers * inputs_and_outputs
     if trainer.get("critic") is not None:  # of a decoder of its own, which has no head
         state += STATE * (model.parameters - (0 if model.tied else model.vocab * model.hidden))
-    return state + (trainer.get("reference_every") is not None) * _width(trainer["dtype"]) * model.parameters
+    return state + (trainer.get("reference_every") is not None) * width(trainer["dtype"]) * model.parameters
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -35,8 +35,6 @@ def check(cluster: Mapping[Any, Any], *, trains: bool, usual: Callable[[str], ob
             f"cluster.ranks={ranks} processes do not divide over cluster.nodes={num_nodes}{less} nodes. "
             f"Pass cluster.ranks={num_training * max(1, ranks // num_training)}: ranks counts those of all nodes."
         )
-    if cluster["shard_over"] not in ("job", "node"):
-        raise ValueError(f"cluster.shard_over={cluster['shard_over']} is not understood. Pass job or node.")
     has_no_effect = cluster["shard_over"] == "node" and (num_training == 1 or not trains)
     if has_no_effect and usual("cluster.shard_over") != "node":
         reason = "this run trains on one node" if trains else "an evaluation trains nothing"

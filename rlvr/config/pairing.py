@@ -10,11 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
-
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
-from rlvr.config.signature import declared, has_terms_per_response, signature
+from rlvr.config.signature import declared, signature
 from rlvr.ledger.journal import check_name
 from rlvr.objective.limits import orders, subset_sizes
 
@@ -29,12 +27,10 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     _check_advantage(config, choices, registry.losses_without_advantage)
     _check_group_size(config)
     loss = declared(config.loss["_target_"])
-    _check_overlong(config, choices, registry, loss)
+    _check_overlong(config, choices)
     if "solution" in loss:
         _check_known_answers(config, choices)
     _check_schedule(config.trainer, config.steps)
-    _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
-    _check_unread(config, choices, registry)
     low, high = config.loss.get("low"), config.loss.get("high")
     if _is_ours(config.loss) and low is not None and high is not None and not low < high:
         raise ValueError(f"loss.low={low:g} must be less than loss.high={high:g}: no covariance lies between them.")
@@ -145,7 +141,8 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"task={choices.get('task')} has only one. Pass another task, or another loss."
         )
     if task.arms:
-        _check_arms(task.arms, config.advantage)
+        of_arms = f"{task.arms} arms, which an evaluation takes for one group"
+        _check_counts(config.advantage, task.arms, of_arms, "task.arms")
     parameters = signature(config.model["_target_"]).parameters
     if parameters and parameters[0].annotation == "TaughtTask" and not task.teaches:
         raise ValueError(
@@ -154,16 +151,19 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         )
 
 
-def _check_arms(arms: int, advantage: Knobs) -> None:
-    """An evaluation records the advantages of all arms, as of one group: its size must suit the advantage."""
+def _check_counts(advantage: Knobs, size: int, of: str, key_of_size: str) -> None:
+    """Raises ValueError for a k or an order that groups of this size cannot take. Users' functions are skipped.
+
+    of: the size in words. key_of_size: the knob that sets it.
+    """
     if not _is_ours(advantage):
         return
-    for key, possible in (("k", subset_sizes(arms, str(advantage.get("form")))), ("order", orders(arms))):
+    for key, possible in (("k", subset_sizes(size, str(advantage.get("form")))), ("order", orders(size))):
         value = advantage.get(key)
         if value is not None and value not in possible:
             raise ValueError(
-                f"advantage.{key}={value} with {arms} arms, which an evaluation takes for one group: {key} is "
-                f"{possible.start} to {possible.stop - 1}. Pass more task.arms, or another advantage.{key}."
+                f"advantage.{key}={value} with {of}: {key} is {possible.start} to {possible.stop - 1}. Pass more "
+                f"{key_of_size}, or another advantage.{key}."
             )
 
 
@@ -193,64 +193,10 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
         )
 
 
-def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -> None:
-    """default: the option of `trainer` as its file has it."""
-    reset_every, head_lr = trainer.reference_every, trainer.head_lr
-    also = " trainer.reference_resets_optimiser=false" if trainer.reference_resets_optimiser else ""
-    if reset_every is not None and "reference" not in loss and not trainer.kl > 0:
-        raise ValueError(
-            f"trainer.reference_every={reset_every} has no effect: nothing reads a reference. Pass "
-            f"trainer.reference_every=null{also}, or set trainer.kl."
-        )
-    if trainer.reference_resets_optimiser and reset_every is None:
-        raise ValueError(
-            "trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS, or "
-            "trainer.reference_resets_optimiser=false."
-        )
-    if trainer.shared_prompt == "always" and not trainer.packing:
-        raise ValueError(
-            "trainer.shared_prompt=always needs trainer.packing=true: padded rows repeat the prompt. Drop one of them."
-        )
-    _check_lora(trainer, default)
-    if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
-        raise ValueError(
-            "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
-        )
-    if trainer.critic is not None and "value" not in loss:
-        raise ValueError("trainer.critic=own has no effect: the loss trains no value head, as ppo does. Drop it.")
-    if head_lr is not None and not {"value", "log_z"} & set(loss):
-        raise ValueError(
-            f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "
-            "Drop trainer.head_lr."
-        )
-
-
-def _check_lora(trainer: Knobs, default: DictConfig) -> None:
-    rank, alpha = trainer.lora_rank, trainer.lora_alpha
-    if rank is None and alpha != default.lora_alpha:
-        raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
-    if rank is not None and (trainer.reference_every is not None or trainer.reference_offload):
-        raise ValueError(
-            f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
-            "Drop trainer.reference_every and trainer.reference_offload, or trainer.lora_rank."
-        )
-
-
-def _check_overlong(config: Knobs, choices: Choices, registry: Registry, loss: Collection[str]) -> None:
-    rollout, default = config.rollout, registry.node("rollout", str(choices.get("rollout")))
-    buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
-    if buffer is None and factor != default.overlong_penalty:
-        raise ValueError(
-            f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
-            f"Add it, or pass rollout.overlong_penalty={default.overlong_penalty}."
-        )
+def _check_overlong(config: Knobs, choices: Choices) -> None:
+    rollout, buffer = config.rollout, config.rollout.overlong_buffer
     if rollout.max_tokens is not None:
         _check_buffer(rollout, rollout.max_tokens)
-    if "solution" in loss and (buffer is not None or rollout.overlong_filter):
-        raise ValueError(
-            f"rollout.overlong_buffer and rollout.overlong_filter have no effect with loss={choices.get('loss')}, "
-            "which learns known answers, not samples. Drop them."
-        )
     for group in ("loss", "advantage"):
         if buffer is not None and "binary_rewards" in declared(config[group]["_target_"]):
             raise ValueError(
@@ -280,16 +226,10 @@ def _check_buffer(rollout: Knobs, max_tokens: int) -> None:
 
 def _check_schedule(trainer: Knobs, steps: int) -> None:
     """steps: of the run; `trainer.steps` is the length of its schedule."""
-    schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
-    if trainer.steps != steps and schedule == "constant":
+    if trainer.steps != steps and trainer.schedule == "constant":
         raise ValueError(
             f"trainer.steps={trainer.steps} has no effect with trainer.schedule=constant: it is the length of a "
             f"schedule, here in a run of {steps} steps. Pass steps={trainer.steps}, or drop it."
-        )
-    if decay is not None and schedule != "wsd":
-        raise ValueError(
-            f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "
-            "Pass trainer.schedule=wsd or drop it."
         )
     updates = trainer.steps * trainer.epochs * trainer.updates
     for name in ("warmup_steps", "decay_steps"):
@@ -299,26 +239,13 @@ def _check_schedule(trainer: Knobs, steps: int) -> None:
                 f"{trainer.steps} x trainer.epochs={trainer.epochs} x trainer.updates={trainer.updates}). Pass "
                 f"trainer.{name}={updates // 10}, for example, or more steps."
             )
-    if final and schedule == "constant":
-        raise ValueError(
-            f"trainer.final_lr={final} has no effect with trainer.schedule=constant. "
-            "Pass trainer.schedule=cosine, linear or wsd, or drop it."
-        )
 
 
 def _check_group_size(config: Knobs) -> None:
-    """Raises ValueError for group sizes that our own functions cannot take; knobs of users' functions are skipped."""
+    """Raises ValueError for group sizes that our own functions cannot take."""
     G = config.rollout.samples
-    advantage, loss = (dict(config[name]) if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
-    if advantage.get("k") is not None:
-        _check_subsets(G, advantage["k"], str(advantage.get("form")))
-    order = advantage.get("order")
-    if order is not None and order not in orders(G):
-        raise ValueError(
-            f"advantage.order={order} with rollout.samples={G}: orders are 1 to rollout.samples - 1. "
-            f"Pass rollout.samples={max(order, 1) + 1}, another advantage.order, or null for the highest."
-        )
-    score = loss.get("score")
+    _check_counts(config.advantage, G, f"rollout.samples={G}", "rollout.samples")
+    score = config.loss.get("score") if _is_ours(config.loss) else None
     if G < 2 and score not in (None, "naive"):
         raise ValueError(
             f"rollout.samples={G} makes loss.score={score} zero for every response: it compares the responses of a "
@@ -336,24 +263,9 @@ def _is_ours(node: Knobs) -> bool:
     return str(node["_target_"]).startswith("rlvr.")
 
 
-def _check_subsets(samples: int, k: int, form: str) -> None:
-    sizes = subset_sizes(samples, form)
-    if k not in sizes:
-        raise ValueError(
-            f"advantage.k={k} with advantage.form={form} and rollout.samples={samples}: k is {sizes.start} to "
-            f"{sizes.stop - 1}. Pass rollout.samples={max(k, sizes.start) + (form == 'sloo')} or more, or another "
-            "advantage.k."
-        )
-
-
 def _check_known_answers(config: Knobs, choices: Choices) -> None:
     """Raises ValueError for what only samples of the policy have: rewards, sampling in rounds, an estimated KL."""
     loss = choices.get("loss")
-    if config.rollout.reward is not None:
-        raise ValueError(
-            f"rollout.reward={config.rollout.reward} has no effect with loss={loss}, which learns known answers. Drop "
-            "it, or pass another loss."
-        )
     for key in ("dynamic_sampling", "filter"):
         if config.rollout[key] != "none":
             raise ValueError(
@@ -365,24 +277,6 @@ def _check_known_answers(config: Knobs, choices: Choices) -> None:
             raise ValueError(
                 f"{key}={value} is estimated on samples of the policy and loss={loss} learns known answers. Drop {key}."
             )
-
-
-def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
-    """Raises ValueError for a knob that was changed although another setting makes it useless."""
-    loss, trainer, rollout = config.loss, config.trainer, config.rollout
-    # Terms of responses have one average, whatever `aggregation` is; the penalty and the bonus are terms of tokens.
-    of_tokens = trainer.aggregation != "prompt-mean" and (trainer.kl != 0 or trainer.entropy != 0)
-    no_tokens = has_terms_per_response(loss) and not of_tokens
-    knobs = [
-        ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),
-        ("rollout", "max_rounds", rollout.dynamic_sampling != "refill", "rollout.dynamic_sampling other than refill"),
-        ("trainer", "aggregation", no_tokens, f"loss={choices.get('loss')}, which has one term per response"),
-        ("loss", "std_floor", loss.get("score") != "grpo", f"loss.score={loss.get('score')}"),
-    ]
-    for group, key, is_unread, reason in knobs:
-        default = registry.as_written(choices, f"{group}.{key}")
-        if is_unread and default is not None and config[group].get(key) != default:
-            raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {reason}. Drop it.")
 
 
 def _check_presample(config: Knobs) -> None:

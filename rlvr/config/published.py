@@ -1,4 +1,4 @@
-"""The sizes of models and of data sets that recipes name, as they are on the hub: a dry run needs no download."""
+"""The sizes of models that recipes name, as they are on the hub: a dry run needs no download."""
 
 from __future__ import annotations
 
@@ -27,23 +27,3 @@ _ROWS = {
 }
 # Name on the hub -> what its config.json says of its size.
 MODELS: dict[str, dict[str, Any]] = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
-
-# Problems of benchmarks, by their names in `task.test` of recipes and studies.
-BENCHMARKS: dict[str, int] = {
-    "aime24": 30,
-    "aime25": 30,
-    "amc": 83,  # AIMO's validation set, AMC 2022 and 2023
-    "amc23": 40,
-    "beyondaime": 100,
-    "bird": 1534,  # its dev set
-    "codeforces": 408,  # DeepCoder's test set
-    "college_math": 2818,
-    "gsm8k": 1319,
-    "gsm8k_platinum": 1209,
-    "humaneval_plus": 164,
-    "livecodebench": 279,  # DeepCoder's test set
-    "math500": 500,
-    "minerva": 272,
-    "olympiadbench": 675,
-    "spider": 1034,  # its dev set
-}

@@ -21,7 +21,7 @@ from hydra.core.default_element import ConfigDefault, GroupDefault, InputDefault
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlvr.config import schema, sources
@@ -186,11 +186,9 @@ class Registry:
 
     def compose(self, overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
         """(config, chosen options) of a run with these overrides. Raises what Hydra raises, or `check_option_names`."""
-        composed = self.loader.load_configuration("run", list(overrides), RunMode.RUN, from_shell=False)
-        choices = schema.as_dict(composed.hydra.runtime.choices)
+        loaded = self.loader.load_configuration("run", list(overrides), RunMode.RUN, from_shell=False)
+        composed, choices = schema.without_hydra(loaded)
         check_option_names(choices)
-        with open_dict(composed):
-            del composed["hydra"]
         return composed, choices
 
     def names(self, overrides: tuple[str, ...] = ()) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from annotated_types import Interval
+from annotated_types import Gt, Interval
 from hydra import version
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -25,6 +25,8 @@ LR, FULL_LR = 2e-4, 1e-6  # learning rates where none is set; the second of all 
 Share = Annotated[float, Interval(gt=0, le=1)]
 Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
 Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, scaled logits overflow float32 or become equal
+Cap = Annotated[float, Gt(1)]
+Ahead = Annotated[int, Interval(ge=0, le=16)]  # steps by which responses may be old
 GreedyOrTemperature = Annotated[float, Interval(ge=0, le=1e3)]  # 0: the most likely answer
 
 
@@ -34,22 +36,22 @@ class RolloutConfig:
     samples: PositiveInt = MISSING
     temperature: Temperature = MISSING
     top_p: Share = MISSING
-    truncation: str | None = None
+    truncation: Annotated[str, Literal["ignored"]] | None = None
     max_tokens: PositiveInt | None = None
-    dynamic_sampling: str = MISSING
+    dynamic_sampling: Annotated[str, Literal["none", "drop", "refill"]] = MISSING
     max_rounds: PositiveInt = MISSING
     overdraw: Overdraw | None = None
-    filter: str = MISSING
-    reward: str | None = None
+    filter: Annotated[str, Literal["none", "greedy_fails"]] = MISSING
+    reward: Annotated[str, Literal["random", "flipped"]] | None = None
     overlong_buffer: PositiveFloat | None = None
     overlong_penalty: PositiveFloat = MISSING
     overlong_filter: bool = MISSING
-    logp_old: str = MISSING
-    importance: str = MISSING
-    importance_cap: float = MISSING
-    importance_level: str | None = None
+    logp_old: Annotated[str, Literal["engine", "trainer"]] = MISSING
+    importance: Annotated[str, Literal["none", "truncate", "mask", "clip"]] = MISSING
+    importance_cap: Cap = MISSING
+    importance_level: Annotated[str, Literal["token", "sequence", "geometric"]] | None = None
     max_mismatch: PositiveFloat | None = None
-    ahead: int = MISSING
+    ahead: Ahead = MISSING
     engine: Any = MISSING
 
 
@@ -77,7 +79,7 @@ class ClusterConfig:
     threads: PositiveInt = 1
     ranks: PositiveInt = 1
     nodes: PositiveInt = 1
-    shard_over: str = "job"
+    shard_over: Annotated[str, Literal["job", "node"]] = "job"
     sampling_nodes: NonNegativeInt = 0
     pack: PositiveInt = 1
     retries: NonNegativeInt = 1
@@ -87,7 +89,7 @@ class ClusterConfig:
     qos: str | None = None
     time_min: PositiveInt = MISSING
     gpus: NonNegativeInt = MISSING
-    gpu: str | None = None
+    gpu: Annotated[str, Literal["rtx4090", "l40s", "a100", "h100", "h200", "b200"]] | None = None
     gpu_memory_gb: PositiveFloat | None = None
     cpus: PositiveInt | None = None
     memory_gb: PositiveFloat = MISSING
@@ -207,6 +209,14 @@ def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool =
     """A node as plain dictionaries, lists and values."""
     content = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=throw_on_missing)
     return {str(key): value for key, value in cast("dict[object, Any]", content).items()}
+
+
+def without_hydra(composed: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
+    """(a config that Hydra composed, without its section `hydra`; the chosen option of each group)"""
+    choices = as_dict(composed.hydra.runtime.choices)
+    with open_dict(composed):
+        del composed["hydra"]
+    return composed, choices
 
 
 class Section(dict[str, Any]):

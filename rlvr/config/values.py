@@ -61,8 +61,15 @@ def types_of(schema: type, prefix: str = "") -> dict[str, Any]:
         if is_dataclass(kind):
             types_by_key |= types_of(cast("type", kind), f"{prefix}{name}.")
         elif kind is not Any:
-            types_by_key[prefix + name] = kind
+            types_by_key[prefix + name] = _literal(kind)
     return types_by_key
+
+
+def _literal(kind: Any) -> Any:
+    """`Annotated[str, Literal["a", "b"]]`, which OmegaConf takes for a text, as its literals."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return Union[tuple(map(_literal, get_args(kind)))]  # noqa: UP007 - of types that are known at run time
+    return next((of for of in getattr(kind, "__metadata__", ()) if get_origin(of) is Literal), kind)
 
 
 @functools.cache

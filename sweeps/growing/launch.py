@@ -11,7 +11,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
 from rlvr.ledger.sweeps import Ledger
 from sweeps import before_launch, controls, session
-from sweeps.growing import controller, forecast, planning
+from sweeps.growing import controller, planning
 from sweeps.growing.record import GrowingRecord, deciding_lock_held
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan, with_unique_names
@@ -38,7 +38,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]], added
     on_slurm = before_launch.check_launch(all_runs, ledger, current)
     before_launch.check_expected(all_runs, ledger, current.registry, typed=current.typed)
     if current.dry_run:
-        lines = tuple(forecast.lines(record))
+        lines = tuple(planning.forecast(record))
         current.launches.append(Launch(first, LaunchOutcome(), on_slurm=on_slurm, dry_run=True, forecast=lines))
         return LaunchOutcome()
     configs = {run.run_id: run.config for run in all_runs.runs}

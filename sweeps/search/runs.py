@@ -168,7 +168,7 @@ class SlurmRuns(_Shipping):
             (run.run_id, {**run.config, "cluster": {**run.config["cluster"], "report": False}}) for run in self.waiting
         ]
         try:
-            outcome = submit(self.ledger, self.sweep_id, runs, ship=False, unless_cancelled=True)
+            outcome = submit(self.ledger, self.sweep_id, runs, unless_cancelled=True)
         except ValueError as error:
             if not self.accepted:
                 raise

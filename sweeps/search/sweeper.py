@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,7 +151,9 @@ class SearchSweep:
         def sampler(trial: int, axis: int) -> optuna.samplers.BaseSampler:
             return make(samplers.SampledParameter(axes, len(self.metrics), trial, axis))
 
-        pruner = instantiate(self.pruner)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            pruner = instantiate(self.pruner)
         if len(self.metrics) > 1 and not isinstance(pruner, optuna.pruners.NopPruner):
             raise ValueError("a pruner compares one metric: with several pass hydra/sweeper/pruner=none.")
         n_trials = self.n_trials or N_TRIALS

@@ -1,4 +1,4 @@
-"""The last job of a sweep on SLURM: `python -m sweeps.slurm.job_of_report runs/sweeps/SWEEP [--ship]`.
+"""The last job of a sweep on SLURM: `python -m sweeps.slurm.job_of_report runs/sweeps/SWEEP`.
 
 It starts when all jobs of the sweep have left the queue for good, ships the metrics that MLflow lacks and rebuilds the
 study's tables and figures. A failed run does not stop it: a report names the runs that are missing. In a growing sweep
@@ -7,7 +7,6 @@ it is the last job of a wave: it decides, and submits the next wave with a repor
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,13 +25,12 @@ SHIP_S = 1200.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: those of `python -m analysis`; 1 if not all metrics could be shipped to MLflow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=Path, metavar="runs/sweeps/SWEEP")
-    parser.add_argument("--ship", action="store_true", help="ship metrics to MLflow first")
-    options = parser.parse_args(arguments)
-    home, sweep_id = layout.home_of(options.sweep), options.sweep.name
-    shipped = ship(home, sweep_id) if options.ship else True
-    sweep = Ledger(home).sweep(sweep_id)
+    directory = Path((sys.argv[1:] if arguments is None else arguments)[0])
+    home, sweep_id = layout.home_of(directory), directory.name
+    ledger = Ledger(home)
+    sweep = ledger.sweep(sweep_id)
+    tracker = tracker_of(ledger, sweep)
+    shipped = ship(home, sweep_id, tracker.get("uri")) if tracker.get("enabled") else True
     if grows(sweep.info) and has_results(home, sweep_id) and not continued(home, sweep_id, "--unless-cancelled"):
         print("The next wave was not submitted: repeat the launch, or `python -m sweeps retry`.", flush=True)
     command = imports.python_command("-m", "analysis", "--home", str(home), "--study", sweep.study)
@@ -40,12 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return built or (0 if shipped else 1)
 
 
-def ship(home: Path, sweep_id: str) -> bool:
+def ship(home: Path, sweep_id: str, uri: str | None) -> bool:
     """Ship the sweep's metrics to MLflow. Returns whether all of them were shipped."""
     try:
-        ledger = Ledger(home)
-        store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
-        command = shipper_command(home, "--sweep", sweep_id, uri=store)
+        command = shipper_command(home, "--sweep", sweep_id, uri=uri)
         code = subprocess.run(command, env=imports.child_environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124

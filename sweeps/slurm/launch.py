@@ -21,7 +21,6 @@ from slurm import client, limits
 from slurm.submit import QueueFull
 from sweeps.planned import read_launchable
 from sweeps.slurm import jobs, submissions, waves
-from sweeps.slurm.follow import follow
 from sweeps.slurm.report import report_at_end
 from sweeps.slurm.stages import StageJobs
 from sweeps.verdict import LaunchOutcome
@@ -64,34 +63,6 @@ class Submitted(LaunchOutcome):
         return ", ".join(parts) + ".  Look: python -m sweeps status    Stop: python -m sweeps cancel"
 
 
-def run_slurm(
-    ledger: Ledger,
-    sweep_id: str,
-    configs: Mapping[str, Mapping[str, Any]],
-    *,
-    run_ids: Sequence[str],
-    shipper: Sequence[str] | None,
-    wait: bool,
-    unless_cancelled: bool,
-) -> LaunchOutcome:
-    """Submit the runs that have neither finished nor a job.
-
-    configs: the frozen configs by run id; runs without one are left out. run_ids: only these of the sweep's runs, in
-    this order. shipper: command that ships metrics while the command waits (`wait`); otherwise the report's job ships.
-    unless_cancelled: as for `submit`.
-    Raises ValueError, with advice, if SLURM does not answer or refuses; jobs submitted before that stay in the queue.
-    """
-    of_sweep = {*ledger.sweep(sweep_id).run_ids}
-    run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
-    began = time.monotonic()
-    runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
-    submitted = submit(ledger, sweep_id, runs, ship=shipper is not None, unless_cancelled=unless_cancelled)
-    submitted.seconds = time.monotonic() - began
-    print(submitted.summary(), flush=True)
-    followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if wait else None
-    return followed or submitted
-
-
 def _submit_lock_held(ledger: Ledger, patience_s: float) -> contextlib.AbstractContextManager[int]:
     """Hold the submitter's lock: only one process at a time reads and changes the queue and the waves.
 
@@ -104,28 +75,23 @@ def _submit_lock_held(ledger: Ledger, patience_s: float) -> contextlib.AbstractC
 
 
 def submit(
-    ledger: Ledger,
-    sweep_id: str,
-    runs: Sequence[tuple[str, Mapping[str, Any]]],
-    *,
-    ship: bool,
-    unless_cancelled: bool = False,
+    ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, unless_cancelled: bool = False
 ) -> Submitted:
-    """Submit jobs for missing stages, an array for each set of resources, and a job that reports at the end.
+    """Submit the runs that have neither finished nor a job: jobs for missing stages, an array for each set of
+    resources, and a job that reports at the end.
 
     unless_cancelled: raise ValueError if the sweep was cancelled; otherwise its mark of cancellation is removed.
+    Raises ValueError, with advice, if SLURM does not answer or refuses; jobs submitted before that stay in the queue.
     """
     with _submit_lock_held(ledger, LOCK_S) as held:
         mark = layout.cancelled(ledger.sweep_dir(sweep_id))
         if unless_cancelled and mark.exists():
             raise ValueError(f"sweep {sweep_id} was cancelled. `python -m sweeps retry {sweep_id}` continues it.")
         mark.unlink(missing_ok=True)
-        return _submit(ledger, sweep_id, runs, ship=ship, held=held)
+        return _submit(ledger, sweep_id, runs, held=held)
 
 
-def _submit(
-    ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool, held: int
-) -> Submitted:
+def _submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, held: int) -> Submitted:
     """As `submit`; the caller holds the lock `held`. runs: [] to submit the report alone."""
     outcome, queue = _sort(ledger, [run_id for run_id, _ in runs])
     without_job = {*outcome.skipped, *outcome.before}
@@ -136,9 +102,9 @@ def _submit(
     outcome.later = [run_id for run_id, _ in todo if run_id not in outcome.submitted]
     outcome.stages = stage_jobs.fresh
     waiting = waves.read(ledger).get(sweep_id)
-    others = [run_id for run_id in waiting.runs if run_id not in dict(runs)] if waiting else []
+    others = [run_id for run_id in waiting or () if run_id not in dict(runs)]
     if later := [*others, *outcome.later]:  # the report is submitted together with the last of them
-        waves.write(ledger, sweep_id, waves.Waiting(later, ship))
+        waves.write(ledger, sweep_id, later)
         return outcome
     # A finished run keeps the settings of the launch that trained it: those of another run are newer.
     if runs:
@@ -146,11 +112,9 @@ def _submit(
     else:
         cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
     if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
-        is_owed = waiting is not None and not waiting.runs
-        waves.write(ledger, sweep_id, waves.Waiting([], ship))  # if this process is killed now, jobs submit it
-        outcome.report = report_at_end(
-            ledger, sweep_id, cluster, queue, ship=ship, fresh=outcome.jobs, held=held, is_owed=is_owed
-        )
+        is_owed = waiting == []
+        waves.write(ledger, sweep_id, [])  # if this process is killed now, jobs submit it
+        outcome.report = report_at_end(ledger, sweep_id, cluster, queue, fresh=outcome.jobs, held=held, is_owed=is_owed)
     if outcome.report is not None:
         waves.write(ledger, sweep_id, None)
     return outcome
@@ -227,12 +191,12 @@ def submit_waiting(ledger: Ledger, sweep_id: str) -> Submitted | None:
         waiting = waves.read(ledger).get(sweep_id)  # under the lock: another submitter, or `cancel`, may be faster
         if waiting is None:
             return None
-        configs, errors = read_launchable(ledger, waiting.runs)
+        configs, errors = read_launchable(ledger, waiting)
         for line in lines_by_reason(errors):
             print(line, flush=True)
         if errors:
-            waves.write(ledger, sweep_id, replace(waiting, runs=list(configs)))
-        return _submit(ledger, sweep_id, list(configs.items()), ship=waiting.ship, held=held)
+            waves.write(ledger, sweep_id, list(configs))
+        return _submit(ledger, sweep_id, list(configs.items()), held=held)
 
 
 def give_up_stage(ledger: Ledger, stage: str) -> None:
@@ -242,9 +206,8 @@ def give_up_stage(ledger: Ledger, stage: str) -> None:
     try:
         with _submit_lock_held(ledger, MORE_S):
             for sweep_id, waiting in waves.read(ledger).items():
-                stages = {run_id: recorded_stages(ledger.run_dir(run_id)) or [] for run_id in waiting.runs}
-                left = [run_id for run_id in waiting.runs if stage not in stages[run_id]]
-                waves.write(ledger, sweep_id, replace(waiting, runs=left))
+                stages = {run_id: recorded_stages(ledger.run_dir(run_id)) or [] for run_id in waiting}
+                waves.write(ledger, sweep_id, [run_id for run_id in waiting if stage not in stages[run_id]])
     except (ValueError, OSError) as error:
         print(f"runs that start from stage {stage} still wait for room in the queue: {error}", flush=True)
 
@@ -381,13 +344,12 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
         tasks = submissions.by_run(ledger, queue)
         ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
         cancelled = [run_id for run_id, task in tasks.items() if task.job in ending]
-        waiting = waves.read(ledger)
-        left = {name: [r for r in of_sweep.runs if r not in run_ids] for name, of_sweep in waiting.items()}
+        left = {name: [r for r in runs if r not in run_ids] for name, runs in waves.read(ledger).items()}
         others = (tasks.keys() - {*cancelled}).union(*left.values())
         needed = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
         stage_jobs = submissions.by_kind(ledger, queue, "stage")
         unneeded = [task.job for stage, task in stage_jobs.items() if stage not in needed]
-        for name, of_sweep in waiting.items():
-            waves.write(ledger, name, None if name == sweep_id else replace(of_sweep, runs=left[name]))
+        for name, runs in left.items():
+            waves.write(ledger, name, None if name == sweep_id else runs)
         client.cancel([*(tasks[run_id].job for run_id in cancelled), *unneeded])
     return cancelled

@@ -20,7 +20,6 @@ def report_at_end(
     cluster: Mapping[str, Any],
     queue: Sequence[client.QueuedTask],
     *,
-    ship: bool,
     fresh: Sequence[str],
     held: int,
     is_owed: bool,
@@ -38,7 +37,18 @@ def report_at_end(
     job = ""
     if (running or is_owed) and (fresh or sweep_id not in waiting):
         try:
-            job = _send(ledger, sweep_id, cluster, sorted(running), ship=ship, held=held)
+            job = submissions.send(
+                ledger,
+                sweep_id,
+                "report",
+                {"report": sweep_id},
+                jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1),
+                held=held,
+                folder=ledger.sweep_dir(sweep_id),
+                count=None,
+                requeues=cluster["requeues"],
+                after_any=sorted(running),
+            )
         except QueueFull:
             return None
         except ValueError as error:
@@ -47,22 +57,3 @@ def report_at_end(
                 text += f" The next wave needs it: repeat the launch, or `python -m sweeps retry {sweep_id}`."
             print(text, file=sys.stderr, flush=True)
     return job
-
-
-def _send(
-    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], after: Sequence[str], *, ship: bool, held: int
-) -> str:
-    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
-    return submissions.send(
-        ledger,
-        sweep_id,
-        "report",
-        {"report": sweep_id},
-        resources,
-        held=held,
-        folder=ledger.sweep_dir(sweep_id),
-        arguments=["--ship"] if ship else [],
-        count=None,
-        requeues=cluster["requeues"],
-        after_any=after,
-    )

@@ -84,14 +84,13 @@ def send(
     held: int,
     run_ids: Sequence[str] = (),
     folder: Path | None = None,
-    arguments: Sequence[str] = (),
     **placement: Any,
 ) -> str:
     """Submit a job: write its record, write its script, call sbatch, record the job's number. In this order, so that a
     submitter which is killed in between neither loses a job nor submits one twice. Returns the number.
 
     kind: of the job, and the name of its script. about: content of the record beside the runs. folder: of script and
-    log, which the job's command gets, and `arguments`; None: that of the record. held: the submitter's lock.
+    log, which the job's command gets; None: that of the record. held: the submitter's lock.
     placement: `count`, ... of `script`.
 
     If the queue has no room (QueueFull), no job belongs to the record, and it is removed.
@@ -100,7 +99,7 @@ def send(
     folder = folder or target
     python_path = f"PYTHONPATH={imports.child_environment()['PYTHONPATH']}"  # the submitter's
     module = f"sweeps.slurm.job_of_{'runs' if kind == 'array' else kind}"
-    command = ["env", python_path, *imports.python_command("-m", module, str(folder)), *arguments]
+    command = ["env", python_path, *imports.python_command("-m", module, str(folder))]
     log = (layout.task_log(folder, "%a") if kind == "array" else layout.job_log(folder, kind)).name
     name = job_name(target, *_labels(ledger, sweep_id, kind, run_ids))
     bad_nodes = layout.bad_nodes(target)

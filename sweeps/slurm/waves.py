@@ -1,14 +1,13 @@
 """A sweep that is larger than the queue may be: its own jobs submit the rest of it, each at its end.
 
-runs/sweeps/<id>/waves.json   {"runs": [...], "ship": ...}: what is to be submitted when the queue has room: these runs,
-                              and after the last of them the report's job. Without the file nothing is left.
+runs/sweeps/<id>/waves.json   {"runs": [...]}: what is to be submitted when the queue has room: these runs, and after
+                              the last of them the report's job. Without the file nothing is left.
 """
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlvr.config import imports
@@ -17,38 +16,24 @@ from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.sweeps import Ledger
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """What waits for room in the queue: these runs of a sweep, then its report. ship: whether the report's job ships
-    metrics.
-    """
-
-    runs: Sequence[str]
-    ship: bool
-
-
-def read(ledger: Ledger) -> dict[str, Waiting]:
-    """What waits, by sweep."""
+def read(ledger: Ledger) -> dict[str, list[str]]:
+    """The runs that wait, by sweep; [] where only the report does."""
     contents = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
-    return {
-        name: Waiting(content["runs"], content["ship"])
-        for name, content in contents.items()
-        if content and content.keys() >= {"runs", "ship"}
-    }
+    return {name: content["runs"] for name, content in contents.items() if content and "runs" in content}
 
 
-def write(ledger: Ledger, sweep_id: str, waiting: Waiting | None) -> None:
-    """Record what waits; None: nothing. Hold the submitter's lock."""
+def write(ledger: Ledger, sweep_id: str, waiting: Sequence[str] | None) -> None:
+    """Record which runs wait for room, and after them the report; None: nothing. Hold the submitter's lock."""
     path = layout.waves(ledger.sweep_dir(sweep_id))
     if waiting is None:
         path.unlink(missing_ok=True)
     else:
-        write_json(path, asdict(waiting))
+        write_json(path, {"runs": list(waiting)})
 
 
 def waiting_for_room(ledger: Ledger) -> dict[str, str]:
     """The sweep of each run that is to be submitted when there is room."""
-    return {run_id: sweep_id for sweep_id, waiting in read(ledger).items() for run_id in waiting.runs}
+    return {run_id: sweep_id for sweep_id, waiting in read(ledger).items() for run_id in waiting}
 
 
 def submit_more(ledger: Ledger) -> None:

@@ -14,8 +14,8 @@ from analysis.frames import bundle
 from analysis.frames.load import load
 from analysis.report import report
 from rlvr.config.compose import Points
-from sweeps.grid_sweep import GridSweep
 from sweeps.growing import tuning
+from sweeps.launcher import GridSweep
 from sweeps.plan import plan
 from sweeps.session import Session
 from tests.analysis.ledger_factory import counts, write_planned

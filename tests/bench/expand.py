@@ -11,13 +11,14 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from rlvr.config.compose import Points, composing
+from rlvr.config.compose import Points
 from rlvr.config.freeze import frozen_config
 from rlvr.config.overrides import parse
 from rlvr.ledger.identity import run_id
 from sweeps import grid
 from sweeps.plan import Plan, plan
 from tests.bench.row import Row, row
+from tests.support.composing import composing
 
 # 5 · 4 · 10 · 5 · 10 = 10,000 points
 AXES = [

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedModel
 
 from rlvr.config import cost, memory
-from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
@@ -21,6 +20,7 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import JournalWriter, read
 from rlvr.model.tokenizer import word_tokenizer
+from tests.support.composing import composing
 
 # Instead of the paper's 256; the step still has eight updates, each with a group of 8 responses.
 PROMPTS = 8
@@ -67,8 +67,7 @@ def setting(tokens: int, gpu: str) -> memory.MemorySetting:
 def predicted_s(config: Mapping[str, Any], model: memory.Architecture, length: float) -> float:
     """Seconds of a step by the cost model, if responses have `length` tokens on average: otherwise it would assume that
     most of them end early, and these do not."""
-    parts = cost.seconds(config, model, mean=length)
-    return sum(seconds for part, seconds in parts.items() if part != "evaluation") / STEPS
+    return cost.step_s(config, model, mean=length)
 
 
 def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictConfig:

@@ -23,7 +23,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlvr.config.compose import composing
 from rlvr.model.load import load
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.records import Problem, Reward, Sampling, Split
@@ -36,6 +35,7 @@ from rlvr.trainer.collate import collate, decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
 from tests.bench.row import Row, in_turn, row
+from tests.support.composing import composing
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-trl"

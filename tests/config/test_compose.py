@@ -13,10 +13,10 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from rlvr.config import schema
-from rlvr.config.compose import Points, Setting
+from rlvr.config.compose import Composed, Points, Setting
 from rlvr.config.freeze import frozen_config, group_of
 from rlvr.ledger.identity import run_id
-from sweeps.grid_sweep import GridSweep
+from sweeps.launcher import GridSweep
 from sweeps.plan import plan
 from sweeps.session import Session
 from tests.support.composed import REGISTRY
@@ -24,10 +24,20 @@ from tests.support.composed import REGISTRY
 pytestmark = pytest.mark.usefixtures("composing")
 
 
-def composed(overrides: list[list[str]]) -> Points:
+class Counted(Points):
+    """Points that count how many of them are composed in full."""
+
+    num_full = 0
+
+    def full(self, point: list[str]) -> Composed:
+        self.num_full += 1
+        return super().full(point)
+
+
+def composed(overrides: list[list[str]]) -> Counted:
     loader = GlobalHydra.instance().config_loader()
     assert isinstance(loader, ConfigLoaderImpl)
-    return Points(loader, loader.load_configuration("run", [], RunMode.MULTIRUN), overrides)
+    return Counted(loader, loader.load_configuration("run", [], RunMode.MULTIRUN), overrides)
 
 
 # Every way in which Hydra changes a config, of those that a run can have; N stands for numbers.

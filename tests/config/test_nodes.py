@@ -31,7 +31,7 @@ def test_what_cannot_run_is_refused() -> None:
         (f"{VLLM} {TWO} cluster.ranks=3", "do not divide over cluster.nodes=2 nodes. Pass cluster.ranks=2"),
         (f"{VLLM} {TWO} cluster.ranks=4", "each with a GPU of its own, and cluster.gpus=1 on each node"),
         (f"{VLLM} {TWO} cluster.pack=2", "cluster.pack puts several runs on one node"),
-        (f"{VLLM} {TWO} cluster.shard_over=rack", "cluster.shard_over=rack is not understood. Pass job or node."),
+        (f"{VLLM} {TWO} cluster.shard_over=rack", "cluster.shard_over=rack: job or node is expected."),
         (
             f"{RAY} {TWO} cluster.sampling_nodes=1 cluster.shard_over=node",
             "cluster.shard_over=node has no effect: this run trains on one node. Drop it.",

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 
-from rlvr.config.compose import composing
 from rlvr.config.registry import Registry
 from rlvr.rollout.rewards import rewards_of
+from tests.support.composing import composing
 from tests.support.hollow import write_hollow_model
 from tests.support.tasks import write_jsonl
 from tests.support.words import newest

@@ -361,7 +361,7 @@ def test_a_recipe_fits_its_gpus_and_takes_what_the_documentation_says(recipe: st
         memory.check(plain)
         model = memory.architecture_of_model(plain["model"])
         assert model is not None
-        hours.append(rounded(sum(cost.seconds(plain, model).values()) / 3600))
+        hours.append(rounded(cost.hours(plain, model)))
         need = sum(memory.per_gpu(model, memory.setting_of(plain)).values()) / memory.GB
         assert need < plain["cluster"]["gpu_memory_gb"]
         needs.append(round(need))

@@ -18,7 +18,6 @@ from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import TrainingRun
 from rlvr.ledger import layout
@@ -29,6 +28,7 @@ from rlvr.objective.batch import needs
 from rlvr.rollout.empty_steps import NothingToLearn
 from rlvr.rollout.native import NativeEngine
 from rlvr.trainer.fsdp import Trainer
+from tests.support.composing import composing
 from tests.trainer.test_logprob import Entropies
 
 OVERRIDES = ("task=classes", "task.classes=20", "task.contexts=4", "model=table", "loss=reinforce", "lr=2", "steps=4")

@@ -11,13 +11,13 @@ import pytest
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
 from rlvr.job.process import _message_of  # pyright: ignore[reportPrivateUsage]
 from rlvr.ledger.runs import read_info, write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
 from tests.end_to_end.test_sweep import deterministic
 from tests.job.test_loop import OVERRIDES
+from tests.support.composing import composing
 from tests.support.ranks import start
 
 RANK = """

@@ -17,8 +17,9 @@ CONFIG: dict[str, Any] = {
 
 
 def changed(**groups: Any) -> dict[str, Any]:
-    merged = {k: {**CONFIG[k], **v} if isinstance(v, dict) and k in CONFIG else v for k, v in groups.items()}
-    return {**CONFIG, **merged}
+    return {
+        k: {**CONFIG[k], **v} if isinstance(v, dict) and k in CONFIG else v for k, v in {**CONFIG, **groups}.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_cancelled_sweep_gets_no_report_later(fake: FakeSlurm) -> None:
     fake.set(ROOM="6")
     assert main(GROWING) == 0
     (sweep,) = fake.ledger.sweeps()
-    assert waves.read(fake.ledger) == {sweep.sweep_id: waves.Waiting([], ship=False)}
+    assert waves.read(fake.ledger) == {sweep.sweep_id: []}
     assert commands.main(["cancel", sweep.sweep_id]) == 0
     assert waves.read(fake.ledger) == {}
 

@@ -30,7 +30,7 @@ from sweeps.slurm import launch, waves
 from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.launch import submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
-from sweeps.slurm.waves import Waiting, waiting_for_room
+from sweeps.slurm.waves import waiting_for_room
 from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.slurm.stand_in import REFUSED, FakeSlurm
 from tests.support.words import newest
@@ -54,7 +54,7 @@ def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: 
     for run_id in "ab":
         ledger.create_run(run_id, "{}", {"name": run_id})
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": run_id} for run_id in "ab"])
-    waves.write(ledger, "s", Waiting(["b"], ship=False))
+    waves.write(ledger, "s", ["b"])
     assert waiting_for_room(ledger) == {"b": "s"}
     waiting = Queue({"a": QueuedTask("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
     states = with_queue_states(ledger, ledger.states("ab"), waiting)
@@ -190,7 +190,7 @@ def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(fake: Fake
     ledger = fake.ledger
     for seed in (0, 1):
         write(sweep := planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]), ledger)
-        waves.write(ledger, sweep.sweep_id, Waiting([sweep.runs[0].run_id], ship=False))
+        waves.write(ledger, sweep.sweep_id, [sweep.runs[0].run_id])
     for sweep in ledger.sweeps():
         submit_waiting(ledger, sweep.sweep_id)
     assert (fake.home / "calls").read_text() == "x\n"
@@ -203,7 +203,7 @@ def test_a_job_that_cannot_submit_more_on_a_full_disk_ends_as_its_runs_did(
     """A file in place of the directory of submissions raises an error of the file system, too."""
     ledger = Ledger(tmp_path)
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
-    waves.write(ledger, "s", Waiting(["a"], ship=False))
+    waves.write(ledger, "s", ["a"])
     layout.submissions(tmp_path).touch()
     waves.submit_more(ledger)
     assert "runs of sweep s still wait for room in the queue" in capsys.readouterr().out
@@ -214,7 +214,7 @@ def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypat
     monkeypatch.setattr(launch, "LOCK_S", 0.0)
     ledger = fake.ledger
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
-    waves.write(ledger, "s", Waiting(["a"], ship=False))
+    waves.write(ledger, "s", ["a"])
     layout.submissions(fake.home).mkdir()
     held = lock(layout.lock(layout.submissions(fake.home)))
     assert held is not None

@@ -15,7 +15,7 @@ from rlvr import run as runs
 from rlvr.config import schema
 from rlvr.config.overrides import parse
 from sweeps.grid import Rules, expand
-from sweeps.grid_sweep import GridSweep
+from sweeps.launcher import GridSweep
 from sweeps.session import Session
 from tests.support.composed import REGISTRY
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from rlvr.config.checks import Checker
-from rlvr.config.compose import composing
 from rlvr.records import NotAvailable
 from tests.support.composed import REGISTRY, composed
+from tests.support.composing import composing
 from tests.support.hub_server import serving
 from tests.support.tasks import write_jsonl
 

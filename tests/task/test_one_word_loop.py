@@ -7,10 +7,10 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen_config
 from rlvr.job.loop import TrainingRun
 from rlvr.model.tokenizer import encode
+from tests.support.composing import composing
 
 OVERRIDES = (
     *("task=classes", "task.classes=20", "task.contexts=4", "model=table", "loss=cross_entropy"),

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from rlvr.config.compose import composing
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
 from sweeps import start
@@ -19,6 +18,7 @@ from sweeps.growing import planning, record
 from sweeps.growing.record import GrowingRecord, first_wave
 from tests.end_to_end.test_sweep import python
 from tests.support.composed import composed
+from tests.support.composing import composing
 from tests.sweeps.test_plan import planned
 from tests.test_run import Command, command
 

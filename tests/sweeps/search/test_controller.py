@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.pruners import MedianPruner
+from optuna.pruners import MedianPruner, PatientPruner
 from optuna.trial import TrialState
 
 from rlvr.ledger import journal, layout
-from sweeps.search.pruner import patient
 from sweeps.search.report import report
 from sweeps.verdict import LaunchOutcome
 from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
@@ -202,5 +201,5 @@ def test_an_unknown_metric_of_a_training_step_is_named_at_the_first(tmp_path: Pa
 
 def test_patience_counts_evaluations_since_the_best(tmp_path: Path) -> None:
     """`up` rises from the first step, so when it is minimised the steps 2 and 3 are one more than a patience of 1."""
-    trials_told = complete(tmp_path, metrics={"up": "minimize"}, pruner=patient(patience=1, min_delta=0.0), n_trials=2)
+    trials_told = complete(tmp_path, metrics={"up": "minimize"}, pruner=PatientPruner(None, patience=1), n_trials=2)
     assert [(row[1], list(row[4])) for row in trials_told] == [("PRUNED", [1, 2, 3])] * 2
