@@ -3,8 +3,6 @@
 A table is a head and a function that tries each of its rows; tests/test_compatibility.py compares it with the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prints the tables of docs/compatibility.md as they are now, or writes them: `--write [TABLE ...]`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -2,8 +2,6 @@
 one update, and sampled again; the engine's log-probabilities are compared with the trainer's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

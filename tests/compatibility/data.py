@@ -1,7 +1,5 @@
 """Data files: kinds, encodings, shapes of rows. Each holds the problem `½ + ½?` with the answer 1, or a fault."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ways to write an answer to a problem of mathematics, with the verdict of `task=math` on each, in a box."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rlvr.task.verify.math_answer import judge

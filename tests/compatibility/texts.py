@@ -1,7 +1,5 @@
 """What begins a prompt and ends a response: tokenizers, and chat templates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

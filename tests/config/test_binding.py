@@ -1,7 +1,5 @@
 """Knobs against parameters: names, presence, types."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

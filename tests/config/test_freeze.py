@@ -1,7 +1,5 @@
 """The identity depends on what determines a result; names show the chosen options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,7 @@ pytestmark = pytest.mark.usefixtures("composing")
 def test_identity_ignores_where_and_how_a_run_is_executed() -> None:
     default = identity()
     assert identity("cluster.workers=1", "cluster.threads=2") == default
-    assert identity("tracker.uri=http://127.0.0.1:5000") == default
-    assert identity("checkpoint.every=7") == default
+    assert (identity("tracker.uri=http://127.0.0.1:5000"), identity("checkpoint.every=7")) == (default, default)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Every process finds our packages, names foreign ones that hide them, and finds the code of a run again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -18,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _path() -> Iterator[None]:
     """sys.path and what was imported from it, as they were. In a test without another checkout of this project, whose
-    path comes with an environment that both use.
-    """
+    path comes with an environment that both use."""
     path, modules = list(sys.path), set(sys.modules)
     sys.path[:] = [entry for entry in path if not is_another_checkout(Path(entry))]
     yield

@@ -1,7 +1,5 @@
 """Parameters of published models, and bytes worked by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import accumulate
@@ -76,8 +74,7 @@ def test_a_critic_is_a_second_model_in_training_without_a_head() -> None:
 def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
     parts = per_gpu(TINY, MemorySetting(ranks=4, width=2, tokens=5))
     assert parts["weights"] == parts["gradients"] == 540
-    assert parts["optimiser"] == 2 * 540
-    assert parts["gathered weights"] == 2 * (80 + 2 * 152)
+    assert (parts["optimiser"], parts["gathered weights"]) == (2 * 540, 2 * (80 + 2 * 152))
     assert parts["activations"] == 5 * (3 * 160 + 104)
 
 
@@ -85,8 +82,7 @@ def test_frozen_copies_in_main_memory_take_only_what_is_gathered() -> None:
     here, there = (
         per_gpu(TINY, MemorySetting(ranks=4, tokens=5, copies=1, offload=offload)) for offload in (False, True)
     )
-    assert here["frozen copies"] == 270
-    assert there == {**here, "frozen copies": 0}
+    assert (here["frozen copies"], there) == (270, {**here, "frozen copies": 0})
 
 
 def test_adapters_leave_no_gradients_no_optimiser_and_half_the_weights() -> None:
@@ -108,8 +104,7 @@ def test_gradients_of_the_embeddings_are_whole_when_activations_are_gone() -> No
 
 def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> None:
     parts = per_gpu(TINY, MemorySetting(tokens=5, checkpointing=True))
-    assert parts["activations"] == 5 * (3 * 2 * 4 + 160 + 32)
-    assert parts["whole gradients"] == 6 * 40 + 6 * 152
+    assert (parts["activations"], parts["whole gradients"]) == (5 * (3 * 2 * 4 + 160 + 32), 6 * 40 + 6 * 152)
     assert "logits" not in parts
 
 
@@ -214,8 +209,7 @@ def test_seven_billion_parameters_on_eight_gpus() -> None:
     """GB of 2^30 bytes. A rank's 0.952 billion parameters, 4 bytes each: 3.55. Embedding and head 1.09 billion and two
     layers of 0.233: 1.556 billion in bfloat16, 2.90. A token keeps 28 residuals of 7,168 bytes, one layer's 232,448 and
     gradients of 2 x 37,888: 16,384 of them 7.77. Head and a layer: 6·(0.545 + 0.233) = 4.67 billion bytes of whole
-    gradients, 4.35.
-    """
+    gradients, 4.35."""
     model = architecture(QWEN_7B)
     assert model is not None
     parts = per_gpu(model, MemorySetting(ranks=8, checkpointing=True, engine_width=2))
@@ -314,8 +308,7 @@ def test_the_cache_takes_by_default_what_a_gpu_has_left_while_responses_are_samp
     """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
     no tensor accounts for; the engine's weights 14.19, and 2.5 at work, beside 12 bytes for each of 512 sequences and
     152064 tokens, 0.87. A forward pass of the canary gathers embedding, head (2 · 152064 · 3584) and two layers
-    (2 · 233,057,792) in 2 bytes, 2.90: 39.9 are left. On GPUs of its own 3 at rest. 2048 sequences take 2.61 more.
-    """
+    (2 · 233,057,792) in 2 bytes, 2.90: 39.9 are left. On GPUs of its own 3 at rest. 2048 sequences take 2.61 more."""
     config = run(gpus=8)
     vllm = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
     config["rollout"]["engine"] = vllm
@@ -351,8 +344,7 @@ def test_a_gpu_holds_more_than_tensors() -> None:
 
 def test_a_vllm_at_work_holds_more_than_weights_and_cache() -> None:
     """What the default cache leaves free for it counts before launch, too: 2.5 GB, and 12 bytes for each of 512
-    sequences and 152064 tokens, 0.87. Without a GPU nothing is counted.
-    """
+    sequences and 152064 tokens, 0.87. Without a GPU nothing is counted."""
     config = run(gpus=8)
     config["rollout"]["engine"] = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
     model = memory.architecture_of_model(config["model"])

@@ -1,7 +1,5 @@
 """Faults of a user's config files: file, line and what to write, before anything is composed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The sizes of models that recipes name: their architectures give the published numbers of parameters."""
 
-from __future__ import annotations
-
 from rlvr.config import memory, published
 
 # What the safetensors of the hub hold, or in millions what the model's card says.

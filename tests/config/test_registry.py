@@ -1,7 +1,5 @@
 """Options in a user's config directory are equal to the built-in ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -43,8 +41,7 @@ def test_options_are_those_of_the_whole_search_path(folder: Path, how: str) -> N
     registry = Registry.of(words(folder, how))
     assert set(registry.options("loss")) == {*REGISTRY.options("loss"), "plain", "tuned", "silent"}
     assert set(registry.groups()) == {*REGISTRY.groups(), "flavour"}
-    assert registry.options("flavour") == ["salty"]
-    assert registry.options("nothing") == []
+    assert (registry.options("flavour"), registry.options("nothing")) == (["salty"], [])
 
 
 def test_a_half_written_option_is_left_out_unless_it_is_chosen(folder: Path) -> None:
@@ -108,8 +105,7 @@ def test_settings_of_other_groups_are_no_part_of_an_option() -> None:
 
 def test_an_option_overrides_its_base(folder: Path) -> None:
     node = Registry([str(folder)]).node("loss", "tuned")
-    assert node["ratio"] == "sequence"
-    assert node["_target_"] == "rlvr.loss.lad.lad"
+    assert (node["ratio"], node["_target_"]) == ("sequence", "rlvr.loss.lad.lad")
     with pytest.raises(ValueError, match="loss/nothing is no config"):
         REGISTRY.node("loss", "nothing")
 
@@ -118,8 +114,7 @@ def test_composing_uses_the_whole_search_path_and_built_in_options_take_preceden
     (folder / "loss" / "grpo.yaml").write_text("_target_: nowhere.nothing\n")
     registry = Registry([str(folder)])
     config, choices = registry.compose(["loss=tuned", "divergence=half"])
-    assert (choices["loss"], choices["divergence"]) == ("tuned", "half")
-    assert config.loss.ratio == "sequence"
+    assert (choices["loss"], choices["divergence"], config.loss.ratio) == ("tuned", "half", "sequence")
     assert registry.compose(["loss=grpo"])[0].loss["_target_"] == "rlvr.loss.grpo.grpo"
 
 

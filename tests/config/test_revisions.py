@@ -1,7 +1,5 @@
 """A frozen config names the commit of every model and data set of the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

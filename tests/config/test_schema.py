@@ -1,7 +1,5 @@
 """Every file of conf/ and sweeps/ composes and passes the checks; options bring along what they should."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What a component takes and declares, read from its source."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Hydra's files, each parsed once per process: the configs are those of Hydra's own reading."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -43,5 +41,4 @@ def test_a_file_is_parsed_once_until_it_is_written_anew(tmp_path: Path, monkeypa
     assert [lr(), lr()] == [1e-5, 1e-5]
     file.write_text("# @package trainer\nlr: 3e-5\n")
     os.utime(file, ns=(1, 1))  # written within the resolution of the clock, or restored: another time all the same
-    assert [lr(), lr()] == [3e-5, 3e-5]
-    assert [Path(name).name for name in parsed] == ["mine.yaml"] * 2
+    assert ([lr(), lr()], [Path(name).name for name in parsed]) == ([3e-5, 3e-5], ["mine.yaml"] * 2)

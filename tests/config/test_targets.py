@@ -1,7 +1,5 @@
 """Which functions and classes a config on disk may call."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -30,8 +28,7 @@ def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Pa
     targets.make_importable([str(one)], config)
     import days_of_mine  # type: ignore[import-not-found]
 
-    assert days_of_mine.NAME == "one"
-    assert sys.path[-1] == str(one)
+    assert (days_of_mine.NAME, sys.path[-1]) == ("one", str(one))
     with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
         targets.make_importable([str(two)], config)
 

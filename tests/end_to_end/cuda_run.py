@@ -2,8 +2,6 @@
 
 Of one rank, or of several."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

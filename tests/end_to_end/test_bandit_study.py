@@ -1,7 +1,5 @@
 """The bandit study, really run: LAD recovers its target (LAD, arXiv:2602.20132, Eqs. 4 and 5, Figure 1)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

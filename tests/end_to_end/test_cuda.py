@@ -1,7 +1,5 @@
 """Whole runs on a CUDA that is not there (tests/support/fake_cuda)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -65,13 +63,11 @@ def test_a_run_that_samples_with_vllm_sleeps_syncs_and_agrees_in_half_precision(
 
 def test_two_ranks_share_a_vllm_on_their_gpus(tmp_path: Path, directory: Path) -> None:
     """The first asks it for both, each writes its part of the weights, and both wait until it sleeps. Samples are those
-    of one rank alone, and so is what is learned.
-    """
+    of one rank alone, and so is what is learned."""
     job = [str(tmp_path), *VLLM, "rollout.engine.tensor_parallel=2"]
     fake_cuda.run("tests.end_to_end.cuda_run", json.dumps([job]), ranks=2, PYTHONPATH=f"{fake_cuda.ROOT}:{STAND_IN}")
     one, two = recorded(directory / "vllm"), recorded(tmp_path)
-    assert list(two) == [0, 1, 2]
-    assert two[0] == pytest.approx(one[0])
+    assert (list(two), two[0]) == ([0, 1, 2], pytest.approx(one[0]))
     for name in ("reward/mean", "response/length", "tokens/used"):
         assert two[1][name] == one[1][name], name
     assert two[2]["mismatch/mean"] < 0.1

@@ -1,7 +1,5 @@
 """A disk that fills up while a run is at work: nothing that was saved is lost, nothing is measured twice."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,12 +41,10 @@ def test_a_run_stopped_by_a_full_disk_goes_on_bit_for_bit_when_there_is_room(dis
     assert mount("-o", f"remount,size={ENOUGH}", str(disk))
     assert launch(disk)[0] == 0
     last = max((run_dir / "attempts").iterdir(), key=lambda path: int(path.name))
-    assert json.loads((last / "exit.json").read_text())["cause"] == "ok"
-    assert launch(tmp_path)[0] == 0
+    assert (json.loads((last / "exit.json").read_text())["cause"], launch(tmp_path)[0]) == ("ok", 0)
     (undisturbed,) = runs(tmp_path).values()
     resumed = deterministic(run_dir)
-    assert sorted(resumed) == list(range(401))
-    assert resumed == deterministic(undisturbed)
+    assert (sorted(resumed), resumed) == (list(range(401)), deterministic(undisturbed))
 
 
 def test_a_directory_that_cannot_be_written_is_named_with_what_to_set(disk: Path) -> None:

@@ -1,7 +1,5 @@
 """Status, launch summary, report and MLflow say the same of a run, whatever its end and whoever is at work on it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

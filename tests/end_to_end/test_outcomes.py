@@ -1,7 +1,5 @@
 """How a run ends when training itself fails: by name, with its step, and tried again only where that helps."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -62,8 +60,7 @@ class TestReal:
     ) -> None:
         """4 groups of 8 responses of a token each: budgets of 32, 16 and 8 tokens hold 4, 2 and 1 of them.
 
-        What does not fit even then is given up after three halvings; its neighbours finish.
-        """
+        What does not fit even then is given up after three halvings; its neighbours finish."""
         code, out = launch(tmp_path, "-m", *BANDIT, *HUNGRY, "+loss.rank=0", "+loss.rows=0,8,32")
         assert code == 1, out
         assert "2 of 3 runs finished, 1 failed" in out

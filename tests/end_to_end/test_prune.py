@@ -1,7 +1,5 @@
 """A run that is asked to stop early: its own outcome, and a checkpoint from which it can go on when asked."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """docs/python.md in a real notebook kernel: every cell runs, twice in one kernel, and the kernel stays what it was."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -81,8 +79,7 @@ def test_every_cell_of_the_page_runs_and_runs_again(kernel: Kernel, tmp_path: Pa
     for cell in CELLS:
         kernel(cell)
     assert kernel("len(sweep.outcome.skipped), len(sweep.outcome.finished)") == "(4, 0)"
-    assert sorted(tmp_path.glob("runs/*/attempts/*")) == attempts
-    assert kernel(STATE) == before
+    assert (sorted(tmp_path.glob("runs/*/attempts/*")), kernel(STATE)) == (attempts, before)
 
 
 def test_a_notebook_that_uses_hydra_itself_keeps_what_it_has_composed(kernel: Kernel) -> None:

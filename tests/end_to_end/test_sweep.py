@@ -1,7 +1,5 @@
 """The whole arrow, really run: command → sweep → training → spool → MLflow → tables; killed, repeated, resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -169,8 +167,7 @@ def test_a_checkpoint_becomes_a_model_that_transformers_loads(undisturbed: Path,
 
 def test_one_failed_run_does_not_stop_the_others(undisturbed: Path, tmp_path: Path) -> None:
     """A learning rate that no policy survives: the run fails by name, the next one in the same process finishes, the
-    exit code says so.
-    """
+    exit code says so."""
     home = beside(undisturbed, tmp_path / "home")
     one_place = ["cluster.workers=1", "tracker=none"]
     process = python("-m", "rlvr.run", "-m", "lr=1e18,1e-4", *SMALL, *one_place, home=home)

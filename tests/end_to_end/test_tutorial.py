@@ -1,7 +1,5 @@
 """docs/tutorial.md, typed as it stands, in an empty directory: what it shows is what is said, numbers aside."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

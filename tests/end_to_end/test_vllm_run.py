@@ -1,7 +1,5 @@
 """Whole runs that sample with vLLM, on one rank, two, and two nodes: killed, resumed, and beside the native engine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 RLVR_TEST_CLUSTER=DIR keeps it there, up, for the next time: who works on these tests need not wait for it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ A sweep is planned once. Then it is launched in forked children: child N is kill
 N-th sbatch, which goes on without it. After each kill the same launch is repeated, undisturbed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

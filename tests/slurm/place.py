@@ -1,7 +1,5 @@
 """A home for runs beside a real SLURM: what the tests of sweeps launch, and how they look at it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An evaluation on a real SLURM, over two of its nodes: the same samples as on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A loss, a task and a study from a directory elsewhere, on SLURM: no node and no retry is told where it lies."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults on a real SLURM, all in one sweep at once: every run ends once, with the numbers of one left in peace."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -61,8 +59,7 @@ def interrupted(
 ) -> tuple[SlurmHome, dict[int, dict[str, Any]]]:
     """The home, and how each run was shown when SLURM had nothing left to do. Then the same command, once more.
 
-    Seed 0 loses its supervisor, 1 the slurmd of its node, 2 comes near its time limit, 3 gets too little memory.
-    """
+    Seed 0 loses its supervisor, 1 the slurmd of its node, 2 comes near its time limit, 3 gets too little memory."""
     place = SlurmHome(tmp_path_factory.mktemp("interrupted"), cluster)
     place.launch(*ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
     place.launch(*ALONE, "seed=0,1,2")
@@ -113,8 +110,7 @@ def test_an_interrupted_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_sam
     place, shown = interrupted
     assert (shown[seed]["state"], shown[seed]["cause"]) == (state, cause)
     run_dir = by_seed(place)[seed]
-    assert causes(run_dir) == ends
-    assert deterministic(run_dir) == deterministic(undisturbed() / run_dir.name)
+    assert (causes(run_dir), deterministic(run_dir)) == (ends, deterministic(undisturbed() / run_dir.name))
 
 
 def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the_end_lose_nothing(

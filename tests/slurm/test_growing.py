@@ -1,7 +1,5 @@
 """A sweep that adds seeds until it is decided, on a real SLURM: the last job of a wave hands in the next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Mistakes of users, each answered in one line that says what to type: without a cluster, and by a real one."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The local cluster itself: it comes up whole, twice is once, and a crash leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -89,8 +87,7 @@ class TestReal:
             return {*processes.daemons(cluster.root)} - {*processes.daemons(cluster.root, "slurmstepd")}
 
         before = lasting()
-        assert local.up(cluster.root) == cluster
-        assert lasting() == before
+        assert (local.up(cluster.root), lasting()) == (cluster, before)
         # munged, mariadbd, slurmdbd, slurmctld and its script runner, four slurmds
         assert len(before) >= 8
 

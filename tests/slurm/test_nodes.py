@@ -1,7 +1,5 @@
 """One run on several nodes of a real SLURM is the run that it would be on one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several runs in one job: resources of all, an end of each."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -34,8 +32,7 @@ def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() 
 
 def test_engines_have_cpus_beside_their_ranks() -> None:
     """On each of two nodes a rank and three workers of Ray, of 2 threads each, and a verifier. Then eight ranks and as
-    many vLLMs beside them.
-    """
+    many vLLMs beside them."""
     cluster = {**CLUSTER, "ranks": 2, "nodes": 2, "pack": 1, "gpus": 4}
     config = {"cluster": cluster, "rollout": {"engine": {"workers": 6}}}
     asked = of_runs(cluster_of(config))

@@ -1,7 +1,5 @@
 """A search whose trials are jobs of a real SLURM: one is cancelled, told FAIL and tried again; one is pruned."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -38,10 +36,8 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
     assert [(t["lr"], t["state"]) for t in trial_rows] == [("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED")]
     assert trial_rows[0]["cause"] == "preempted"
     good, hopeless = [place.home / "runs" / t["run_id"] for t in trial_rows[1:]]
-    assert causes(good) == ["preempted", "ok"]
-    assert list(deterministic(good)) == list(range(601))
-    assert causes(hopeless) == ["pruned"]
-    assert place.queue() == {}
+    assert (causes(good), list(deterministic(good))) == (["preempted", "ok"], list(range(601)))
+    assert (causes(hopeless), place.queue()) == (["pruned"], {})
     submissions = [json.loads(p.read_text())["runs"] for p in place.home.glob("runs/submissions/*/submission.json")]
     assert sorted(run for runs in submissions for run in runs) == sorted(t["run_id"] for t in trial_rows)
 

@@ -1,7 +1,5 @@
 """Stages on a real SLURM: built once, by a job of their own, for every run that starts from them."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path
@@ -75,8 +73,7 @@ class TestReal:
             assert (pretrain["ranks"], presample["ranks"]) == (1, ranks)
             tables.append(pq.read_table(place.home / "runs" / "stages" / presample["stage"] / "problems.parquet"))
         one, two = (table.drop_columns("logp").to_pylist() for table in tables)
-        assert len(one) == 16
-        assert one == two
+        assert (len(one), one) == (16, two)
 
     def test_a_failed_stage_releases_nothing_and_says_why(self, cluster: Settings, tmp_path: Path) -> None:
         place = SlurmHome(tmp_path, cluster)
@@ -119,8 +116,7 @@ def test_a_run_waits_while_its_stage_has_a_job_or_stands_and_has_failed_when_its
 
     assert shown().state == "planned"  # its launch was killed before sbatch
     task = QueuedTask("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
-    assert by_kind(ledger, [task], "stage") == {"s1": task}
-    assert shown(s1=task).state == "planned"
+    assert (by_kind(ledger, [task], "stage"), shown(s1=task).state) == ({"s1": task}, "planned")
     (stage / "end.json").write_text('{"cause": "host_oom", "message": "raise cluster.memory_gb"}')
     state = shown()
     assert (state.state, state.cause, state.log) == ("failed", "stage", stage / "stage.out")

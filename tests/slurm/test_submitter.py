@@ -1,7 +1,5 @@
 """The submitting process is killed, at every point in turn; the repeated command makes everything good."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -49,8 +47,7 @@ def test_a_submitter_killed_anywhere_loses_and_doubles_nothing(
         home = tmp_path / f"{kind}-{number}"
         assert repeated == 0, (number, Path(f"{home}.log").read_text())
         assert jobs(Ledger(home), queue) == {**dict.fromkeys(Ledger(home).runs(), 1), "stage": 1, "report": 1}, number
-        assert len(Ledger(home).runs()) == 2
-        assert len(Ledger(home).sweeps()) == 1
+        assert (len(Ledger(home).runs()), len(Ledger(home).sweeps())) == (2, 1)
 
 
 def jobs(ledger: Ledger, queue: list[str]) -> Counter[str]:

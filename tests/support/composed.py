@@ -1,7 +1,5 @@
 """Composed configs of conf/, and their checks."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from typing import Any
@@ -20,8 +18,7 @@ REGISTRY = Registry()
 
 def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
     """(config, option of each group). Composed once for each choice of options; the other overrides are then applied,
-    as for the points of a sweep (tests/config/test_compose.py).
-    """
+    as for the points of a sweep (tests/config/test_compose.py)."""
     options = tuple(word for word in overrides if _chooses_option(word))
     config, choices = pickle.loads(_with_options(options))  # noqa: S301 - bytes that were pickled below
     others = parse([word for word in overrides if word not in options])

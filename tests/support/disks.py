@@ -1,7 +1,5 @@
 """Disks that are small, and files that may not be read."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

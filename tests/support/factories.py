@@ -1,7 +1,5 @@
 """Small, valid, seeded objects for tests: a test passes the fields that matter to it, the others are filled in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +23,7 @@ def make_batch(
     """B = num_groups · num_samples random responses; `fields` replaces any field of `Batch`.
 
     lengths: tokens of each response (default: drawn from 1 .. num_tokens, the first row full).
-    padding: value of every per-token float beyond a response's end. NaN shows whether padding leaks through a mask.
-    """
+    padding: value of every per-token float beyond a response's end. NaN shows whether padding leaks through a mask."""
     generator = torch.Generator().manual_seed(seed)
     B, T = num_groups * num_samples, num_tokens
     if lengths is None:
@@ -70,8 +67,7 @@ def make_policy(
     """A policy near the one that sampled `batch`. `policy.logp` is a leaf with gradient.
 
     log_ratio: logp − logp_old of each response token, [B, T] or a number (default: normal with deviation 0.3).
-    padding: value of logp and entropy beyond a response's end.
-    """
+    padding: value of logp and entropy beyond a response's end."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(batch.tokens.shape, generator=generator, dtype=torch.float64)
     step = 0.3 * noise if log_ratio is None else torch.as_tensor(log_ratio, dtype=torch.float64)

@@ -1,7 +1,5 @@
 """A loss that hangs once: it waits for ever for a lock that is never released."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of any size that take no disk space: sparse files with the right names and shapes of tensors."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """A cache in the format of the Hugging Face hub's client, with a model that is not on the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path
@@ -11,8 +9,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 def cached(hf_home: Path, name: str, model: Path, commit: str = COMMIT) -> Path:
     """Put a model's directory into the cache under HF_HOME as `name`, OWNER/MODEL, whose main branch is then at this
-    commit; returns its snapshot.
-    """
+    commit; returns its snapshot."""
     folder = hf_home / "hub" / f"models--{name.replace('/', '--')}"
     snapshot = folder / "snapshots" / commit
     for part in (folder / "blobs", folder / "refs", snapshot):

@@ -1,7 +1,5 @@
 """A fake of the Hugging Face hub on loopback, because tests cannot reach the real one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """A loss that raises a GPU's out-of-memory error for micro-batches of too many rows, without a GPU."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """Simulated nodes on this machine: each has a network of its own and sees only its own processes. Needs root."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that run as the ranks of a run, started by rlvr.job.ranks; each prints lines of JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

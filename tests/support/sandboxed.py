@@ -1,7 +1,5 @@
 """Whether the sandbox for programs of models works on this machine; installs bubblewrap if possible."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -56,8 +54,7 @@ with Pool("rlvr.task.verify.program", **work["limits"]) as pool:
 def judged_by_nobody(requests: Sequence[dict[str, Any]], **limits: float) -> list[str]:
     """Outcomes of programs judged by a pool that runs as a user without any rights, with the system's Python.
 
-    Other users may be unable to read root's own Python.
-    """
+    Other users may be unable to read root's own Python."""
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if os.geteuid() != 0 or system is None:
         pytest.skip("only root can run a program as another user, with a Python outside its home")

@@ -1,7 +1,5 @@
 """A task small enough to check by hand: repeat the words of the prompt, each moved along the alphabet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlvr.records import Problem, Reward, Split

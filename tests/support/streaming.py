@@ -1,7 +1,5 @@
 """An engine that takes new weights while it samples, between two groups; without vLLM."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any

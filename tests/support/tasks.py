@@ -1,7 +1,5 @@
 """Tasks built with the knobs of their YAML files, as in a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

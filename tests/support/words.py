@@ -1,7 +1,5 @@
 """Helps tests to put command lines together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlvr.config.overrides import key_of

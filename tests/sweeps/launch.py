@@ -1,7 +1,5 @@
 """A launch in a process of its own, for tests that send it signals: launch.py HOME SWEEP '{options of run_local}'."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

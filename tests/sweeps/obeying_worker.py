@@ -11,8 +11,6 @@ in a session of its own; "noise": prints what is no answer; "leave": ends the pr
 "vanish": finds that somebody deletes its directory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Runs summed up by arm."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Which points `controls=` adds, and which arms the report flags."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a study expects of its arms, where no run can ever test it: refused at launch and in a dry run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

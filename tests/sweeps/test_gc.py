@@ -1,7 +1,5 @@
 """`sweeps gc` removes what nobody reads, and `sweeps retry` what is said to have failed is started again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -65,8 +63,7 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     done, half = make_run(ledger, "done", "ok", 40, 80, 120), make_run(ledger, "half", "preempted", 40, 80)
     assert main(["gc", "--home", str(tmp_path)]) == 0
     assert "can be removed: python -m sweeps gc --yes" in capsys.readouterr().out
-    assert len(list((done / "checkpoints").iterdir())) == 3
-    assert [left.size for left in find(ledger)] == [KB, KB]
+    assert (len(list((done / "checkpoints").iterdir())), [left.size for left in find(ledger)]) == (3, [KB, KB])
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert [p.name for p in (done / "checkpoints").iterdir()] == ["step-00000120"]
     assert len(list((half / "checkpoints").iterdir())) == 2
@@ -114,8 +111,7 @@ def test_what_was_half_written_goes_unless_the_run_is_held_or_taken_between_look
     half.mkdir()
     removable = find(ledger)
     with Attempt.open(run_dir) as attempt:
-        assert names(ledger) == set()
-        assert remove(removable, print) == 0
+        assert (names(ledger), remove(removable, print)) == (set(), 0)
         attempt.close("preempted")
     assert half.is_dir()
     assert "in use now" in capsys.readouterr().out
@@ -163,8 +159,7 @@ def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Pa
     aside(run_dir / f".config.yaml.{os.getpid()}.tmp")  # of a living process
     aside(run_dir / f".run.json.{pid}.tmp", old=False)
     assert [item.path for item in find(ledger)] == sorted([*abandoned, *folders])
-    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
-    assert find(ledger) == []
+    assert (main(["gc", "--yes", "--home", str(tmp_path)]), find(ledger)) == (0, [])
 
 
 def test_a_stage_goes_when_no_run_starts_from_it_and_every_run_has_said_so(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The launcher with real processes: real signals, real kills, the real ledger. Only the training is left out."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -109,8 +107,7 @@ def test_two_warm_workers_share_six_runs_and_see_their_share_of_the_machine(tmp_
     assert wanted.items() <= seen.items()
     assert sorted(outcome.finished) == list("abcdef")
     assert {ledger.state(run_id).state for run_id in "abcdef"} == {"finished"}
-    assert len({attempts(ledger, run_id)[0]["pid"] for run_id in "abcdef"}) == 2
-    assert outcome.exit_code == 0
+    assert (len({attempts(ledger, run_id)[0]["pid"] for run_id in "abcdef"}), outcome.exit_code) == (2, 0)
     assert sum(outcome.busy_s) >= 0.6
     assert outcome.seconds >= max(outcome.busy_s)
 
@@ -143,8 +140,7 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
     launch(ledger)
     again = launch(plan(tmp_path, a="", b="", c=""))
     assert (sorted(again.skipped), again.finished) == (["a", "b"], ["c"])
-    assert [len(attempts(ledger, run_id)) for run_id in "abc"] == [1, 1, 1]
-    assert launch(ledger).exit_code == 0
+    assert ([len(attempts(ledger, run_id)) for run_id in "abc"], launch(ledger).exit_code) == ([1, 1, 1], 0)
 
 
 # --- failures

@@ -1,7 +1,5 @@
 """Names of sweeps and runs: what is allowed, what is taken, and that a name makes no other run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a launch gives back reads the ledger when it is asked, not before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -42,8 +40,7 @@ def test_a_run_shows_what_stands_on_the_ledger_now(sweep: SweepResult) -> None:
         spool.close()
         attempt.close("error", "a cosmic ray")
     assert (run.state, run.standing.message) == ("failed", "a cosmic ray")
-    assert run.metrics["reward/mean"].to_dict() == {1: 0.25, 2: 0.5}
-    assert run.metrics.index.name == "step"
+    assert (run.metrics["reward/mean"].to_dict(), run.metrics.index.name) == ({1: 0.25, 2: 0.5}, "step")
     assert repr(run) == f"<run lad-js-eta0.25-steps5-s0 ({run.run_id}): failed>"
     assert repr(sweep) == f"<sweep {sweep.sweep_id} of main: 2 runs, 1 failed, 1 planned>"
 

@@ -1,7 +1,5 @@
 """`sweeps retry` on real processes: what failed is trained from its config on the ledger, in another process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

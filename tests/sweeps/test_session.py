@@ -1,7 +1,5 @@
 """A command has a session, and leaves the process as it was."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -36,8 +34,7 @@ def test_environment_and_path_are_put_back_even_after_an_error(tmp_path: Path, m
     path = list(sys.path)
     with pytest.raises(ZeroDivisionError):
         fail_in(Session(registry=Registry([str(tmp_path)])))
-    assert sys.path == path
-    assert (os.environ["KEPT"], "NEW" in os.environ) == ("before", False)
+    assert (sys.path, os.environ["KEPT"], "NEW" in os.environ) == (path, "before", False)
 
 
 def test_what_to_type_again_is_what_was_typed() -> None:
@@ -57,8 +54,7 @@ def test_a_dry_run_keeps_its_plans_and_their_folders(
     (launch,) = carry_out(words, Registry.of(words), dry_run=True).launches
     assert [run.name for run in launch.plan.runs] == ["grpo-s0", "grpo-s1"]
     assert (launch.plan.study, launch.plan.question) == ("own", "Why?")
-    assert launch.plan.config_dirs == (str(tmp_path),)
-    assert launch.plan.about["swept"] == {"seed": ["0", "1"]}
+    assert (launch.plan.config_dirs, launch.plan.about["swept"]) == ((str(tmp_path),), {"seed": ["0", "1"]})
     assert "own " in capsys.readouterr().out
     assert not (tmp_path / "home").exists()
 

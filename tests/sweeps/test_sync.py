@@ -1,7 +1,5 @@
 """What a launch could not ship, and how it says so."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """When a run without progress is taken to hang: by what it said itself, not by what its process uses."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep that grows, on ledgers whose runs end with known numbers: each wave follows from the looks, and once."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -115,8 +113,7 @@ def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
     assert (info["stopped"], len(info["looks"])) == ("budget spent", 4)
     assert [look["seeds"] for look in info["looks"]] == [3, 4, 5, 6]
     assert all([q["name"].partition(" ")[0] for q in look["questions"]] == ["loss=rloo"] for look in info["looks"][1:])
-    assert len(ledger.sweep("s").runs) == 9 + 3 * 2
-    assert advance(ledger, "s", print) == []
+    assert (len(ledger.sweep("s").runs), advance(ledger, "s", print)) == (9 + 3 * 2, [])
     assert ledger.sweep("s").info["until"] == info  # nothing is looked at again
 
 
@@ -137,8 +134,7 @@ def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> Non
         return outcome
 
     outcome = grow(ledger, "s", start, lambda _: None)
-    assert len(begun) == 18
-    assert outcome.failed == ["id-rloo-lr1e-06-final-s3"]
+    assert (len(begun), outcome.failed) == (18, ["id-rloo-lr1e-06-final-s3"])
     assert sorted([*outcome.finished, *outcome.failed]) == sorted(begun)
     assert outcome.summary() == "17 of 18 runs finished, 1 diverged. 40s; 2 workers busy 60% of the time"
 
@@ -204,8 +200,7 @@ def test_a_controller_killed_after_a_look_goes_on_from_it(tmp_path: Path) -> Non
     wave = advance(record.ledger, "s", print)
     taken = looks(tmp_path)
     (tmp_path / "runs/sweeps/s/manifest.jsonl").write_text(manifest)  # killed before the next wave was recorded
-    assert advance(record.ledger, "s", print) == wave
-    assert looks(tmp_path) == taken
+    assert (advance(record.ledger, "s", print), looks(tmp_path)) == (wave, taken)
 
 
 def test_a_run_that_failed_is_no_result_and_one_that_diverged_is(tmp_path: Path) -> None:
@@ -213,8 +208,7 @@ def test_a_run_that_failed_is_no_result_and_one_that_diverged_is(tmp_path: Path)
     ids = advance(record.ledger, "s", print)
     train(tmp_path, lambda name, seed: 3, cause="host_oom")
     assert not has_results(tmp_path, "s")
-    assert advance(record.ledger, "s", print) == ids
-    assert looks(tmp_path) == []
+    assert (advance(record.ledger, "s", print), looks(tmp_path)) == (ids, [])
     for path in (tmp_path / "runs").glob("id-*"):
         shutil.rmtree(path / "attempts")
     train(tmp_path, lambda name, seed: 3, cause="diverged")

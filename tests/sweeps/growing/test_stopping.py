@@ -1,7 +1,5 @@
 """What is typed: a budget, what is to be decided, what is tuned."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeps.growing import stopping, tuning

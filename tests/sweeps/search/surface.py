@@ -4,8 +4,6 @@ A run at x takes STEPS steps; at each it measures up = 1 - (x - 0.3)^2, scaled b
 It stops when it is asked to, and its first `lost` attempts end as if its node had gone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
@@ -127,8 +125,7 @@ def rows(made: Search) -> list[tuple[Any, ...]]:
 def in_a_child(work: Callable[[], None], writes: int) -> bool:
     """Do it in a process that is killed before so many files were opened to be written, renamed or made.
 
-    Returns whether it came to its end.
-    """
+    Returns whether it came to its end."""
     if pid := os.fork():
         _, status = os.waitpid(pid, 0)
         assert status in (0, signal.SIGKILL), status

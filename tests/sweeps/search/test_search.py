@@ -1,7 +1,5 @@
 """`hydra/sweeper=optuna` as a user meets it: real commands, real training, a real ledger."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

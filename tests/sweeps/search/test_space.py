@@ -1,7 +1,5 @@
 """What is typed is what is searched; what cannot be searched is refused with what to type."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
