@@ -7,10 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.frames import journals
 from analysis.frames.load import load
 from rlvr.ledger import layout
-from rlvr.ledger.journal import encode
 from tests.analysis.ledger_factory import BASE, config, curves, final, write_run
 
 TRAINING = curves("grpo", 1.0)
@@ -27,16 +25,6 @@ def test_unreadable_lines_are_named(home):
     with layout.journal(layout.run(home, "id-grpo-s0")).open("ab") as file:
         file.write(b'{"torn')
     assert "1 unreadable line(s) left out" in load(home).notes[0]
-
-
-def test_arrow_and_python_parse_a_journal_alike(home):
-    file = layout.journal(layout.run(home, "id-grpo-s0"))
-    by_arrow = journals.read(file).table.to_pandas()
-    with file.open("ab") as more:  # not finite: text in the journal, which leaves the whole file to Python
-        more.write(encode(41, 50.0, 1, {"policy/entropy": float("nan")}))
-    by_python = journals.read(file).table.to_pandas()
-    assert by_python["step"].tolist() == [*by_arrow["step"], 41]
-    pd.testing.assert_frame_equal(by_python.iloc[:-1][by_arrow.columns], by_arrow)
 
 
 def test_counts_are_those_of_a_plain_loop(home):
