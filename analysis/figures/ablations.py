@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import Axis, LinesBySetting, against_k, against_knob
-from analysis.tables.ablations import ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING, Ablation
+from analysis.tables.ablations import BETA, ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING, Ablation
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class AblationFigure:
 
 
 _FIGURES = (
+    AblationFigure(BETA, "At which β and k is PACS best?", against_k),  # PACS, figure 4
     AblationFigure(
         ROLLOUT_SCALING,
         "Whose pass@k keeps growing with the number of rollouts per prompt?",

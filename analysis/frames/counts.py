@@ -40,59 +40,43 @@ class Counts:
     @cached_property
     def most_samples(self) -> int:
         """The largest number of judged samples of a problem; 0 if there are no samples."""
-        return int(self._columns[0].max()) if not self.empty else 0
+        return int(self.table["n"].to_numpy().max(initial=0))
 
     @cached_property
     def num_errors(self) -> int:
         """Number of samples, in all evaluations, whose verifier failed."""
-        return int(self._columns[2].sum())
+        return int(self.table["errors"].to_numpy().sum())
 
     @cached_property
     def evaluations(self) -> set[tuple[str, int]]:
         """The run and step of every evaluation."""
-        return {(run_id, step) for run_id, step, _ in self._slices}
+        return {(run_id, step) for run_id, step, _ in self._of}
 
     def of(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """The counts of an evaluation on a benchmark; None if its samples are not available."""
-        rows = self._slices.get((run_id, step, source))
-        if rows is None:
-            return None
-        n, c, errors = (column[rows] for column in self._columns)
-        return ProblemCounts(self._named(source, self._problems[0][rows]), n, c, int(errors.sum()))
+        return self._of.get((run_id, step, source))
 
     @cached_property
-    def _slices(self) -> dict[tuple[str, int, str], slice]:
+    def _of(self) -> dict[tuple[str, int, str], ProblemCounts]:
+        """By run, step and benchmark."""
         if self.empty:
             return {}
-        (run, runs), (source, sources) = (decoded(self.table, name) for name in ("run_id", "source"))
-        step = self.table["step"].to_numpy()
+        names = ("run_id", "source", "problem_id")
+        (run, runs), (source, sources), (problem, problems) = (decoded(self.table, name) for name in names)
+        counts = ("step", "n", "correct", "errors")
+        step, n, c, errors = (self.table[name].to_numpy().astype(np.int64) for name in counts)
         changes = np.any([np.diff(column) != 0 for column in (run, step, source)], axis=0)
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]  # of adjacent rows that are equal in these columns
-        return {
-            (runs[run[start]], int(step[start]), sources[source[start]]): slice(start, end)
-            for start, end in zip(starts, [*starts[1:], len(step)], strict=True)
-        }
-
-    @cached_property
-    def _columns(self) -> tuple[Whole, Whole, Whole]:
-        n, c, e = (self.table[name].to_numpy().astype(np.int64) for name in ("n", "correct", "errors"))
-        return n, c, e
-
-    @cached_property
-    def _problems(self) -> tuple[Whole, list[str]]:
-        return decoded(self.table, "problem_id")
-
-    def _named(self, source: str, codes: Whole) -> tuple[tuple[str, str], ...]:
-        """The names (benchmark, id) of problems; the same object for the same problems, which runs of a study share."""
-        key = (source, codes.tobytes())
-        if key not in self._interned:
-            names = self._problems[1]
-            self._interned[key] = tuple((source, names[code]) for code in codes.tolist())
-        return self._interned[key]
-
-    @cached_property
-    def _interned(self) -> dict[tuple[str, bytes], tuple[tuple[str, str], ...]]:
-        return {}
+        interned: dict[tuple[str, bytes], tuple[tuple[str, str], ...]] = {}  # most evaluations have the same problems
+        of: dict[tuple[str, int, str], ProblemCounts] = {}
+        for start, end in zip(starts, [*starts[1:], len(step)], strict=True):
+            rows, name = slice(start, end), sources[source[start]]
+            key = (name, problem[rows].tobytes())
+            if key not in interned:
+                interned[key] = tuple((name, problems[code]) for code in problem[rows].tolist())
+            judged = ProblemCounts(interned[key], n[rows], c[rows], int(errors[rows].sum()))
+            of[runs[run[start]], int(step[start]), name] = judged
+        return of
 
 
 def counted(samples: pa.Table, step: int) -> pa.Table:

@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.looks import Look, looks_of
-from analysis.scores.ablation import Line, base, metrics, overall
+from analysis.scores.ablation import Line, metrics
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, cell
+from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.selection import ordered
@@ -64,7 +64,7 @@ def references(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) 
         if math.isfinite(low):
             axes.axhspan(low, high, color=reference(i)["color"], alpha=0.07, linewidth=0)
         handles[name] = axes.axhline(100 * scored.mean, linewidth=1.2, **reference(i))
-    return handles | base_policy(axes, base(frames, metric, setting))
+    return handles | base_policy(axes, base_cell(frames, setting.arms, metric, setting.sources))
 
 
 def base_policy(axes: Axes, scored: Cell) -> dict[str, Artist]:
@@ -106,9 +106,9 @@ def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> 
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
     for value, arm, look in zip(line.values, line.arms, looks_of(line.arms), strict=True):
-        cells = [overall(frames, arm, by_k[k], setting) for k in ks]
+        cells = [cell(frames, arm, by_k[k], setting.sources) for k in ks]
         handles[str(value)] = draw(axes, ks, cells, look)
-    values = [100 * base(frames, by_k[k], setting).mean for k in ks]
+    values = [100 * base_cell(frames, setting.arms, by_k[k], setting.sources).mean for k in ks]
     if any(math.isfinite(v) for v in values):
         handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]
     axis_of_k(axes, ks)
@@ -164,13 +164,13 @@ def _knob_panel(
         axes.set_visible(False)
         return handles
     for line, look in zip(lines, looks_of([line.arms[0] for line in lines]), strict=True):
-        cells = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
+        cells = [cell(frames, arm, metrics(setting)[metric], setting.sources) for arm in line.arms]
         handles[line.name] = draw(axes, [float(v) for v in line.values], cells, look)
     for i, arm in enumerate(across):
-        mean = overall(frames, arm, metrics(setting)[metric], setting).mean
+        mean = cell(frames, arm, metrics(setting)[metric], setting.sources).mean
         if math.isfinite(mean):
             handles[arm.named(arm.method)] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
-    handles |= base_policy(axes, base(frames, metrics(setting)[metric], setting))
+    handles |= base_policy(axes, base_cell(frames, setting.arms, metrics(setting)[metric], setting.sources))
     ticks = sorted({v for line in lines for v in line.values})
     axes.set_xscale("log", base=axis.base)
     axes.set_xticks(ticks, [f"{v:g}" for v in ticks])

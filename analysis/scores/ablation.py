@@ -10,7 +10,6 @@ from typing import Any
 
 from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import Kind, Metric
 
@@ -76,13 +75,3 @@ def _last_part(key: str) -> str:
 def metrics(setting: Comparable) -> dict[str, Metric]:
     """By name, avg@n and every pass@k except pass@1, which is the same number as avg@n."""
     return {str(m): m for m in setting.metrics if (m.kind, m.k) != (Kind.PASS, 1)}
-
-
-def overall(frames: Frames, arm: Arm, metric: Metric, setting: Comparable) -> Cell:
-    """The score of an arm over all benchmarks of its setting."""
-    return cell(frames, arm, metric, setting.sources)
-
-
-def base(frames: Frames, metric: Metric, setting: Comparable) -> Cell:
-    """The score of the base policy over all benchmarks of a setting."""
-    return base_cell(frames, setting.arms, metric, setting.sources)

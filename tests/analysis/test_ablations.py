@@ -10,7 +10,6 @@ from matplotlib.text import Text
 
 from analysis.figures import ablations as ablation_figures
 from analysis.figures import baselines as baselines_figure
-from analysis.figures import beta as beta_figure
 from analysis.figures import evaluation as evaluation_figure
 from analysis.figures import training as training_figure
 from analysis.frames.frames import Frames
@@ -25,7 +24,7 @@ from analysis.tables import baselines
 from analysis.tables.ablations import BETA, ROLLOUT_SCALING, SCORE_FUNCTION, WEIGHTING
 from tests.analysis.ledger_factory import change_sweep, config, counts, write_planned, write_run, write_sweep
 
-FIGURES = {**ablation_figures.SEVERAL, "beta": beta_figure, "baselines": baselines_figure}
+FIGURES = {**ablation_figures.SEVERAL, "baselines": baselines_figure}
 START = {"maze7": counts(4, 2, 0, 0)}
 
 
