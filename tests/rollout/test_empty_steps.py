@@ -52,6 +52,10 @@ def test_ten_steps_in_a_row_without_a_right_answer_end_the_run() -> None:
             looks.check(sampled(first, step))
         with pytest.raises(NothingToLearn, match=message):
             looks.check(sampled(last, 10))
+    metrics = sampled("!! !!").metrics  # what was never judged has no accuracy
+    assert metrics["reward/error"] == 1
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert not {"reward/mean", "reward/accuracy"} & metrics.keys()
 
 
 def test_a_right_answer_between_them_begins_a_new_count() -> None:
@@ -60,13 +64,6 @@ def test_a_right_answer_between_them_begins_a_new_count() -> None:
         looks = empty_steps()
         for step in range(1, 50):
             looks.check(sampled(between if step % 10 == 0 else usual, step))
-
-
-def test_what_was_never_judged_has_no_accuracy() -> None:
-    metrics = sampled("!! !!").metrics
-    assert metrics["reward/error"] == 1
-    assert all(math.isfinite(value) for value in metrics.values())
-    assert not {"reward/mean", "reward/accuracy"} & metrics.keys()
 
 
 def test_the_first_step_of_those_in_a_row_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -129,15 +129,6 @@ def test_an_evaluation_says_why_answers_are_not_right() -> None:
     }
 
 
-@pytest.mark.parametrize(("script", "said"), [("+---", False), ("???+", True)])
-def test_a_benchmark_whose_answers_cannot_be_read_is_named(script: str, said: bool) -> None:
-    task = ScriptedTask([script])
-    _, groups = evaluate(sampler(task), [task.problem("test", 0)], samples=4, k=[1], sampling=SAMPLING)
-    lines = without_answers(groups)
-    assert bool(lines) == said
-    assert all(line.startswith("bench: 3 of 4 samples have no answer that the task can read") for line in lines)
-
-
 @pytest.mark.parametrize(
     ("graded", "script", "said"), [(True, "--!-", True), (True, "-+--", False), (False, "----", False)]
 )
@@ -155,40 +146,26 @@ def test_the_majority_is_counted_over_answers() -> None:
     second = samples(("1", False), ("1", False), (None, False), ("2", True), ("1", False))
     task = ParityTask([])
     metrics = complete_evaluation_metrics(task, {"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
-    assert metrics == {
-        "evaluation/bench/coverage_at_5": 1.0,
-        "evaluation/bench/maj_at_1": 0.5,
-        "evaluation/bench/maj_at_2": (0.5 + 0) / 2,  # of the first two, 4 and 5 tie
-        "evaluation/bench/maj_at_3": 0.0,
-        "evaluation/bench/maj_at_5": 0.5,
-    }
-    unnamed = samples((None, True), (None, False))
-    assert complete_evaluation_metrics(task, {"bench": [unnamed]}, samples=2, k=[1, 2]) == {
-        "evaluation/bench/coverage_at_2": 1.0
-    }
+    maj = {1: 0.5, 2: (0.5 + 0) / 2, 3: 0.0, 5: 0.5}  # of the first two, 4 and 5 tie
+    expected = {f"evaluation/bench/maj_at_{k}": share for k, share in maj.items()}
+    assert metrics == {"evaluation/bench/coverage_at_5": 1.0, **expected}
+    unnamed = complete_evaluation_metrics(task, {"bench": [samples((None, True), (None, False))]}, samples=2, k=[1, 2])
+    assert unnamed == {"evaluation/bench/coverage_at_2": 1.0}
     nothing = {"bench": [samples((None, False), (None, False))]}  # as a policy that never comes to an answer
-    assert complete_evaluation_metrics(task, nothing, samples=2, k=[2]) == {
-        "evaluation/bench/coverage_at_2": 0.0,
-        "evaluation/bench/maj_at_2": 0.0,
-    }
-    assert complete_evaluation_metrics(ScriptedTask([]), nothing, samples=2, k=[2]) == {
-        "evaluation/bench/coverage_at_2": 0.0
-    }
+    none = {"evaluation/bench/coverage_at_2": 0.0}
+    of_parity = complete_evaluation_metrics(task, nothing, samples=2, k=[2])
+    assert of_parity == {**none, "evaluation/bench/maj_at_2": 0.0}
+    assert complete_evaluation_metrics(ScriptedTask([]), nothing, samples=2, k=[2]) == none
 
 
 def test_samples_that_nobody_judged_have_no_vote() -> None:
     first = Answers(("correct", "correct", "error", "error", "error"), ("4", "4", "5", "5", "5"))
     second = Answers(("error",) * 5, ("1",) * 5)
     third = Answers(("wrong", "error", "wrong", "wrong", "error"), ("1", "2", "1", "3", "2"))
-    task = ParityTask([])
-    assert complete_evaluation_metrics(
-        task, {"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]
-    ) == {
-        "evaluation/bench/coverage_at_5": 0.5,
-        "evaluation/bench/maj_at_1": 0.5,
-        "evaluation/bench/maj_at_2": 0.5,
-        "evaluation/bench/maj_at_3": 0.0,  # of the third problem alone
-    }
+    answers = {"bench": [first, second, third], "broken": [second]}
+    metrics = complete_evaluation_metrics(ParityTask([]), answers, samples=5, k=[1, 2, 3, 5])
+    maj = {"maj_at_1": 0.5, "maj_at_2": 0.5, "maj_at_3": 0.0}  # the last of the third problem alone
+    assert metrics == {f"evaluation/bench/{name}": share for name, share in {"coverage_at_5": 0.5, **maj}.items()}
 
 
 def test_right_answers_are_one_answer_however_they_are_written() -> None:
@@ -225,9 +202,11 @@ def test_problems_that_share_an_id_are_refused() -> None:
 
 
 def test_benchmarks_without_answers_are_named_with_the_end_of_a_response() -> None:
-    for script, expected in ((["??-?", "?-+-"], []), (["???-", "??+-"], ["bench: 5 of 8 samples have no answer"])):
+    for script, num in (*((["+---"], ""), (["???+"], "3 of 4"), (["??-?", "?-+-"], "")), (["???-", "??+-"], "5 of 8")):
         task = ScriptedTask(script)
-        problems = [task.problem("test", i) for i in range(2)]
+        problems = [task.problem("test", i) for i in range(len(script))]
         lines = without_answers(sampler(task)(problems, 4, SAMPLING, RolloutCost()))
-        assert [line[: len("bench: 5 of 8 samples have no answer")] for line in lines] == expected
-        assert all(line.endswith("(the same command with --dry-run --show). One ends in '0'.") for line in lines)
+        assert len(lines) == bool(num)
+        for line in lines:
+            assert line.startswith(f"bench: {num} samples have no answer that the task can read")
+            assert line.endswith("(the same command with --dry-run --show). One ends in '0'.")

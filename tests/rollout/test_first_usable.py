@@ -39,17 +39,12 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
 ) -> None:
     groups = [group(number, verdict) for number, verdict in enumerate(verdicts)]
     board = SharedBoard()
-    ranks = [
-        FirstUsable(
-            wanted,
-            right,
-            lambda answered, rank=rank: [groups[row * world + rank] for row, _ in answered],
-            engine=rank,
-            engines=world,
-            board=board,
-        )
-        for rank in range(world)
-    ]
+
+    def start(rank: int) -> FirstUsable:
+        judge = lambda answered: [groups[row * world + rank] for row, _ in answered]  # noqa: E731
+        return FirstUsable(wanted, right, judge, engine=rank, engines=world, board=board)
+
+    ranks = [start(rank) for rank in range(world)]
     arrival = list(range(len(groups)))
     order.shuffle(arrival)  # type: ignore[attr-defined]
     arrived, stopped = set[int](), [False] * world

@@ -76,9 +76,8 @@ def in_flight(
     rollout = {**drawn, "filter": "none", "overdraw": None, "reward": None, "temperature": 1.0, "top_p": 1.0}
     config = OmegaConf.create({"steps": STEPS, "seed": 0, "rollout": rollout})
     task = ScriptedTask(script)
-    sampler = Sampler(
-        task, engine, lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows], rank, world
-    )
+    encode, decode = lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows]
+    sampler = Sampler(task, engine, encode, decode, rank, world)
     if gather is not None:
         sampler = replace(sampler, gather=gather, ranks_per_engine=ranks_per_engine)
     synced = [-1]
@@ -129,11 +128,9 @@ def test_steps_learn_from_the_usable_groups_of_the_stream_in_order_none_older_th
             ages = [(2 * (step - 1) - oldest) / 2 for oldest, _ in (group.updates for group in groups.groups)]  # type: ignore[misc]
             assert max(ages) <= ahead
             assert all(oldest <= newest <= 2 * (step - 1) for oldest, newest in (g.updates for g in groups.groups))  # type: ignore[misc]
-            behind = groups.staleness(2 * (step - 1))
-            assert behind == {
-                "rollout/staleness": pytest.approx(2 * sum(ages) / PROMPTS),
-                "rollout/staleness_max": 2 * max(ages),
-            }
+            mean = pytest.approx(2 * sum(ages) / PROMPTS)
+            behind = {"rollout/staleness": mean, "rollout/staleness_max": 2 * max(ages)}
+            assert groups.staleness(2 * (step - 1)) == behind
     usable = [i for i in range(1000) if script[i % len(script)] in (USABLE, "-+")]
     assert learned == usable[: PROMPTS * STEPS]
 
@@ -212,16 +209,8 @@ def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> 
     engines[0], engines[ranks_per_engine] = Streaming(5), Streaming(6, room=2)
 
     def run(rank: int) -> list[list[int]]:
-        sampler = in_flight(
-            [USABLE, RIGHT, "-+"],
-            ahead=2,
-            engine=engines[rank],
-            gather=gather_of(rank),
-            rank=rank,
-            world=world,
-            ranks_per_engine=ranks_per_engine,
-        )
-        with closing(sampler):
+        ranks = {"gather": gather_of(rank), "rank": rank, "world": world, "ranks_per_engine": ranks_per_engine}
+        with closing(in_flight([USABLE, RIGHT, "-+"], ahead=2, engine=engines[rank], **ranks)) as sampler:
             return [problems_of(groups) for _, groups in steps_of(sampler)]
 
     with ThreadPoolExecutor(world) as ranks:

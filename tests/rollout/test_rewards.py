@@ -56,11 +56,8 @@ def test_an_invalid_reward_is_a_users_error_that_names_the_task() -> None:
         with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
             sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, RolloutCost())
         assert cause_of(caught.value) is Cause.USER_ERROR
-
-
-def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
     task = Returning(always(Reward(0.5, "wrong")))
-    del task.graded
+    del task.graded  # a task that declares nothing gives rewards of 0 and 1
     with pytest.raises(ValueError, match="graded = True"):
         sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
 
@@ -78,6 +75,8 @@ def test_a_valid_reward_is_accepted() -> None:
         (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
         assert group.rewards == (reward, reward)
         assert type(group.rewards[0].value) is float
+    task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))  # a generator will do
+    assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3
 
 
 def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:
@@ -86,8 +85,3 @@ def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:
     groups = sampler(task)([task.problem("train", 0)], 2, SAMPLING, RolloutCost())
     write_samples(groups, tmp_path, step=0, right_answer=lambda problem: "")
     assert pq.read_table(layout.evaluation(tmp_path, 0))["reward"].to_pylist() == [1.0, 0.0]
-
-
-def test_rewards_may_be_a_generator() -> None:
-    task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))
-    assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3

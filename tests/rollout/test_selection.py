@@ -41,6 +41,8 @@ def test_which_groups_a_step_keeps() -> None:
         assert (spent.rounds, stream.position) == (rounds, position), (script, dynamic)
         assert spent.share == max(len(kept), 1) / position
         assert spent.right is ("+" in "".join(script))
+    kept, spent, _ = run(["+!", "+-"], "none", prompts=2)  # a group with a failed verifier is never trained on
+    assert ([g.problem.prompt for g in kept], spent.metrics()["reward/error"]) == (["1"], 0.25)
 
 
 def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
@@ -61,6 +63,10 @@ def test_the_greedy_filter_refills_and_may_leave_nothing() -> None:
         assert spent.right  # the greedy answers were
         assert not [name for name in spent.metrics() if name.startswith(("reward/", "response/"))]
     assert not run(["!-"], "drop", filter="greedy_fails")[1].right
+    task, engine = ScriptedTask(["-+"]), Listening()
+    listening = replace(sampler(task), engine=engine)
+    select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(2, 2, "none", 1, "greedy_fails"))
+    assert engine.temperatures == [0.0, SAMPLING.temperature]  # of the greedy answer, and of the others
 
 
 class Listening(ScriptedEngine):
@@ -73,18 +79,6 @@ class Listening(ScriptedEngine):
         self.temperatures.append(sampling.temperature)
         self.asked += [(r.key, number) for r in requests for number in range(r.first, r.first + r.num_samples)]
         return super().generate(requests, sampling)
-
-
-def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
-    task, engine = ScriptedTask(["-+"]), Listening()
-    listening = replace(sampler(task), engine=engine)
-    select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(2, 2, "none", 1, "greedy_fails"))
-    assert engine.temperatures == [0.0, SAMPLING.temperature]
-
-
-def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
-    kept, spent, _ = run(["+!", "+-"], "none", prompts=2)
-    assert ([g.problem.prompt for g in kept], spent.metrics()["reward/error"]) == (["1"], 0.25)
 
 
 class Partial(ScriptedTask):
@@ -101,9 +95,8 @@ class Partial(ScriptedTask):
 def test_groups_of_graded_rewards_are_kept_where_the_rewards_differ() -> None:
     """Whether all of a group are right, or none, does not matter: 0.6 and 0.2 differ, and 1 and 0.5."""
     for script in (["--"], ["++"]):
-        kept, _ = select_groups(
-            sampler(Partial(script)), Stream(Partial(script), 0), SAMPLING, Selection(2, 2, "drop", 1)
-        )
+        task = Partial(script)
+        kept, _ = select_groups(sampler(task), Stream(task, 0), SAMPLING, Selection(2, 2, "drop", 1))
         assert len(kept) == 2
     alike = Partial(["-"])  # one answer each
     assert select_groups(sampler(alike), Stream(alike, 0), SAMPLING, Selection(2, 1, "drop", 1))[0] == []
@@ -166,11 +159,8 @@ def test_random_rewards_are_right_half_of_the_time_whatever_the_answer() -> None
 def test_they_are_a_function_of_seed_step_problem_and_sample() -> None:
     def values(**other: int) -> list[float]:
         sampling = Sampling(**{"max_tokens": 1, "seed": 3, "step": 7, **other})
-        return [
-            r.value
-            for group in with_training_rewards(groups(["wrong"] * 4, 50), "random", sampling)
-            for r in group.rewards
-        ]
+        changed = with_training_rewards(groups(["wrong"] * 4, 50), "random", sampling)
+        return [reward.value for group in changed for reward in group.rewards]
 
     assert values() == values()
     assert values() != values(step=8)
@@ -179,12 +169,9 @@ def test_they_are_a_function_of_seed_step_problem_and_sample() -> None:
     assert [r.value for r in alone.rewards] == values()[-4:]  # they do not depend on the batch
 
 
-def test_flipped_rewards_are_one_minus_the_true_ones() -> None:
+def test_flipped_rewards_are_one_minus_the_true_ones_and_a_failed_verifier_stays_failed() -> None:
     (changed,) = with_training_rewards(groups(["correct", "wrong", "unparsable"]), "flipped", AT)
     assert [(r.value, r.outcome) for r in changed.rewards] == [(0, "wrong"), (1, "correct"), (1, "correct")]
-
-
-def test_a_failed_verifier_stays_failed() -> None:
     for kind in ("random", "flipped"):
         (changed,) = with_training_rewards(groups(["error"]), kind, AT)
         assert changed.rewards[0].outcome == "error"
