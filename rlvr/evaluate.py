@@ -242,6 +242,11 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPoli
     config = read_config(run_dir)
     if config.get("policy"):
         raise ValueError(f"{read_info(run_dir).name} is an evaluation itself. Name the run that it evaluated.")
+    if config.get("program"):
+        raise ValueError(
+            f"{read_info(run_dir).name} was trained by another program, in whose checkpoints is no policy that we can "
+            "read. Name the directory of a policy that it wrote."
+        )
     kept = {str(layout.step_of(path)): path for path in checkpoints(layout.checkpoints(run_dir))}
     best = best_checkpoint(layout.checkpoints(run_dir))
     choices = {NEWEST: list(kept.values())[-1:], "all": list(kept.values()), "best": [best] if best else [], "base": []}

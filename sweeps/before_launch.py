@@ -133,6 +133,7 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
 def _turn_lines(planned: Plan) -> Iterable[str]:
     """A line for each model: which tokens end its responses to turns, or that its chat template is not used."""
     sections = [(run, "policy" if run.config.get("policy") else "model") for run in planned.runs]
+    sections = [(run, name) for run, name in sections if run.config[name]]  # a program may read no model
     uses = {(run.config[name].get("path"), run.config[name].get("chat"), name): run for run, name in sections}
     for (path, chat, name), run in uses.items():
         if path and chat and (tokens := response_ends(str(path), chat=True)):
@@ -237,7 +238,7 @@ def with_all_cores(planned: Plan) -> Plan:
     """
     run, *others = planned.runs
     cluster = run.config["cluster"]
-    is_alone = not others and not available_gpus() and is_pretrained(run.config["model"] or {})  # null: an evaluation
+    is_alone = not others and not available_gpus() and is_pretrained(run.config["model"])
     if not is_alone or _is_typed(run, "cluster.threads"):
         return planned
     threads = max(1, available_cores() // cluster["ranks"])
@@ -255,7 +256,7 @@ def _warn(line: str) -> None:
 
 def warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a line if runs sample several steps ahead, and so are not reproducible bit for bit."""
-    ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
+    ahead = max((config["rollout"].get("ahead") or 0 for config in configs.values()), default=0)
     if ahead > 1:
         _warn(
             f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "

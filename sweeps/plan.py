@@ -13,7 +13,7 @@ from typing import Any, cast
 from omegaconf.errors import InterpolationResolutionError
 
 from analysis.scores.claim import read as read_claim
-from rlvr.config import imports, own_code, targets
+from rlvr.config import imports, own_code, program, targets
 from rlvr.config.checks import Checker, NotRead
 from rlvr.config.compose import Composed, Points, Setting
 from rlvr.config.freeze import arm_name, run_name
@@ -128,6 +128,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRu
                 paths[of_run] = imports.import_paths(targets.packages(plain))
                 targets.refuse_targets(plain, paths[of_run])
                 own_code.refuse_missing(plain, paths[of_run])
+            program.check_words(words, plain)
             checker.check(setting.config, setting.choices, plain, setting.written)
             checker.check_task(setting.config, setting.choices, plain)
         typed = _typed(words)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlvr.config import cost, memory
+from rlvr.config import cost, memory, program
 from rlvr.config.checks import Checker
 from rlvr.config.look import FirstLook
 from rlvr.config.registry import Registry
@@ -106,8 +106,9 @@ _NAMED_BY_RUN = {f"policy.{knob}" for knob in ("path", "name", "digest", "group"
 @functools.lru_cache(maxsize=1024)
 def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
     """The config of these options with no knob touched, and its choices."""
-    config, choices = registry.compose(options)
-    return {**as_dict(config, resolve=True), "choices": choices}
+    config, options_of_groups = registry.compose(options)
+    plain, choices = program.trimmed(as_dict(config, resolve=True), options_of_groups)
+    return {**plain, "choices": choices}
 
 
 def _own_and_common(differences: Sequence[Flat]) -> tuple[list[Flat], Flat]:

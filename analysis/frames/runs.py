@@ -154,6 +154,7 @@ def _row(record: RunRecord, sweep_id: str) -> dict[str, Any]:
     derived = {
         "sweep_id": sweep_id,
         **{group: _choice(record, group) for group in ("loss", "divergence", "advantage", "task", "model")},
+        "loss": _choice(record, "loss") or _choice(record, "program"),  # another program than our trainer is a method
         "eta": _number(record, "loss.eta", "eta"),
         "beta": _number(record, "loss.beta", "beta"),
         "seed": _number(record, "seed"),

@@ -169,7 +169,7 @@ def _of_single_arm(run: RunRow, knobs: Mapping[str, str]) -> Label:
     """The label of the only arm: its varied knobs, else its loss. Of what has none, an evaluation has its policy, and
     an import the name (`arm`) or the knobs that were typed for it."""
     if not knobs and run.loss:
-        knobs = {"loss": run.loss}
+        knobs = {"program" if run.knob("program") == run.loss else "loss": run.loss}
     elif not knobs:
         policy = typed(run).get("policy") or run.knob("policy.name")
         knobs = {"policy": str(policy)} if policy else typed(run) or {"loss": ""}

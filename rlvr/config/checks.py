@@ -13,7 +13,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import base_model, engine, memory, nodes, pairing, revisions, schema, unread, values
+from rlvr.config import base_model, engine, memory, nodes, pairing, program, revisions, schema, unread, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.look import FirstLook, look
@@ -80,6 +80,10 @@ class Checker:
         is_evaluation = bool(knobs.get("policy"))
         usual = functools.partial(self.registry.as_written, choices)
         nodes.check(plain["cluster"], trains=not is_evaluation, usual=usual)
+        if plain["program"]:
+            program.check(plain, choices, self.registry)
+            check_evaluation(knobs)
+            return
         if is_evaluation:
             check_evaluation(knobs)
             return
@@ -114,6 +118,8 @@ class Checker:
         if built is not None:
             abilities, _ = built
             pairing.check_task(knobs, choices, abilities)
+            if plain["program"]:
+                return
             base_model.check_context(knobs, choices, abilities)
             base_model.check_words(knobs, choices, abilities)
 
@@ -148,6 +154,8 @@ class Checker:
         check_schema(plain, usual, fresh)
         for section in fresh:
             for path in written.components(section):
+                if path == "program" or not plain[section] or not values.value_at(plain, path):
+                    continue  # `program.check` is for the first; a program reads no others
                 bind(path, values.value_at(plain, path), usual)
                 _check_flags(path, values.value_at(plain, path), usual)
                 check_partial(path, values.value_at(plain, path))
@@ -261,7 +269,9 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], withi
             continue
         if (name := key.rpartition(".")[2]) not in values.value_at(plain, key.rpartition(".")[0]):
             raise ValueError(f"~{key}: every run has a {name}. Leave it out.")
-        values.check(key, values.value_at(plain, key), kind, usual)
+        value = values.value_at(plain, key)
+        if value is not None or not plain["program"]:  # what a program does not read is null
+            values.check(key, value, kind, usual)
 
 
 def check_secrets(plain: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from rlvr.config import revisions
+from rlvr.config import program, revisions
 from rlvr.config.schema import Choices, as_dict, components
 from rlvr.config.signature import signature
 from rlvr.ledger import gguf
@@ -52,6 +52,7 @@ def resolving() -> Generator[None, None, None]:
 
 def frozen(plain: dict[str, Any], choices: Choices) -> dict[str, Any]:
     """A resolved config, frozen. It is changed in place."""
+    plain, choices = program.trimmed(plain, choices)
     _check_components(plain)
     if "_target_" not in (plain.get("presample") or {}):
         plain["presample"] = None  # settings of a recipe whose loss draws no samples before training
@@ -75,9 +76,11 @@ def missing_of_task(config: DictConfig) -> list[str]:
 
 def _check_components(plain: Mapping[str, Any]) -> None:
     """Raises ValueError for a component that was dropped or replaced by something else."""
-    nodes = {name: plain.get(name) for name in ("loss", "advantage", "task", "model", "trainer")}
-    rollout: Any = plain.get("rollout") or {}
-    nodes |= {"rollout.engine": rollout.get("engine")}
+    trained_by = ("program",) if plain.get("program") else ("loss", "advantage", "model", "trainer")
+    nodes = {name: plain.get(name) for name in (*trained_by, "task")}
+    if not plain.get("program"):
+        rollout: Any = plain.get("rollout") or {}
+        nodes |= {"rollout.engine": rollout.get("engine")}
     for name, node in nodes.items():
         if node is None and plain.get("policy"):
             continue  # an evaluation trains nothing
@@ -92,6 +95,12 @@ def _place_paths(plain: dict[str, Any]) -> None:
     for node in components(plain).values():
         for knob in signature(node["_target_"]).paths & node.keys():
             node[knob] = _mapped(node[knob], _absolute)
+    of_program: dict[str, Any] = plain.get("program") or {}
+    if isinstance(
+        argv := of_program.get("argv"), list
+    ):  # of program=command; absolute(), not resolve(), as for the python of an engine
+        words = [(word, Path(str(word))) for word in cast("list[object]", argv)]
+        of_program["argv"] = [str(path.absolute()) if path.is_file() else word for word, path in words]
     task = plain["task"]
     for knob in {*DATA} & task.keys():
         task[knob] = _mapped(task[knob], _absolute)
@@ -177,10 +186,11 @@ def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
     """
     choices: Mapping[str, Any] = plain["choices"]
     loss: Mapping[str, Any] = plain["loss"] or {}
-    head = [plain["policy"]["name"]] if plain.get("policy") else [choices["loss"]]
+    head = [plain["policy"]["name"]] if plain.get("policy") else []
+    head += [choices[group] for group in ("program", "loss") if group in choices]
     head += [choices["divergence"]] if choices.get("divergence") else []
     head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
-    in_head = {"loss", "divergence", "eta", "beta", "seed", "study", "policy"}
+    in_head = {"program", "loss", "divergence", "eta", "beta", "seed", "study", "policy"}
     parts: dict[str, str] = {}
     for override in overrides:
         key, is_assignment, value = override.lstrip("+").partition("=")

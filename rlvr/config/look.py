@@ -67,7 +67,7 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
-    node: Mapping[str, Any] = plain.get("policy") or plain["model"]
+    node: Mapping[str, Any] = plain.get("policy") or plain["model"] or {}
     reader = Reader(node.get("path"), bool(node.get("chat")), node.get("system"))
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     before, lengths = reader.lengths([problem.prompt for problem in problems])
@@ -147,7 +147,7 @@ def _escapes(plain: Mapping[str, Any]) -> list[str]:
     section = "policy" if plain.get("policy") else "model"
     texts: dict[str, object] = {
         "task.template": plain["task"].get("template"),
-        f"{section}.system": plain[section].get("system"),
+        f"{section}.system": (plain[section] or {}).get("system"),
     }
     return [
         f"{key} has {match[0][:2]} as two characters, which the model reads so. In bash a line break is typed within "

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any, cast
 
 from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
@@ -39,6 +40,8 @@ def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
     for package in PLATFORM:
         if (file := _file(package)) is not None:
             file_of_module[package] = file
+    for word in _words(config):
+        file_of_module[word] = Path(word)
     waiting = sorted({module for target in targets.targets(config) for module in _prefixes(target)})
     waiting += [AVERAGING] if any(module.startswith(CHOSEN[:2]) for module in waiting) else []
     while waiting:
@@ -57,8 +60,17 @@ def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
     return file_of_module
 
 
+def _words(config: object) -> list[str]:
+    """The words of a command (`program=command`) that name files."""
+    program = cast("dict[str, Any] | None", dict(cast("Mapping[str, Any]", config)).get("program"))
+    words = [str(word) for word in cast("list[object]", (program or {}).get("argv") or [])]
+    return [word for word in words if Path(word).is_absolute() and Path(word).is_file()]
+
+
 def _file(module: str) -> Path | None:
     """The file of a module; the directory of a package that counts as one; None for a module without a file."""
+    if module.startswith("/"):  # no module: a word of a command
+        return Path(module) if Path(module).is_file() else None
     spec = imports.find_spec(module)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None

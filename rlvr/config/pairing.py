@@ -103,12 +103,20 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             check_name(f"evaluation/{source}/distinct_correct_at_{config.evaluation.samples}")
         except ValueError as error:
             raise ValueError(f"task={choices.get('task')}: the source {source!r} of a problem: {error}") from None
+    if task.arms and (config.get("policy") or config.get("program")):
+        raise ValueError(
+            f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training, by our "
+            "trainer, writes it to `runs/RUN/samples`."
+        )
     if config.get("policy"):
-        if task.arms:
-            raise ValueError(
-                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training writes "
-                "it to `runs/RUN/samples`."
-            )
+        return
+    if config.evaluation.validation is not None and not task.validates:
+        share = " Pass task.validation=0.05, a share of the training problems." if "validation" in config.task else ""
+        raise ValueError(
+            f"evaluation.validation={config.evaluation.validation}: task={choices.get('task')} has no validation "
+            f"problems.{share or ' Drop it, or the tune= that asks for it.'}"
+        )
+    if config.get("program"):
         return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
@@ -122,12 +130,6 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         raise ValueError(
             f"loss={choices.get('loss')} takes responses of one token and task={choices.get('task')} has longer ones. "
             "Pass task=bandit model=table, task=digits, or another loss."
-        )
-    if config.evaluation.validation is not None and not task.validates:
-        share = " Pass task.validation=0.05, a share of the training problems." if "validation" in config.task else ""
-        raise ValueError(
-            f"evaluation.validation={config.evaluation.validation}: task={choices.get('task')} has no validation "
-            f"problems.{share or ' Drop it, or the tune= that asks for it.'}"
         )
     if "solution" in loss and not task.knows_solutions:
         raise ValueError(

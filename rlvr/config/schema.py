@@ -125,6 +125,7 @@ class RunConfig:
     lr: NonNegativeFloat = MISSING
     min_entropy: PositiveFloat | None = None
     max_kl: PositiveFloat | None = None
+    program: Any = None
     loss: Any = MISSING
     divergence: Any = None
     advantage: Any = MISSING
@@ -194,9 +195,9 @@ def components(node: object, path: str = "") -> dict[str, dict[str, Any]]:
     return found
 
 
-def is_pretrained(model: Mapping[str, Any]) -> bool:
-    """Whether a `model` is made elsewhere (model=hf), not for the task."""
-    return model.get("_target_") == HUB
+def is_pretrained(model: Mapping[str, Any] | None) -> bool:
+    """Whether a `model` is made elsewhere (model=hf), not for the task. None: of an evaluation, or a program."""
+    return model is not None and model.get("_target_") == HUB
 
 
 def _default_lr(*, _root_: DictConfig) -> float:

@@ -13,6 +13,7 @@ from rlvr.ledger.runs import TRUST, flatten, trusted
 
 # Packages that contain only components, and the modules with components of other packages.
 COMPONENTS = {
+    "rlvr.job.command",
     "rlvr.loss",
     "rlvr.objective",
     "rlvr.task",

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rlvr.config.schema import Section
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.checkpoints import checkpoints, is_unevaluated, superseded
@@ -28,18 +29,45 @@ SPARE = 1.2  # the next step is expected to take at most this many times the lon
 log = logging.getLogger("rlvr")
 
 
+class SaveClock:
+    """When the state of a run is to be saved, by the steps and the time since the last save."""
+
+    def __init__(self, config: DictConfig | Section, steps: int) -> None:
+        """config: the group `checkpoint` of a run. steps: the number of the last step."""
+        self.config, self.steps = config, steps
+        self.saved_at = time.monotonic()  # when the newest save began; at first, when the attempt began
+        self.stepped_at: float | None = None  # when the last step of this attempt ended, or the resumed one was loaded
+        self._longest_s = 0.0  # longest time between the ends of two steps, with an evaluation or a save between them
+        self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
+
+    def by_steps(self, step: int) -> bool:
+        """Whether the number of a step calls for a save."""
+        return step > 0 and (step % self.config.every == 0 or step == self.steps)
+
+    def by_time(self) -> bool:
+        """Whether the time since the last save, or that left in the allocation, calls for a save, by our own clock.
+
+        Called once after each step.
+        """
+        now, minutes, stepped_at = time.monotonic(), self.config.minutes, self.stepped_at
+        self.stepped_at = now
+        if stepped_at is not None:
+            self._longest_s = max(self._longest_s, now - stepped_at)
+        since_save = now - self.saved_at
+        late = minutes is not None and since_save >= 60 * minutes
+        last_chance = 0 < self._ends_at - time.time() < SPARE * self._longest_s
+        return late or (last_chance and since_save >= self._longest_s / 4)  # not after each of several short steps
+
+
 class Checkpoints:
     """The checkpoints of one run: the newest ones, and with `keep_best` that of the best evaluation."""
 
     def __init__(self, trainer: Trainer, directory: Path, config: DictConfig, *, steps: int) -> None:
         """config: the group `checkpoint` of a run. steps: the number of the last step."""
-        self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
+        self.trainer, self.directory, self.config = trainer, directory, config
+        self._clock = SaveClock(config, steps)
         self.best: float | None = None  # score of the best checkpoint, if it is kept
         self._unevaluated: int | None = None  # step of the resumed checkpoint, if it was saved before its evaluation
-        self._saved_at = time.monotonic()  # when the newest save began; at first, when the attempt began
-        self._stepped_at: float | None = None  # when the last step of this attempt ended, or the resumed one was loaded
-        self._longest_s = 0.0  # longest time between the ends of two steps, with an evaluation or a save between them
-        self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a finished step is to be saved, the same on all ranks.
@@ -48,21 +76,8 @@ class Checkpoints:
         next step may not finish before the allocation ends. Raises the error of an earlier save in the background.
         """
         self.trainer.writer.wait(block=False)
-        urgent = distributed.any_rank(self._urgent())
-        if step <= 0:
-            return False
-        return urgent or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
-
-    def _urgent(self) -> bool:
-        """Whether the time since the last save, or that left in the allocation, calls for a save, by our own clock."""
-        now, minutes, stepped_at = time.monotonic(), self.config.minutes, self._stepped_at
-        self._stepped_at = now
-        if stepped_at is not None:
-            self._longest_s = max(self._longest_s, now - stepped_at)
-        since_save = now - self._saved_at
-        late = minutes is not None and since_save >= 60 * minutes
-        last_chance = 0 < self._ends_at - time.time() < SPARE * self._longest_s
-        return late or (last_chance and since_save >= self._longest_s / 4)  # not after each of several short steps
+        urgent = distributed.any_rank(self._clock.by_time())
+        return step > 0 and (urgent or self._clock.by_steps(step) or self._score(metrics) is not None)
 
     def save(
         self,
@@ -79,7 +94,7 @@ class Checkpoints:
         were kept. unevaluated: the step's metrics, if the run stops before its evaluation.
         """
         path = layout.checkpoint(self.directory, step)
-        self._saved_at = time.monotonic()
+        self._clock.saved_at = time.monotonic()
         self.trainer.writer.wait()
         score = self._score(metrics)
         if distributed.of_first_rank(path.exists()):
@@ -112,7 +127,7 @@ class Checkpoints:
         if newest is None:
             return None
         extra = self.trainer.load(newest)
-        self._stepped_at = time.monotonic()
+        self._clock.stepped_at = time.monotonic()
         self.best = extra["best"]
         self._unevaluated = None if extra["unevaluated"] is None else extra["step"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None

@@ -26,6 +26,7 @@ from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
 from rlvr.job.loop import TrainingRun
+from rlvr.job.program import Program
 from rlvr.ledger import inputs
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, num_gpu_ooms, prune_reason, write_rank_end
 from rlvr.ledger.cause import Cause
@@ -78,7 +79,8 @@ def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: S
             if config.trainer is not None:  # only the first rank has read how attempts ended, for its token budget
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
-            work = (Evaluation if config.policy else TrainingRun)(config, run_dir, attempt, journal)
+            kind = Evaluation if config.policy else Program if config.get("program") else TrainingRun
+            work = kind(config, run_dir, attempt, journal)
         if attempt is not None:
             attempt.add_to_record(code=own_code.in_short({**code, **inputs.recorded(run_dir)}))
             for module in inputs.record_code(run_dir, code):

@@ -170,6 +170,7 @@ heartbeat = _in("heartbeat.json")
 end = _in("exit.json")  # how it ended
 prune_request = _in("prune.json")
 log = _in("log.txt")
+program_input, program_lines = _in("program.json"), _in("lines.jsonl")  # of a run by a command: what it gets, writes
 rank_end = _named("rank-{}.json")  # how a rank other than 0 ended, if it could record that
 
 

@@ -169,7 +169,7 @@ def stages(config: Mapping[str, Any], task: Any, store: Path) -> list[Stage]:
     builds it.
     """
     needed: list[Stage] = []
-    if config.get("policy"):
+    if config.get("policy") or not config["model"]:
         return needed  # an evaluation builds its stage itself, from a checkpoint that has to exist first
     base: object = None
     model = {k: v for k, v in config["model"].items() if k != "_target_"}

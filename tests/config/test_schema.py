@@ -29,6 +29,7 @@ COMPANIONS = {
     ("rollout", "ray"): [f"rollout.engine.python={sys.executable}"],
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
+    ("program", "command"): ["program.argv=[make]"],
     ("policy", "evaluated"): ["policy.path=/a", "policy.name=a", "policy.digest=0", "policy.group=0"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],

@@ -29,21 +29,24 @@ HERE = ["cluster=local", "tracker=none", "cluster.workers=1"]
 ONE = ["task=weekdays", "model=table", "rollout.prompts=7", "trainer.updates=1", *HERE]
 
 
-def written(folder: Path) -> Path:
-    """The files of the page, as the page gives them. Returns their directory."""
-    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
-    files = re.findall(r"^\*\*(mine/\S+)\*\*\n\n```\w+\n(.*?)^```", page, re.M | re.S)
+def written(folder: Path, page: str = "extending.md") -> Path:
+    """The files of a page, as it gives them. Returns their directory."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    files = re.findall(r"^\*\*(mine/\S+)\*\*\n\n```\w+\n(.*?)^```", text, re.M | re.S)
     for name, text in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    assert {name for name, _ in files} == {f"mine/{name}" for name in FILES}
+    assert {name for name, _ in files} == {f"mine/{name}" for name in FILES[page]}
     return folder / "mine"
 
 
-FILES = (
-    *("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "concise.py", "task/concise.yaml"),
-    "study/days.yaml",
-)
+FILES = {
+    "extending.md": (
+        *("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "concise.py", "task/concise.yaml"),
+        "study/days.yaml",
+    ),
+    "programs.md": ("reinforce.py", "program/reinforce.yaml", "study/width.yaml"),
+}
 
 
 def start(*words: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
