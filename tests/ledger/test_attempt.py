@@ -33,10 +33,8 @@ from rlvr.ledger.attempt import (
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 
-HOLD = (
-    "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
-    "print('held', flush=True); "
-)
+OPEN = "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
+HOLD = OPEN + "print('held', flush=True); "
 
 
 def read(path: Path) -> dict[str, object]:
@@ -114,11 +112,8 @@ def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
-    holder = hold_elsewhere(
-        # The child prints its own id: by then it has closed its copy of the lock.
-        tmp_path,
-        "import os; os.fork() == 0 and print(os.getpid(), flush=True); time.sleep(60)",
-    )
+    # The child prints its own id: by then it has closed its copy of the lock.
+    holder = hold_elsewhere(tmp_path, "import os; os.fork() == 0 and print(os.getpid(), flush=True); time.sleep(60)")
     assert holder.stdout is not None
     child = int(holder.stdout.readline())
     try:
@@ -240,36 +235,25 @@ def test_an_exception_is_an_error_or_its_cause_ctrl_c_a_preemption_and_no_close_
     ends = [read(tmp_path / f"attempts/{n}/exit.json") for n in (1, 2, 3, 4)]
     assert [end["cause"] for end in ends] == ["error", "preempted", "diverged", "error"]
     assert ends[0]["message"] == "RuntimeError: boom"
-
-
-def test_the_first_recorded_end_is_kept(tmp_path: Path) -> None:
     attempt = Attempt.open(tmp_path)
-    assert attempt.close(Cause.DIVERGED) == attempt.close(Cause.OK) == 4
-    assert not record_missing_end(tmp_path, 1, Cause.ERROR, "killed")
-    assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
+    assert attempt.close(Cause.DIVERGED) == attempt.close(Cause.OK) == 4  # the first recorded end is kept
+    assert not record_missing_end(tmp_path, 5, Cause.ERROR, "killed")
+    assert read(tmp_path / "attempts/5/exit.json")["cause"] == "diverged"
 
 
 def test_a_stop_signal_sets_the_flag_and_its_cause() -> None:
-    for number, cause in {
-        signal.SIGTERM: "preempted",
-        signal.SIGINT: "preempted",
-        signal.SIGUSR2: "time_limit",
-    }.items():
+    causes = {signal.SIGTERM: "preempted", signal.SIGINT: "preempted", signal.SIGUSR2: "time_limit"}
+    for number, cause in causes.items():
         before = signal.getsignal(number)
         with StopFlag() as stop:
             assert not stop
             os.kill(os.getpid(), number)
             assert stop
             assert (stop.received, stop.cause.value, stop.cause.code) == (number, cause, 75)
+            if number == signal.SIGINT:
+                with pytest.raises(KeyboardInterrupt):  # by the second one
+                    os.kill(os.getpid(), number)
         assert signal.getsignal(number) == before
-
-
-def test_a_second_ctrl_c_interrupts() -> None:
-    with StopFlag() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert stop
 
 
 def test_a_request_to_prune_is_for_the_newest_attempt_only(tmp_path: Path) -> None:

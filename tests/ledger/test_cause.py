@@ -18,22 +18,13 @@ def test_the_table_is_the_documented_one() -> None:
     assert shown == documented()
 
 
-def test_every_cause_leads_to_a_state_in_which_a_run_has_ended() -> None:
+def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure_and_a_cause_leads_to_an_end() -> None:
     assert all(cause.state.ended for cause in Cause)
-
-
-def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure() -> None:
     good = {State.FINISHED, State.PREEMPTED, State.PRUNED, State.PLANNED}
-    for state in State:
-        assert (not state.ended) + (state in good) + state.failure == 1
+    assert {(not state.ended) + (state in good) + state.failure for state in State} == {1}
 
 
-def test_an_exit_code_stands_for_a_cause() -> None:
-    expected = {0: "ok", 5: "gpu_oom", 75: "preempted", -9: "error", 3: "pruned"}
-    assert {code: Cause.of_code(code).value for code in expected} == expected
-
-
-def test_an_exception_carries_its_cause_or_is_an_error() -> None:
+def test_an_exit_code_stands_for_a_cause_and_an_exception_carries_its_own_or_is_an_error() -> None:
     class Diverged(ArithmeticError):
         cause = Cause.DIVERGED
 
@@ -42,6 +33,8 @@ def test_an_exception_carries_its_cause_or_is_an_error() -> None:
 
     causes = [cause_of(error).value for error in (Diverged(), Wrapped(), ValueError(), KeyboardInterrupt())]
     assert causes == ["diverged", "error", "error", "error"]
+    expected = {0: "ok", 5: "gpu_oom", 75: "preempted", -9: "error", 3: "pruned"}
+    assert {code: Cause.of_code(code).value for code in expected} == expected
 
 
 def test_the_mlflow_status_of_every_state() -> None:

@@ -42,13 +42,10 @@ def test_newest_and_best_are_kept(tmp_path: Path, scores: dict[int, float | None
     assert steps(list(superseded(tmp_path, 1))) == gone
 
 
-def test_checkpoints_beyond_a_gap_in_the_journal_do_not_count(tmp_path: Path) -> None:
+def test_checkpoints_beyond_a_gap_in_the_journal_do_not_count_and_a_torn_state_has_no_score(tmp_path: Path) -> None:
     write(tmp_path, {3: None, 6: None, 9: None, 100: None, 120: None})
     assert steps(list(superseded(tmp_path, 2, until=layout.checkpoint(tmp_path, 9)))) == [3]
     assert steps(list(superseded(tmp_path, 2))) == [3, 6, 9]
-
-
-def test_a_state_that_is_torn_has_no_score(tmp_path: Path) -> None:
-    write(tmp_path, {40: 0.5, 80: 0.9})
-    layout.trainer_state(layout.checkpoint(tmp_path, 80)).write_text('{"extra"')
-    assert best_checkpoint(tmp_path) == layout.checkpoint(tmp_path, 40)
+    write(tmp_path, {140: 0.5, 180: 0.9})
+    layout.trainer_state(layout.checkpoint(tmp_path, 180)).write_text('{"extra"')
+    assert best_checkpoint(tmp_path) == layout.checkpoint(tmp_path, 140)

@@ -15,14 +15,11 @@ from rlvr.ledger import files
 ROOT = Path(files.__file__).parents[2]
 
 
-def test_a_missing_or_torn_json_file_reads_as_none(tmp_path: Path) -> None:
+def test_a_missing_or_torn_json_file_reads_as_none_and_a_rewrite_leaves_one_whole_file(tmp_path: Path) -> None:
     assert files.read_json(tmp_path / "a.json") is None
     for content in (b"", b'{"step": 1', b"[1]", b"\xff\xfe"):
         (tmp_path / "a.json").write_bytes(content)
         assert files.read_json(tmp_path / "a.json") is None, content
-
-
-def test_a_rewrite_leaves_one_whole_file(tmp_path: Path) -> None:
     for value in (1, 2):
         files.write_json(tmp_path / "a.json", {"value": value})
     assert files.read_json(tmp_path / "a.json") == {"value": 2}

@@ -76,9 +76,7 @@ def test_every_metric_of_runs_has_an_entry_and_every_entry_is_logged(tmp_path_fa
     names["of a graded task"] = set(evaluation_metrics(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)
-    unexplained = {
-        name: kind for kind, logged_names in names.items() for name in logged_names if glossary.entry(name) is None
-    }
+    unexplained = {name: kind for kind, of_kind in names.items() for name in of_kind if glossary.entry(name) is None}
     assert not unexplained, "add these metrics to docs/metrics.md"
     all_names = set().union(*names.values())
     unused = [e.name for e in ENTRIES if not any(glossary.entry(name) is e for name in all_names)]
@@ -94,10 +92,8 @@ def test_every_row_of_the_page_is_an_entry_and_no_name_has_two() -> None:
 
 def test_the_command_explains_metrics_and_refuses_what_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert glossary.main(["policy/entropy", "evaluation/maze_7x7/avg_at_8"]) == 0
-    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "policy/entropy",
-        "evaluation/maze_7x7/avg_at_8",
-    ]
+    names = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["policy/entropy", "evaluation/maze_7x7/avg_at_8"]
     assert glossary.main(["policy/entropi"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -17,9 +17,8 @@ CONFIG: dict[str, Any] = {
 
 
 def changed(**groups: Any) -> dict[str, Any]:
-    return {
-        k: {**CONFIG[k], **v} if isinstance(v, dict) and k in CONFIG else v for k, v in {**CONFIG, **groups}.items()
-    }
+    merged = {k: {**CONFIG[k], **v} if isinstance(v, dict) and k in CONFIG else v for k, v in groups.items()}
+    return {**CONFIG, **merged}
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Pa
     assert set(digests) == {"task.train", "task.test.a", "task.databases", "model.path"}
     assert inputs.inputs(make_config(tmp_path / "two")) == digests  # independent of places and times
     assert inputs.inputs({"task": {"size": 5}, "model": None}) == {}
+    config = make_config(tmp_path / "data")
+    layout.journal(tmp_path).write_text("a step\n")
+    assert inputs.changed(tmp_path, config) == ""  # a run without recorded inputs continues
+    inputs.record(tmp_path, config)
+    assert layout.inputs(tmp_path).is_file()
 
 
 def edit(path: Path, place: int, byte: bytes) -> None:
@@ -68,14 +73,6 @@ def test_a_run_ends_before_other_content(
     assert inputs.changed(run_dir, config) == path
     with pytest.raises(ValueError, match=f"{re.escape(path)}: its content is not what this run began with"):
         inputs.record(run_dir, config)
-
-
-def test_a_run_without_recorded_inputs_continues(tmp_path: Path) -> None:
-    config = make_config(tmp_path / "data")
-    layout.journal(tmp_path).write_text("a step\n")
-    assert inputs.changed(tmp_path, config) == ""
-    inputs.record(tmp_path, config)
-    assert layout.inputs(tmp_path).is_file()
 
 
 def test_before_its_first_step_a_run_records_only_the_newest_version_of_its_users_code(tmp_path: Path) -> None:

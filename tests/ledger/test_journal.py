@@ -80,12 +80,14 @@ def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
     assert [(r["step"], r["attempt"], r["metrics"]["x"]) for r in lines(tmp_path)] == expected
 
 
-def test_metrics_of_a_second_call_for_a_step_are_dropped_with_a_warning(tmp_path, caplog):
+def test_a_second_call_for_a_step_is_dropped_with_a_warning_and_a_value_that_is_no_number_refused(tmp_path, caplog):
     tracker = JournalWriter(tmp_path, 1)
     tracker.record(1, {"a": 1.0})
     with caplog.at_level(logging.WARNING):
         tracker.record(1, {"b": 2.0})
     assert "step 1 was recorded twice: its second metrics, b, are dropped" in caplog.text
+    with pytest.raises(ValueError, match="metric 'reward/mean' is None, not a number"):
+        tracker.record(2, {"reward/mean": None})  # type: ignore[dict-item]
     tracker.close()
     assert [r["metrics"] for r in lines(tmp_path)] == [{"a": 1.0}]
 
@@ -165,11 +167,6 @@ def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path):
         assert "letters, digits, '_', '-', '.', '/' or spaces" in str(error.value)
     tracker.close()
     assert lines(tmp_path) == []
-
-
-def test_a_value_that_is_no_number_is_refused_and_named(tmp_path):
-    with pytest.raises(ValueError, match="metric 'reward/mean' is None, not a number"):
-        JournalWriter(tmp_path, 1).record(1, {"reward/mean": None})  # type: ignore[dict-item]
 
 
 def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):

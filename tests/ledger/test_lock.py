@@ -20,9 +20,6 @@ def test_a_reused_process_number_is_not_the_same_process() -> None:
     assert lock.is_alive(me) is True
     assert lock.is_alive({**me, "process_start": 1}) is False
     assert lock.is_alive({**me, "boot": "another"}) is None
-
-
-def test_of_a_record_without_a_key_nothing_is_known() -> None:
     record = lock.process_record(os.getpid())
     for key in ("pid", "process_start", "boot", "namespace"):
         assert lock.is_alive({k: v for k, v in record.items() if k != key}) is None, key
@@ -55,20 +52,19 @@ def test_the_error_of_a_file_system_without_locks_has_a_remedy(tmp_path: Path, m
         assert path not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]
 
 
-def test_other_users_cannot_take_a_lock(tmp_path: Path) -> None:
+def test_other_users_cannot_take_a_lock_nor_see_whether_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
     path = tmp_path / "lock"
     held = lock.lock(path)
     assert held is not None
     assert path.stat().st_mode & 0o777 == 0o600
     lock.unlock(held)
-
-
-def test_whether_the_lock_of_another_user_is_held_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
     monkeypatch.setattr(os, "open", refuse)
-    assert lock.lock_is_held(tmp_path / "lock") is None
+    assert lock.lock_is_held(path) is None
 
 
 def test_a_record_counts_only_while_its_writer_holds_the_lock(tmp_path: Path) -> None:

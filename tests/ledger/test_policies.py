@@ -63,12 +63,9 @@ def test_a_model_of_the_hub_is_found_cached_named_by_content(tmp_path: Path, mon
         downloaded("tiny/none")
 
 
-def test_a_checkpoint_that_its_run_has_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+def test_a_directory_without_a_policy_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="step-00000020 is gone. A run in training keeps its newest checkpoints only"):
         digest_of(tmp_path / "step-00000020")
-
-
-def test_a_directory_without_a_policy_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a checkpoint nor a model"):
         digest_of(tmp_path)
     (tmp_path / "trainer.json").write_text("{}")

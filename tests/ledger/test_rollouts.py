@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +16,21 @@ def rollout(name: str, *responses: tuple[list[int], list[float], float]) -> Roll
         for t, p, _ in responses
     )
     rewards = tuple(Reward(r, "correct" if r else "timeout") for *_, r in responses)
-    return Rollout(
-        Problem(name, "two words", source="here"), np.array([7, 8]), completions, tuple("x" for _ in rewards), rewards
-    )
+    problem, texts = Problem(name, "two words", source="here"), tuple("x" for _ in rewards)
+    return Rollout(problem, np.array([7, 8]), completions, texts, rewards)
 
 
-def on_disk(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
-    write_rollouts(groups, layout.rollouts(tmp_path, 12))
-    return read_rollouts(layout.rollouts(tmp_path, 12))
-
-
-def to_another_process(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
-    return rollouts_from_bytes(to_bytes(groups))
-
-
-@pytest.mark.parametrize("sent", [on_disk, to_another_process])
-def test_rollouts_are_read_as_written(sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_file", [True, False])
+def test_rollouts_are_read_as_written(is_file: bool, tmp_path: Path) -> None:
+    """From a file, or from the bytes that another process gets."""
     groups = [
         rollout("a", ([1, 2, 3], [-0.1, -0.2, -0.3], 1.0), ([4], [-2.5], 0.0)),
         rollout("b", ([], [], 0.0)),
         rollout("b", ([5, 5], [-1e-9, -30.0], 0.25)),  # the same problem again is a group of its own
     ]
-    read = sent(groups, tmp_path)
+    write_rollouts(groups, layout.rollouts(tmp_path, 12))
+    read = read_rollouts(layout.rollouts(tmp_path, 12)) if is_file else rollouts_from_bytes(to_bytes(groups))
+    assert rollouts_from_bytes(to_bytes([])) == []
     assert [g.problem.id for g in read] == ["a", "b", "b"]
     assert [g.rewards for g in read] == [g.rewards for g in groups]
     assert [g.texts for g in read] == [g.texts for g in groups]
@@ -50,10 +42,6 @@ def test_rollouts_are_read_as_written(sent: Callable[[list[Rollout], Path], list
                 assert got.dtype == wrote.dtype
                 assert np.array_equal(got, wrote)
             assert a.finished == b.finished
-
-
-def test_an_empty_list_of_groups_is_read_as_empty() -> None:
-    assert rollouts_from_bytes(to_bytes([])) == []
 
 
 def test_columns_are_plain_numbers_texts_and_lists(tmp_path: Path) -> None:

@@ -13,19 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rlvr.ledger import runs
-from rlvr.ledger.runs import (
-    FORMAT,
-    Unreadable,
-    check_owner,
-    choices,
-    flatten,
-    lines_by_reason,
-    parse_yaml,
-    read_config,
-    read_info,
-    to_yaml,
-    write_run,
-)
+from rlvr.ledger.runs import FORMAT, Unreadable, check_owner, parse_yaml, read_config, read_info, to_yaml, write_run
 
 ROOT = Path(runs.__file__).parents[2]
 SCALARS = """1e-06 1e6 1E+5 -2e-4 1.5e3 .5 -.5 .5e-3 1_000 1_0.5 0x1f 0o17 017 1. .inf -.INF .nan nan inf null ~ true
@@ -102,19 +90,17 @@ def test_the_error_for_an_unreadable_run_is_one_line_with_its_name(tmp_path: Pat
 
 def test_errors_with_the_same_reason_are_one_line() -> None:
     errors = [Unreadable(f"run {name}", "too old.") for name in "abcde"] + [Unreadable("run f", "torn.")]
-    assert lines_by_reason(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
-    assert lines_by_reason([]) == []
+    assert runs.lines_by_reason(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
+    assert runs.lines_by_reason([]) == []
 
 
-def test_a_tree_is_flattened_to_dotted_keys_with_lists_and_empty_mappings_as_values() -> None:
+def test_a_tree_is_flattened_to_dotted_keys_and_choices_lose_their_package() -> None:
+    """Lists and empty mappings are values."""
     tree = {"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}, "g": None}
-    assert flatten(tree) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "f": {}, "g": None}
-    assert flatten({"x y": {"z": 1}}, key=lambda text: text.replace(" ", "_")) == {"x_y.z": 1}
-
-
-def test_the_package_is_left_out_of_the_names_of_choices() -> None:
+    assert runs.flatten(tree) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "f": {}, "g": None}
+    assert runs.flatten({"x y": {"z": 1}}, key=lambda text: text.replace(" ", "_")) == {"x_y.z": 1}
     config = {"choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}}
-    assert (choices(config), choices({})) == ({"loss": "lad", "divergence": "js"}, {})
+    assert (runs.choices(config), runs.choices({})) == ({"loss": "lad", "divergence": "js"}, {})
 
 
 def test_the_ledger_needs_no_hydra_no_omegaconf_and_no_torch() -> None:
@@ -124,19 +110,12 @@ def test_the_ledger_needs_no_hydra_no_omegaconf_and_no_torch() -> None:
     assert not {"torch", "hydra", "omegaconf", "mlflow", "pandas"} & set(out.split())
 
 
-WORDS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(allow_nan=False),
-    st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], exclude_characters="$"), max_size=12),
-    st.sampled_from(
-        ["1e-06", "1e6", "0x1f", "010", "2024-01-01", "1:30", "on", "null", "~", ".inf", "- a", "a: b", "#x", "1_0"]
-    ),
-)
-TREES = st.recursive(
-    WORDS, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text("abc_", min_size=1), part)
-)
+ODD = ["1e-06", "1e6", "0x1f", "010", "2024-01-01", "1:30", "on", "null", "~", ".inf", "- a", "a: b", "#x", "1_0"]
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], exclude_characters="$"), max_size=12)
+NUMBERS = st.booleans() | st.integers() | st.floats(allow_nan=False)
+WORDS = st.none() | NUMBERS | TEXTS | st.sampled_from(ODD)
+KEYS = st.text("abc_", min_size=1)
+TREES = st.recursive(WORDS, lambda part: st.lists(part, max_size=3) | st.dictionaries(KEYS, part))
 
 
 @pytest.mark.slow

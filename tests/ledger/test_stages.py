@@ -57,9 +57,7 @@ def check_whole(store: Path) -> None:
     directory = store / STAGE
     assert (directory / "weights").read_text() == "first half, second half"
     assert json.loads((directory / "stage.json").read_text())["made"] == "whole"
-    assert sorted(path.name for path in store.iterdir()) == sorted(
-        [directory.name, f"{directory.name}.lock", "journal"]
-    )
+    assert {path.name for path in store.iterdir()} == {directory.name, f"{directory.name}.lock", "journal"}
 
 
 def test_processes_that_start_together_build_once(tmp_path: Path) -> None:

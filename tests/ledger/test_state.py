@@ -63,10 +63,7 @@ def test_steps_done_again_are_replayed_and_attempts_without_a_step_wasted(tmp_pa
     assert state.hours == pytest.approx((4 * 200 / 3600, 4 * 20 / 3600, 4 * 7 / 3600))
     assert (state.node, state.job, state.group_id) == ("n7", "12_3", "g")
     assert state.rate == pytest.approx((100 - 41) / (1120 - 1010))
-
-
-def test_an_attempt_killed_before_it_reached_a_new_step_is_all_replayed(tmp_path: Path) -> None:
-    ledger = make_run(tmp_path)
+    ledger = make_run(tmp_path / "killed before it reached a new step")
     write_attempt(ledger, "r", 1, seconds=100, steps=(0, 50))
     write_attempt(ledger, "r", 2, seconds=30, steps=(40, 45))
     state = ledger.state("r")
@@ -269,14 +266,11 @@ def test_a_damaged_submission_and_damaged_waves_are_left_out(tmp_path: Path, key
     ledger.record_sweep("s", {}, [])
     write_json(ledger.sweep_dir("s") / "waves.json", {"rune": ["r"], "ship": True})
     assert waves.waiting_for_room(ledger) == {}
-    tasks = [
-        QueuedTask(f"{n}_0", f"rlvr-{p.name}", 0, "PENDING", "", "") for n, p in enumerate(damaged.parent.iterdir())
-    ]
+    names = [path.name for path in damaged.parent.iterdir()]
+    tasks = [QueuedTask(f"{n}_0", f"rlvr-{name}", 0, "PENDING", "", "") for n, name in enumerate(names)]
     assert "other" in submissions.by_run(ledger, tasks)
-    for answered in (True, False):
-        states = submissions.with_queue_states(
-            ledger, ledger.states(["other"]), Queue({"other": tasks[0]} if answered else {}, answered=answered)
-        )
+    for queue in (Queue({"other": tasks[0]}, answered=True), Queue({}, answered=False)):
+        states = submissions.with_queue_states(ledger, ledger.states(["other"]), queue)
         assert [state.state for state in states] == ["queued"]
 
 

@@ -40,24 +40,19 @@ def create(home: Path) -> bool:
     return Ledger(home).create_run("abc", CONFIG, {"name": "n"}).is_dir()
 
 
-def test_creating_a_run_twice_changes_nothing(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, "abc")
-    before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
-    ledger.create_run("abc", CONFIG, {"name": "later"})
-    assert ({p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}, ledger.runs()) == (before, ["abc"])
-
-
 def test_several_processes_may_create_the_same_run_at_once(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         assert all(pool.map(create, [tmp_path] * 40))
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["abc"]
 
 
-def test_one_id_never_stands_for_two_configs(tmp_path: Path) -> None:
+def test_creating_a_run_twice_changes_nothing_and_one_id_never_stands_for_two_configs(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
+    before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
+    ledger.create_run("abc", CONFIG, {"name": "later"})
     with pytest.raises(ValueError, match=r"Run abc .* seed differ.*delete runs/abc"):
         ledger.create_run("abc", CONFIG.replace("seed: 0", "seed: 1"), {})
-    assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
+    assert ({p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}, ledger.runs()) == (before, ["abc"])
 
 
 def test_what_has_no_part_in_the_identity_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
@@ -87,14 +82,12 @@ def test_the_newest_cause_decides_the_state(tmp_path: Path) -> None:
     state = ledger.state("abc")
     assert (state.state, state.attempt, state.cause, state.message) == ("preempted", 2, "node", "because")
     assert state.ended
-
-
-def test_a_finished_run_stays_finished_whatever_comes_later(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, "abc")
-    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
-    (ledger.run_dir("abc") / "attempts/2").mkdir()
-    write_json(ledger.run_dir("abc") / "attempts/2/exit.json", {"cause": "error", "seconds": 1})
-    assert (ledger.state("abc").state, ledger.state("abc").attempt) == ("finished", 1)
+    missing = ledger.state("abd")  # of a sweep, without a directory
+    assert (missing.state, missing.ended) == ("missing", True)
+    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)  # a finished run stays finished whatever comes later
+    (ledger.run_dir("abc") / "attempts/4").mkdir()
+    write_json(ledger.run_dir("abc") / "attempts/4/exit.json", {"cause": "error", "seconds": 1})
+    assert (ledger.state("abc").state, ledger.state("abc").attempt) == ("finished", 3)
 
 
 def test_a_killed_run_is_lost_and_one_at_work_is_running(tmp_path: Path) -> None:
@@ -260,10 +253,8 @@ def test_what_another_user_alone_may_read_hides_nothing_else(tmp_path: Path, mon
     ledger = make_ledger(tmp_path, "abc", "theirs")
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "abc"}, {"run_id": "theirs"}])
     ledger.record_sweep("t", {"study": "x"}, [{"run_id": "theirs"}])
-    private = [
-        ledger.run_dir("theirs") / "run.json",
-        *(ledger.sweep_dir("t") / n for n in ("sweep.json", "manifest.jsonl")),
-    ]
+    of_sweep = [ledger.sweep_dir("t") / name for name in ("sweep.json", "manifest.jsonl")]
+    private = [ledger.run_dir("theirs") / "run.json", *of_sweep]
     read_bytes = Path.read_bytes
 
     def read(path: Path) -> bytes:
@@ -302,11 +293,6 @@ def test_the_same_launch_restores_what_is_missing_or_damaged(tmp_path: Path) -> 
     (ledger.run_dir("abc") / "config.yaml").write_bytes(CONFIG.encode() + "model: ä".encode()[:-1])
     make_ledger(tmp_path, "abc")
     assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
-
-
-def test_a_run_of_a_sweep_without_a_directory_is_missing(tmp_path: Path) -> None:
-    state = make_ledger(tmp_path, "abc").state("abd")
-    assert (state.state, state.ended) == ("missing", True)
 
 
 def test_a_run_that_ends_while_it_is_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,9 +433,7 @@ def test_two_users_of_a_group_launch_into_a_shared_home_and_read_all_runs(monkey
             assert [state.state for state in ledger.states(["abc", "def"])] == ["planned"] * 2
             assert [sweep.problems for sweep in ledger.sweeps()] == [(), ()]
             assert read_config(ledger.run_dir("def"))
-            with pytest.raises(
-                Unreadable, match="belongs to user 12342.* RLVR_TRUST=1"
-            ):  # to train it is another thing
+            with pytest.raises(Unreadable, match="belongs to user 12342.* RLVR_TRUST=1"):  # to train it is another
                 check_owner(ledger.run_dir("def"))
         with member(12343, group=12399), pytest.raises(PermissionError):
             list((home / "runs").iterdir())

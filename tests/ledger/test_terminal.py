@@ -58,10 +58,8 @@ def test_a_mistake_is_one_line(
 
 def test_a_full_disk_is_said_to_be_one() -> None:
     """A write that fails knows no name of a file."""
-    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert terminal.one_line(error) == (
-        "the disk is full, or your quota used up. Free some space and repeat the command."
-    )
+    message = "the disk is full, or your quota used up. Free some space and repeat the command."
+    assert terminal.one_line(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) == message
 
 
 def test_a_home_that_is_a_file_is_reported(
@@ -69,9 +67,8 @@ def test_a_home_that_is_a_file_is_reported(
 ) -> None:
     (file := tmp_path / "file").touch()
     monkeypatch.setenv("RLVR_HOME", str(file))
-    for module, *words in (
-        *(("sweeps.commands", "status"), ("rlvr.run", "--dry-run"), ("analysis.command",), ("rlvr.export", "a", "b")),
-    ):
+    others = (("analysis.command",), ("rlvr.export", "a", "b"))
+    for module, *words in (("sweeps.commands", "status"), ("rlvr.run", "--dry-run"), *others):
         assert importlib.import_module(module).main(words) == 2, module
         printed = capsys.readouterr()
         assert (printed.out, printed.err.count("\n")) == ("", 1), module
@@ -115,24 +112,16 @@ def test_a_full_disk_of_the_output_is_no_error(words: str, tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def interrupted(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
+def test_ctrl_c_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
 
-
-@pytest.mark.parametrize(
-    ("module", "interrupted_function", "words"),
-    [
-        ("analysis.command", "_rebuild", []),
-        ("rlvr.run", "carry_out", ["--dry-run"]),
-        ("rlvr.evaluate", "policies_of", ["eta"]),
-        ("rlvr.export", "checkpoint_of", ["lad-s0", "model"]),
-    ],
-)
-def test_ctrl_c_shows_no_traceback(
-    module: str, interrupted_function: str, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{module}.{interrupted_function}", interrupted)
-    assert importlib.import_module(module).main(words) == 130
+    for module, function, *words in (
+        *(("analysis.command", "_rebuild"), ("rlvr.run", "carry_out", "--dry-run")),
+        *(("rlvr.evaluate", "policies_of", "eta"), ("rlvr.export", "checkpoint_of", "lad-s0", "model")),
+    ):
+        monkeypatch.setattr(f"{module}.{function}", interrupted)
+        assert importlib.import_module(module).main(words) == 130
 
 
 def test_characters_have_ascii_replacements() -> None:
