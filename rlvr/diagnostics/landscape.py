@@ -38,14 +38,8 @@ from rlvr.objective.batch import Batch, Loss, Policy, declared_needs
 from rlvr.records import ArmedTask
 
 DEFAULT = (
-    "divergence=hd,js",
-    "eta=1",
-    "advantage=grpo",
-    "task=bandit",
-    "task.arms=3",
-    "task.centres=[0,1,2]",
-    "task.widths=[0.2,0.2,0.2]",
-    "task.heights=[1,0.9,0.2]",
+    *("divergence=hd,js", "eta=1", "advantage=grpo", "task=bandit", "task.arms=3", "task.centres=[0,1,2]"),
+    *("task.widths=[0.2,0.2,0.2]", "task.heights=[1,0.9,0.2]"),
 )
 ARMS = ["arm_0", "arm_1", "arm_2"]  # columns of the tables: the probability of each arm
 STARTS = ((1, 1, 1), (1, 4, 15), (15, 4, 1), (1, 17, 2), (6, 1, 13), (2, 12, 6))  # not normalised; first π_old itself
@@ -110,11 +104,9 @@ def triangle(resolution: int) -> Tensor:
 
 def measured(point: Sequence[str], registry: Registry, *, steps: int) -> dict[str, pd.DataFrame]:
     """The tables arms, landscape, paths and ends of one combination of overrides."""
-    composed = {
-        "lad": registry.compose(["loss=lad", *point]),
-        "lad_theoretical": registry.compose(["loss=lad_theoretical", *point]),
-        "grpo": registry.compose(["loss=grpo", *(o for o in point if not o.startswith(("divergence=", "eta=")))]),
-    }
+    composed = {loss: registry.compose([f"loss={loss}", *point]) for loss in ("lad", "lad_theoretical")}
+    shared = [override for override in point if not override.startswith(("divergence=", "eta="))]
+    composed["grpo"] = registry.compose(["loss=grpo", *shared])
     lad, choices = composed["lad"]
     losses = {method: instantiate(config.loss) for method, (config, _) in composed.items()}
     losses["grpo_kl"] = losses["grpo"]

@@ -152,35 +152,20 @@ def tables(
     names: Sequence[str], effects: Sequence[Effect], groups: Sequence[Rollout]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """(one row per objective; square matrix of cosines; one row per objective and response)."""
-    responses = pd.DataFrame(
-        [
-            {
-                "group": number,
-                "problem_id": group.problem.id,
-                "sample": sample,
-                "outcome": reward.outcome,
-                "pass_rate": _pass_rate(group),
-                "num_tokens": len(completion.tokens),
-            }
-            for number, group in enumerate(groups)
-            for sample, (completion, reward) in enumerate(zip(group.completions, group.rewards, strict=True))
-        ]
-    )
+    named = ["group", "problem_id", "sample", "outcome", "pass_rate", "num_tokens"]
+    of_all = [
+        (number, group.problem.id, sample, reward.outcome, _pass_rate(group), len(completion.tokens))
+        for number, group in enumerate(groups)
+        for sample, (completion, reward) in enumerate(zip(group.completions, group.rewards, strict=True))
+    ]
+    responses = pd.DataFrame(of_all, columns=named)
     right = (responses["outcome"] == "correct").to_numpy()
     rows, parts = [], []
     for name, measured in zip(names, effects, strict=True):
-        rows.append(
-            {
-                "objective": name,
-                "loss": measured.metrics.get("loss/total", np.nan),
-                "gradient_norm": measured.norm,
-                "clip_fraction": measured.metrics.get("policy/clip_fraction", np.nan),
-                "abs_log_ratio": measured.metrics.get("policy/abs_log_ratio", np.nan),
-                "weight_correct": _mean(measured.weight[right]),
-                "weight_wrong": _mean(measured.weight[~right]),
-                "weight_abs": _mean(np.abs(measured.weight)),
-            }
-        )
+        row = {"objective": name, "loss": measured.metrics.get("loss/total", np.nan), "gradient_norm": measured.norm}
+        row |= {part: measured.metrics.get(f"policy/{part}", np.nan) for part in ("clip_fraction", "abs_log_ratio")}
+        row |= {"weight_correct": _mean(measured.weight[right]), "weight_wrong": _mean(measured.weight[~right])}
+        rows.append({**row, "weight_abs": _mean(np.abs(measured.weight))})
         columns = {"reward": measured.reward, "advantage": measured.advantage, "weight": measured.weight}
         parts.append(responses.assign(objective=name, **columns))
     matrix = pd.DataFrame(cosines(effects), index=list(names), columns=list(names))
@@ -203,15 +188,9 @@ def _show(
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.to_dict("records"):
-        table.add_row(
-            row["objective"],
-            _number(row["loss"]),
-            _number(row["gradient_norm"]),
-            _number(100 * row["clip_fraction"], ".2f"),
-            _number(row["abs_log_ratio"]),
-            _number(row["weight_correct"], "+.3g"),
-            _number(row["weight_wrong"], "+.3g"),
-        )
+        first, ratio = map(_number, (row["loss"], row["gradient_norm"])), _number(row["abs_log_ratio"])
+        weights_shown = (_number(row[name], "+.3g") for name in ("weight_correct", "weight_wrong"))
+        table.add_row(row["objective"], *first, _number(100 * row["clip_fraction"], ".2f"), ratio, *weights_shown)
     console.print(table)
     # Columns have numbers instead of names, so that twenty objectives fit a terminal.
     square = Table(title="cosine between gradients", title_justify="left")

@@ -120,14 +120,9 @@ def measured(point: Sequence[str], rates: Floats, registry: Registry) -> list[We
     config, choices = registry.compose(point)
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
-    columns = (
-        choices["loss"],
-        choices["advantage"],
-        choices.get("divergence"),
-        config.loss.get("eta"),
-        _order(config.advantage, str(choices["advantage"]), samples),
-        samples,
-    )
+    order = _order(config.advantage, str(choices["advantage"]), samples)
+    chosen = (choices["loss"], choices["advantage"], choices.get("divergence"))
+    columns = (*chosen, config.loss.get("eta"), order, samples)
     return [Weight(*columns, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
 
 

@@ -75,15 +75,8 @@ class Child:
             environment = {**environment, "PATH": f"{Path(python).parent}:{environment.get('PATH', os.defpath)}"}
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # a child inherits blocked signals
         try:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                bufsize=0,
-                start_new_session=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            self.process = subprocess.Popen(command, env=environment, bufsize=0, start_new_session=True, **pipes)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)

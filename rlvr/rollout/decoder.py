@@ -72,13 +72,8 @@ class SharedPromptDecoder:
     def _hidden(self, tokens: Tensor, position: Tensor | None = None) -> Tensor:
         if position is None:
             position = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        output = self.decoder(
-            input_ids=tokens,
-            position_ids=position,
-            past_key_values=self.cache,
-            use_cache=True,
-            shared_prompt=self.cache,
-        )
+        shared = {"past_key_values": self.cache, "shared_prompt": self.cache}
+        output = self.decoder(input_ids=tokens, position_ids=position, use_cache=True, **shared)
         return output.last_hidden_state
 
 

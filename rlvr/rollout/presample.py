@@ -93,14 +93,11 @@ class Presample:
 def _row(group: Rollout) -> dict[str, Any]:
     correct = [c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct]
     kept = correct[0] if correct else None
-    return {
-        "problem_id": group.problem.id,
-        "judged": sum(r.outcome != "error" for r in group.rewards),
-        "correct": sum(r.correct for r in group.rewards),
-        "prompt": None if kept is None else group.prompt.tolist(),
-        "tokens": None if kept is None else kept.tokens.tolist(),
-        "logp": None if kept is None else kept.logp.tolist(),
-    }
+    judged, right = sum(r.outcome != "error" for r in group.rewards), sum(r.correct for r in group.rewards)
+    arrays = (None, None, None) if kept is None else (group.prompt, kept.tokens, kept.logp)
+    prompt, tokens, logp = (None if array is None else array.tolist() for array in arrays)
+    counted = {"problem_id": group.problem.id, "judged": judged, "correct": right}
+    return {**counted, "prompt": prompt, "tokens": tokens, "logp": logp}
 
 
 @dataclass(frozen=True)

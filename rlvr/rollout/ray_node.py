@@ -89,13 +89,10 @@ class RayNode:
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
         try:
             with self._log.open("wb") as log:
+                command = [*_python_command("rlvr.rollout.ray_node"), *arguments]
+                variables, none = {**os.environ, **ray_environment(self.address)}, subprocess.DEVNULL
                 self._process = subprocess.Popen(
-                    [*_python_command("rlvr.rollout.ray_node"), *arguments],
-                    env={**os.environ, **ray_environment(self.address)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
+                    command, env=variables, stdin=none, stdout=log, stderr=log, start_new_session=True
                 )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
@@ -169,18 +166,10 @@ def command(address: str, node: int, gpus: int, places: int, directory: str) -> 
     else:
         port = address.rpartition(":")[2]
         role = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
-    return [
-        *_python_command("ray.scripts.scripts"),
-        *("start", "--block"),
-        *role,
-        f"--node-ip-address={ip_towards(address)}",
-        f"--num-gpus={gpus}",
-        f"--num-cpus={places}",
-        f"--labels={NODE_LABEL}={node}",
-        f"--temp-dir={directory}",
-        f"--object-store-memory={STORE_BYTES}",
-        "--include-log-monitor=false",
-    ]
+    here = (f"--node-ip-address={ip_towards(address)}", f"--num-gpus={gpus}", f"--num-cpus={places}")
+    options = (f"--labels={NODE_LABEL}={node}", f"--temp-dir={directory}", f"--object-store-memory={STORE_BYTES}")
+    ray = (*_python_command("ray.scripts.scripts"), "start", "--block")
+    return [*ray, *role, *here, *options, "--include-log-monitor=false"]
 
 
 def without_client(parameters: Any, _head: bool) -> None:

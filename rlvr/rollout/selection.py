@@ -35,15 +35,8 @@ class Selection:
     @classmethod
     def of(cls, rollout: DictConfig) -> Selection:
         """From the `rollout` group of a run's config."""
-        return cls(
-            rollout.prompts,
-            rollout.samples,
-            rollout.dynamic_sampling,
-            rollout.max_rounds,
-            rollout.filter,
-            rollout.overdraw,
-            rollout.reward,
-        )
+        knobs = ("prompts", "samples", "dynamic_sampling", "max_rounds", "filter", "overdraw", "reward")
+        return cls(*(rollout[knob] for knob in knobs))
 
     def usable(self, group: Rollout, sampling: Sampling) -> bool:
         """Whether a step can learn from the group."""

@@ -65,15 +65,8 @@ class VllmClient:
         self._name, self._eos = f"{name} ({self.python})", sorted(knobs.eos_token_ids)
         self._most_running = knobs.max_batch_sequences
         self._starting, self._max_tokens = threading.Lock(), 0  # of prompt and response together; 0 until it is ready
-        options = {
-            "model": str(knobs.model),
-            "dtype": knobs.dtype,
-            "eager": knobs.eager,
-            "max_cache_gb": knobs.max_cache_gb,
-            "max_batch_sequences": knobs.max_batch_sequences,
-            "tensor_parallel": knobs.tensor_parallel,
-            "sleeps": sleeps,
-        }
+        kept = ("dtype", "eager", "max_cache_gb", "max_batch_sequences", "tensor_parallel")
+        options = {"model": str(knobs.model), **{name: getattr(knobs, name) for name in kept}, "sleeps": sleeps}
         variables = environment(knobs.device, eager=knobs.eager, gpus=knobs.tensor_parallel)
         self.process = start(self.python, SERVER, options, variables)
         self._connection = Connection(self.process)
@@ -170,16 +163,9 @@ class VllmClient:
         sampling = samplings[0]
         self._check_requests(requests, sampling)
         assert len({(s.max_tokens, s.temperature, s.top_p) for s in samplings}) == 1
-        header = {
-            "do": "generate",
-            "first": samples.number(unanswered),
-            "sampling": {
-                "max_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "stop_token_ids": [token for token in self._eos if token >= 0],
-            },
-        }
+        shared = {name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_p")}
+        shared["stop_token_ids"] = [token for token in self._eos if token >= 0]
+        header = {"do": "generate", "first": samples.number(unanswered), "sampling": shared}
         sample_seeds = [
             seeds(s.seed, s.step, [request.key], range(request.first, request.first + request.num_samples))
             for request, s in unanswered.values()

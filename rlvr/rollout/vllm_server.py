@@ -250,14 +250,8 @@ class Server:
         prompts = [tokens.tolist() for tokens in np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])]
         samples = zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)
         for sample, (row, seed) in enumerate(samples, header["first"]):
-            parameters = SamplingParams(
-                **header["sampling"],
-                seed=seed,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
+            output = {"logprobs": 0, "flat_logprobs": True, "output_kind": RequestOutputKind.FINAL_ONLY}
+            parameters = SamplingParams(**header["sampling"], seed=seed, detokenize=False, **output)
             self._add_request(self.topic, sample, prompts[row], parameters)
 
     def _add_request(self, topic: int, sample: int, prompt: list[int], parameters: Any) -> None:

@@ -34,21 +34,8 @@ WORDS = {"#": "WALL ", ".": "PATH ", "S": "START ", "G": "GOAL ", "\n": "NEWLINE
 MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 # Token numbers 4 to 16 are those of the tokenizer released with MaxRL.
 VOCABULARY = (
-    "PAD",
-    "BOS",
-    "EOS",
-    "UNK",
-    "GRID_START",
-    "GRID_END",
-    "PATH_START",
-    "DONE",
-    "PATH",
-    "WALL",
-    "GOAL",
-    "START",
-    "NEWLINE",
-    *MOVES,
-    *(f"RESERVED_{i}" for i in range(15)),
+    *("PAD", "BOS", "EOS", "UNK", "GRID_START", "GRID_END", "PATH_START", "DONE", "PATH", "WALL", "GOAL", "START"),
+    *("NEWLINE", *MOVES, *(f"RESERVED_{i}" for i in range(15))),
 )
 
 
@@ -81,18 +68,10 @@ class Maze(Procedural[str]):
                 f"task.loops={loops}: a maze with task.size={size} has {num_closed(size)} walls that can be opened. "
                 f"Pass task.loops={min(max(0, loops), num_closed(size))} or a larger task.size."
             )
-        super().__init__(
-            test_problems=test_problems,
-            validation_problems=validation_problems,
-            train_problems=train_problems,
-            seed=seed,
-        )
-        self.set_sizes(
-            num_items=num_mazes(size, loops),
-            share=1 / TEST_SHARE,
-            kind=f"mazes of this size (task.size={size}, task.loops={loops})",
-            remedy=" or a larger task.size",
-        )
+        sizes = {"validation_problems": validation_problems, "train_problems": train_problems}
+        super().__init__(test_problems=test_problems, **sizes, seed=seed)
+        kind, remedy = f"mazes of this size (task.size={size}, task.loops={loops})", " or a larger task.size"
+        self.set_sizes(num_items=num_mazes(size, loops), share=1 / TEST_SHARE, kind=kind, remedy=remedy)
         self.width, self.loops, self.mistakes = size, loops, mistakes  # not `size`, which is a method
         self.source = f"maze_{size}x{size}" + (f"_loops{loops}" if loops else "")
         self.max_tokens = num_open(size) + loops  # the longest path visits every open square: one move fewer, then DONE

@@ -37,13 +37,7 @@ MAKE_TIMEOUT_S = 300.0  # for a check or AT_ONCE questions; generous, because no
 # listed: generators with one answer that can be written in many ways (integrals, conclusions of propositional logic)
 # and puzzles that are constructed to have one solution (sudoku, kakurasu).
 ANY_SOLUTION = {
-    "countdown",
-    "cryptarithm",
-    "graph_color",
-    "n_queens",
-    "palindrome_generation",
-    "puzzle24",
-    "word_ladder",
+    *("countdown", "cryptarithm", "graph_color", "n_queens", "palindrome_generation", "puzzle24", "word_ladder")
 }
 ANY_MOVES = {"boxnet", "jugs", "rubiks_cube", "rush_hour", "sokoban"}
 ANY_FEWEST_MOVES = {"knight_swap", "quantum_lock", "shortest_path", "tower_of_hanoi"}
@@ -176,13 +170,9 @@ class ReasoningGym(Procedural[Item]):
 
     def _generate_items(self, generator: str, seed: int, chunk: int) -> list[tuple[str, str | None]]:
         """(question, stored answer) of the AT_ONCE items from index chunk · AT_ONCE on."""
-        request = {
-            "do": "make",
-            "generator": generator,
-            "knobs": self.knobs[generator],
-            "seed": seed,
-            "indices": list(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE)),
-        }
+        indices = list(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE))
+        request = {"do": "make", "generator": generator, "knobs": self.knobs[generator], "seed": seed}
+        request["indices"] = indices
         (reply,) = self._pool.ask([request], timeout_s=MAKE_TIMEOUT_S)
         if reply["outcome"] != "made":
             raise ValueError(

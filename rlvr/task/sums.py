@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
@@ -25,41 +25,17 @@ SIDES = 8  # one problem in SIDES is a test problem, one a validation problem
 NUM_PROBLEMS = {1: 128, 2: 10_000, 3: 50_000, 4: 20_000}  # of a level, at least; each in every phrasing
 
 EXPRESSIONS = (
-    "What is {}?",
-    "Calculate {}.",
-    "Compute {}.",
-    "How much is {}?",
-    "{} = ?",
-    "Please work out {}.",
-    "Tell me the result of {}.",
-    "Find the value of {}.",
+    *("What is {}?", "Calculate {}.", "Compute {}.", "How much is {}?", "{} = ?", "Please work out {}."),
+    *("Tell me the result of {}.", "Find the value of {}."),
 )
-# Stories of level 4: a text, and the value of its numbers; b is at most a.
-STORIES: tuple[tuple[str, Callable[..., int]], ...] = (
-    (
-        "Ann has {a} apples. She buys {c} more and gives {b} of them to Tom. How many apples does Ann have?",
-        lambda a, b, c, **_: a + c - b,
-    ),
-    (
-        "A bus carries {a} people. At a stop {b} get off and {c} get on. How many people are on the bus?",
-        lambda a, b, c, **_: a - b + c,
-    ),
-    (
-        "A box holds {d} pens. Sam has {e} full boxes and {c} single pens. How many pens does Sam have?",
-        lambda c, d, e, **_: d * e + c,
-    ),
-    (
-        "A baker makes {d} trays of {e} rolls, and then {c} more rolls. How many rolls are there?",
-        lambda c, d, e, **_: d * e + c,
-    ),
-    (
-        "Mia saves {d} euros a week for {e} weeks. Her aunt gives her {c} euros. How many euros does Mia have?",
-        lambda c, d, e, **_: d * e + c,
-    ),
-    (
-        "There are {a} birds in a tree. {b} fly away, and then {c} arrive. How many birds are in the tree?",
-        lambda a, b, c, **_: a - b + c,
-    ),
+# Stories of level 4: a − b + c or d·e + c; b is at most a.
+STORIES = (
+    "Ann has {a} apples. She buys {c} more and gives {b} of them to Tom. How many apples does Ann have?",
+    "A bus carries {a} people. At a stop {b} get off and {c} get on. How many people are on the bus?",
+    "A box holds {d} pens. Sam has {e} full boxes and {c} single pens. How many pens does Sam have?",
+    "A baker makes {d} trays of {e} rolls, and then {c} more rolls. How many rolls are there?",
+    "Mia saves {d} euros a week for {e} weeks. Her aunt gives her {c} euros. How many euros does Mia have?",
+    "There are {a} birds in a tree. {b} fly away, and then {c} arrive. How many birds are in the tree?",
 )
 
 
@@ -169,11 +145,11 @@ def _drawn(level: int, dice: Dice) -> Sum:
 
 
 def _story(dice: Dice) -> Sum:
-    kind = dice.below(len(STORIES))
-    text, result = STORIES[kind]
+    text = STORIES[dice.below(len(STORIES))]
     numbers = {"a": 10 + dice.below(40), "c": 1 + dice.below(20), "d": 2 + dice.below(8), "e": 2 + dice.below(8)}
     numbers["b"] = 1 + dice.below(numbers["a"])
-    return Sum(4, text.format(**numbers), result(**numbers), 0)
+    first = numbers["a"] - numbers["b"] if "{a}" in text else numbers["d"] * numbers["e"]
+    return Sum(4, text.format(**numbers), first + numbers["c"], 0)
 
 
 def _side(item: Sum) -> Split:

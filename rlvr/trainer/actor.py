@@ -91,15 +91,8 @@ class Actor(nn.Module):
         hidden = rows(all_hidden, layout.predict)  # all responses that share a prompt read its last token
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
-        logp, entropy = token_logp(
-            head,
-            hidden,
-            layout.target,
-            self.temperature,
-            entropy_gradient=entropy_gradient,
-            with_entropy=with_entropy,
-            compiled=self.compiled,
-        )
+        how = {"entropy_gradient": entropy_gradient, "with_entropy": with_entropy, "compiled": self.compiled}
+        logp, entropy = token_logp(head, hidden, layout.target, self.temperature, **how)
         value = None
         if "value" in self.heads:
             value = self.heads["value"](hidden if self.critic is None else layout)

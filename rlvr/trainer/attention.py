@@ -142,10 +142,6 @@ def can_pack(model: PreTrainedModel) -> bool:
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     parameters = inspect.signature(model.get_decoder().forward).parameters
     passes_arguments = "position_ids" in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return (
-        bool(getattr(model, "_supports_attention_backend", False))
-        and config._attn_implementation == "sdpa"
-        and layer_types == {"full_attention"}
-        and getattr(config, "sliding_window", None) is None
-        and passes_arguments
-    )
+    is_full = layer_types == {"full_attention"} and getattr(config, "sliding_window", None) is None
+    supported = bool(getattr(model, "_supports_attention_backend", False)) and passes_arguments
+    return supported and is_full and config._attn_implementation == "sdpa"

@@ -51,12 +51,8 @@ class Varlen:
 
     def to(self, device: torch.device) -> Varlen:
         key = None if self.key is None else copy_to_device(device, self.key)
-        return replace(
-            self,
-            query_ends=copy_to_device(device, self.query_ends),
-            key_ends=copy_to_device(device, self.key_ends),
-            key=key,
-        )
+        query_ends, key_ends = (copy_to_device(device, ends) for ends in (self.query_ends, self.key_ends))
+        return replace(self, query_ends=query_ends, key_ends=key_ends, key=key)
 
 
 @dataclass(frozen=True)

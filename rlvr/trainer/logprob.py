@@ -110,16 +110,8 @@ class _InChunks(torch.autograd.Function):
         for first in range(0, len(hidden), how.rows):
             chunk = slice(first, first + how.rows)
             of_entropy = (entropy[chunk], d_entropy[chunk]) if how.entropy_gradient and d_entropy is not None else None
-            d_z, of_bias = gradient(
-                logits(hidden[chunk], wide, bias),
-                target[chunk],
-                total[chunk],
-                d_logp[chunk],
-                of_entropy,
-                how.temperature,
-                dtype,
-                bias is not None,
-            )
+            of_chunk = (logits(hidden[chunk], wide, bias), target[chunk], total[chunk], d_logp[chunk], of_entropy)
+            d_z, of_bias = gradient(*of_chunk, how.temperature, dtype, bias is not None)
             if d_bias is not None and of_bias is not None:
                 d_bias += of_bias
             if d_hidden is not None:

@@ -29,16 +29,8 @@ SIGNS = {
     **dict.fromkeys("’‘′", "'"),
     **dict.fromkeys("“”", '"'),
     **{"≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "±": r"\pm ", "∓": r"\mp ", "÷": r"\div ", "∗": "*"},
-    **{
-        "∞": r"\infty ",
-        "∅": r"\emptyset ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∈": r"\in ",
-        "∠": r"\angle ",
-        "。": ".",
-        "、": ",",
-    },
+    **{"∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∠": r"\angle "},
+    **{"。": ".", "、": ","},
     **{unicodedata.lookup(f"GREEK SMALL LETTER {name}"): rf"\{name} " for name in GREEK.split("|")},
     **{"λ": r"\lambda ", "°": r"^\circ "},
 }
@@ -162,18 +154,8 @@ def _matrix(match: re.Match[str]) -> str:
 LOGARITHM = r"\\(?:ln|log)\s*(?:\(\s*\w+\s*\)|\{\s*\w+\s*\}|\d+|[a-z](?![a-z]))"
 JOINED_INTERVALS = re.compile(r"(?<=[)\]])\s*(?:\\text\s*\{\s*(?:or|and|U)\s*\}|or|U)\s*(?=[(\[]|\\left)")
 Replacement = str | Callable[[re.Match[str]], str]
-BASES = {
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-    "sixteen": 16,
-}
+BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+BASES["sixteen"] = 16
 # (pattern, replacement, why or what), in this order.
 REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"\\(?:text)?color\s*\{\w+\}|\\(?:underline|emph)(?=\s*\{)|\\(?:therefore|because)(?![a-zA-Z])", "", "decoration"),

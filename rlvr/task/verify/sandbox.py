@@ -132,15 +132,8 @@ def environment() -> dict[str, str]:
     One thread and one hash seed, so that the same program gives the same answer.
     """
     kept = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
-    return {
-        **kept,
-        "PATH": "/usr/bin:/bin",
-        "HOME": "/tmp",
-        "LANG": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    one = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**kept, "PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", **one}
 
 
 def _bwrap(shown: Iterable[Path]) -> list[str]:
