@@ -29,11 +29,6 @@ from analysis.scores.verdict import name_of, verdicts
 from rlvr.ledger.sweeps import Sweep
 
 
-def least_seeds(first: int) -> int:
-    """Number of seeds of the first look. first: the number that was requested."""
-    return max(first, LEAST_SEEDS)
-
-
 def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     """The stopping rule with looks from `first` to `last` seeds. parts: number of differences that share the 5 %."""
     seeds, alpha = schedule(first, last), 1 - LEVEL

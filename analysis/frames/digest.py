@@ -5,10 +5,9 @@ steps, so that 500 runs are drawn as fast as five."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -91,29 +90,25 @@ class Digest:
         self._values: dict[tuple[What, str], dict[tuple[str, int], float]] = {}
 
     @cached_property
-    def _names(self) -> Mapping[str, Sequence[str]]:
-        return cast(dict[str, Any], self._frame.groupby("run_id", observed=True)["name"].unique().to_dict())
-
-    @cached_property
-    def _steps(self) -> Mapping[str, Sequence[int]]:
-        logged = self._frame[self._frame["what"] == What.LOGGED.value].sort_values("step")
-        return cast(dict[str, Any], logged.groupby("run_id", observed=True)["step"].unique().to_dict())
-
-    @cached_property
-    def _last(self) -> Mapping[str, int]:
-        return cast(dict[str, Any], self._frame.groupby("run_id", observed=True)["step"].max().to_dict())
+    def _of_runs(self) -> Mapping[str, tuple[list[str], list[int], int]]:
+        """By run: the metrics that it logged, the steps at which it was evaluated, its last step."""
+        runs: dict[str, tuple[list[str], list[int], int]] = {}
+        for run_id, part in self._frame.groupby("run_id", observed=True):
+            evaluated = sorted(set(part.loc[part["what"] == What.LOGGED.value, "step"].tolist()))
+            runs[str(run_id)] = list(map(str, part["name"].unique())), evaluated, int(part["step"].max())
+        return runs
 
     def names(self, run_id: str) -> list[str]:
         """The metrics that a run logged."""
-        return [str(name) for name in self._names.get(run_id, ())]
+        return self._of_runs.get(run_id, ([], [], 0))[0]
 
     def steps(self, run_id: str) -> list[int]:
         """The steps at which a run was evaluated, ascending."""
-        return [int(step) for step in self._steps.get(run_id, ())]
+        return self._of_runs.get(run_id, ([], [], 0))[1]
 
     def last(self, run_id: str) -> int:
         """The last step that a run logged; 0 if it logged none."""
-        return int(self._last.get(run_id, 0))
+        return self._of_runs.get(run_id, ([], [], 0))[2]
 
     def logged(self, run_id: str, name: str, step: int) -> float:
         """The value of a metric that an evaluation logged at a step; NaN if there is none."""

@@ -32,7 +32,9 @@ class RunFiles:
             {
                 "counts": functools.cache(self._counted),
                 "digest": lambda: joined("digest", [of_run(i, digest) for i, digest, _, _ in self._derived]),
-                "drawn": lambda: joined("drawn", [of_run(i, drawn) for i, _, drawn, _ in self._derived]),
+                "drawn": functools.cache(
+                    lambda: joined("drawn", [of_run(i, drawn) for i, _, drawn, _ in self._derived])
+                ),
                 METRICS: lambda: joined(METRICS, [of_run(i, journals.long(j.table)) for i, j in self._journals()]),
                 "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
             }

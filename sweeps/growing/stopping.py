@@ -58,7 +58,7 @@ def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dic
     """The rule as it is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on
     tuning. ValueError if these are too few for the first look.
     """
-    last, first = (runs - spent) // arms, decide.least_seeds(first)
+    last, first = (runs - spent) // arms, max(first, decide.LEAST_SEEDS)
     if last < first:
         least = first * arms + spent
         tuned = f", and {spent} for tuning" if spent else ""
