@@ -140,12 +140,19 @@ def validation_scores(frames: Frames, arm: Arm, metric: Metric) -> dict[str, flo
 def base_cell(frames: Frames, arms: Sequence[Arm], metric: Metric, sources: Sequence[str]) -> Cell:
     """The score of the base policy: the evaluation at step 0 of one run per seed, since runs of one seed share it."""
     by_seed: dict[int, str | None] = {}
-    for run in (run for arm in arms for run in arm.runs):
+    for run in (run for arm in sharing_base(arms) for run in arm.runs):
         # Unfinished runs count too: at step 0 every run evaluates the base policy.
         if by_seed.get(run.seed) is None:
             by_seed[run.seed] = run.run_id if 0 in frames.digest.steps(run.run_id) else None
     run_ids = tuple(run_id for run_id in by_seed.values() if run_id is not None)
     return _at_step_0(frames, metric, tuple(sources), run_ids, len(by_seed))
+
+
+def sharing_base(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms of a setting that start from one policy: not those of programs that read no `model`, which make one of
+    their own; but one of these if it is alone."""
+    sharing = [arm for arm in arms if arm.first.knob("model") or not arm.first.knob("program")]
+    return sharing or (list(arms) if len(arms) == 1 else [])
 
 
 @remembered

@@ -15,7 +15,7 @@ from analysis.report.cells import Block, MetricColumn, Row, cells_frame, columns
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.cell import NOT_MEASURED
+from analysis.scores.cell import NOT_MEASURED, sharing_base
 from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, as_arm, no_reference, ordered, reference_of, value_of
 
@@ -122,7 +122,7 @@ def _has_base(frames: Frames, setting_arms: Sequence[Arm]) -> bool:
         counts = frames.counts
         of_arms = counts[counts["run_id"].isin([i for arm in setting_arms for i in arm.run_ids])]
         return bool((of_arms["step"] == 0).any())
-    return not setting_arms[0].first.knob("policy.digest")
+    return bool(sharing_base(setting_arms)) and not setting_arms[0].first.knob("policy.digest")
 
 
 def _columns(frames: Frames, setting_arms: Sequence[Arm], metrics: Sequence[Metric]) -> list[MetricColumn]:

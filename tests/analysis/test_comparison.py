@@ -425,3 +425,16 @@ def test_a_half_width_that_would_be_printed_as_zero_has_more_decimals():
     assert text_of({"mean": 0.9998, "low": 0.99945, "high": 1.0, **scored}, Format()) == "99.98 [99.94, 100]"
     assert text_of({"mean": 0.9996, "low": 0.9992, "high": 1.0, **scored}, Format()) == "99.96 ± 0.04"
     assert text_of({"mean": 0.5, "low": 0.1, "high": 0.9, **scored}, Format()) == "50.0 ± 40.0"
+
+
+def test_programs_with_policies_of_their_own_have_no_base_policy_in_common(tmp_path):
+    """What the first of them was before training is no start of the others; that of a single one is its own."""
+    ends = {
+        f"program.width={width} seed=0": {0: correct(rate), 40: correct(0.5)} for width, rate in ((2, 0.25), (3, 0))
+    }
+    program = {"choices": {"program": "mine", "model": None}}
+    for home, typed, base in ((tmp_path / "two", list(ends), False), (tmp_path / "one", list(ends)[:1], True)):
+        write_planned(home, {word: ends[word] for word in typed}, frozen=program)
+        assert comparison(load(home)).cells["base"].any() == base
+    write_planned(tmp_path / "reading", ends, frozen={"choices": {"program": "mine"}})  # the model of the others
+    assert comparison(load(tmp_path / "reading")).cells["base"].any()
