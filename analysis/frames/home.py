@@ -6,16 +6,23 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
-from analysis.frames import journals
 from analysis.frames.counts import Counts, counted
 from analysis.frames.digest import digest_of, thinned
 from analysis.frames.samples import read_table
 from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined, of_run
-from rlvr.ledger import layout
+from rlvr.ledger import journal, layout
+
+
+class Journal(NamedTuple):
+    """table: `step`, ascending, and a column per metric (null: not logged). faults: lines that are left out."""
+
+    table: pa.Table
+    faults: tuple[str, ...] = ()
 
 
 class RunFiles:
@@ -35,7 +42,7 @@ class RunFiles:
                 "drawn": functools.cache(
                     lambda: joined("drawn", [of_run(i, drawn) for i, _, drawn, _ in self._derived])
                 ),
-                METRICS: lambda: joined(METRICS, [of_run(i, journals.long(j.table)) for i, j in self._journals()]),
+                METRICS: lambda: joined(METRICS, [of_run(i, _long(j.table)) for i, j in self._journals()]),
                 "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
             }
         )
@@ -60,10 +67,10 @@ class RunFiles:
         not_judged = [f"{failed} and counted."] if counts.num_errors else []
         return [*not_judged, *(f"{file} {remedy}" for file in [*damaged, *self._policies[1]])]
 
-    def _journals(self) -> Iterator[tuple[str, journals.Journal]]:
+    def _journals(self) -> Iterator[tuple[str, Journal]]:
         for run_id, folder in self._folders.items():
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                yield run_id, journals.read(layout.journal(folder))
+                yield run_id, read_journal(layout.journal(folder))
 
     @functools.cached_property
     def _derived(self) -> list[tuple[str, pa.Table, pa.Table, tuple[str, ...]]]:
@@ -95,7 +102,7 @@ class RunFiles:
 def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
     """The tables of runs whose metrics MLflow stores, with the samples of the home, if it has them. logged: run_id,
     step, name, value."""
-    of_runs = {str(run_id): journals.wide(rows) for run_id, rows in logged.groupby("run_id")}
+    of_runs = {str(run_id): _wide(rows) for run_id, rows in logged.groupby("run_id")}
     of_files = files.tables()
 
     def derived(name: str, derive: Callable[[pa.Table], pa.Table]) -> pa.Table:
@@ -110,3 +117,34 @@ def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
             METRICS: lambda: pa.Table.from_pandas(logged, preserve_index=False),
         }
     )
+
+
+# --- journals
+
+
+def read_journal(file: Path) -> Journal:
+    """Parse a journal file. The first record of a step counts; damaged and torn lines are left out and listed."""
+    reading = journal.read(file)
+    of_step = {record.step: record for record in reversed(reading.records)}
+    records = [of_step[step] for step in sorted(of_step)]
+    names = dict.fromkeys(name for record in records for name in record.metrics)
+    columns = {name: pa.array([r.metrics.get(name) for r in records], pa.float64()) for name in names}
+    table = pa.table({"step": pa.array([r.step for r in records], pa.int64()), **columns})
+    return Journal(table, (*reading.damaged, *(["the last one is torn"] if reading.torn else [])))
+
+
+def _wide(rows: pd.DataFrame) -> pa.Table:
+    """The journal's table of one run's rows. rows: step, name, value."""
+    by_name = rows.pivot(index="step", columns="name", values="value").sort_index()
+    columns = {str(name): pa.array(by_name[name].to_numpy(float), from_pandas=True) for name in by_name.columns}
+    return pa.table({"step": by_name.index.to_numpy(), **columns})
+
+
+def _long(table: pa.Table) -> pa.Table:
+    """step, name, value of everything in a journal's table: the inverse of `_wide`."""
+    columns = pa.schema([("step", pa.int64()), ("name", pa.string()), ("value", pa.float64())])
+    parts = [columns.empty_table()]
+    for name in (name for name in table.column_names if name != "step"):
+        logged = table.select(["step", name]).filter(table[name].is_valid())
+        parts.append(pa.table([logged["step"], pa.repeat(name, logged.num_rows), logged[name]], schema=columns))
+    return pa.concat_tables(parts)
