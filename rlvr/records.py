@@ -25,7 +25,7 @@ def name_part(text: str) -> str:
 
     No two texts become one: a text with other characters, or a long one, gets a hash of itself at its end.
     """
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
+    plain = re.sub("^Average", "average", re.sub(r"[^A-Za-z0-9_.-]+", "-", text))  # Average: the columns of means
     if plain == text and 0 < len(text) <= LONGEST and not text.startswith("."):
         return text
     return f"{plain[:LONGEST].lstrip('.')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")

@@ -60,6 +60,11 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
             *(_prose(file, rows, plain["task"]) if isinstance(task, Math) else ()),
             *_requests(task, file, rows),
         ]
+    node: Mapping[str, Any] = plain.get("policy") or plain["model"] or {}
+    reader = Reader(node.get("path"), bool(node.get("chat")), node.get("system"))
+    reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
+    ends = response_ends(reader.path, chat=bool(reader.chat)) if reader.path else []
+    notable += _with_ends(files, ends)
     if not num_shown:
         return FirstLook(tuple(notable))
     first: Sequence[Posed] = next(iter(files.values()), ())
@@ -67,9 +72,6 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
-    node: Mapping[str, Any] = plain.get("policy") or plain["model"] or {}
-    reader = Reader(node.get("path"), bool(node.get("chat")), node.get("system"))
-    reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     before, lengths = reader.lengths([problem.prompt for problem in problems])
     shown = list[ShownPrompt]()
     for index, problem in enumerate(problems[:num_shown]):
@@ -79,16 +81,27 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
         shown.append(
             ShownPrompt(problem.id, before + reader.text(problem.prompt), lengths[index], typed, place, read[index])
         )
-    ends = (task.end_word,) if isinstance(task, TaughtTask) else ()
+    end_words = (task.end_word,) if isinstance(task, TaughtTask) else ()
     return FirstLook(
         tuple(notable),
         tuple(shown),
         len(problems),
         read.count(None),
         (min(lengths), statistics.median(lengths), max(lengths)) if lengths else (0, 0, 0),
-        tuple(response_ends(reader.path, chat=bool(reader.chat))) if reader.path else ends,
+        tuple(ends) if reader.path else end_words,
         tuple(ASKED[mark][0] for mark in task.reads) if isinstance(task, Prompted) else (),
     )
+
+
+def _with_ends(files: Mapping[str, Sequence[Posed]], ends: Sequence[str]) -> list[str]:
+    """A sentence for each text of a token that ends a response, such as HTML's </s>, and file with it in prompts."""
+    numbers = {(file, end): sum(end in p.problem.prompt for p in rows) for file, rows in files.items() for end in ends}
+    return [
+        f"{file}: {number} of the first {len(files[file])} prompts contain {end}, which the model reads as the end of "
+        "a response. Write it otherwise."
+        for (file, end), number in numbers.items()
+        if number
+    ]
 
 
 def _generated(task: Task, split: Split) -> list[Problem]:

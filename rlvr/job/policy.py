@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema, targets
+from rlvr.config.checks import component_error
 from rlvr.ledger import digests, inputs, layout
 from rlvr.ledger.policies import digest_of
 from rlvr.ledger.runs import check_owner, read_config, read_info
@@ -23,11 +25,15 @@ from rlvr.trainer import checkpoint as checkpoints
 def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     """Write the policy of a checkpoint to a new directory.
 
-    Raises ValueError if the directory exists and is not empty, or if the checkpoint is damaged.
+    Raises ValueError if the directory exists and is not empty, if the checkpoint is damaged or its base gone.
     """
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"{directory} exists already and is not empty. Pass a directory that does not exist yet.")
-    checkpoints.export(directory, checkpoint, base_of(checkpoint), dtype=parse_dtype(dtype))
+    try:
+        base = base_of(checkpoint)
+    except InstantiationException as error:  # a base that is gone
+        raise component_error(error) from None
+    checkpoints.export(directory, checkpoint, base, dtype=parse_dtype(dtype))
 
 
 def base_of(checkpoint: Path) -> Path:

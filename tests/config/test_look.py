@@ -97,6 +97,15 @@ def model(tmp_path: Path) -> str:
     return str(folder)
 
 
+def test_prompts_with_the_text_of_an_end_token_are_named(model: str, tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "data.jsonl", [{"prompt": "Is <s>x</s> HTML?", "answer": "1"}, {"prompt": "y", "answer": "2"}]
+    )
+    lines = notable(path, reader={"path": model, "chat": False, "system": None, "max_tokens": 8})
+    assert f"{path}: 1 of the first 2 prompts contain </s>, which the model reads as the end of a response." in lines
+    assert "1 of the first" not in notable(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
 def test_what_is_shown_is_what_the_model_reads(chat: bool, model: str, tmp_path: Path) -> None:

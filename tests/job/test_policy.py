@@ -1,6 +1,7 @@
 """A checkpoint becomes a model only together with the base policy that its run began with."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from rlvr.config.freeze import frozen_config
 from rlvr.config.registry import Registry
-from rlvr.job.policy import base_of
+from rlvr.job.policy import base_of, export
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.policies import weights_digest
 from rlvr.model.tokenizer import word_tokenizer
@@ -38,3 +39,6 @@ def test_a_checkpoint_needs_the_model_as_its_run_read_it(tmp_path: Path) -> None
         write_policy(tmp_path / "out", checkpoint, model, dtype=torch.float32)
     with pytest.raises(ValueError, match=f"model.path={model}: its content is not what run {run_dir.name} began with"):
         base_of(checkpoint)
+    shutil.rmtree(model)
+    with pytest.raises(ValueError, match=f"^model.path={model} is neither a directory"):
+        export(checkpoint, tmp_path / "out", dtype="float32")

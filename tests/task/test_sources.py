@@ -129,11 +129,13 @@ def test_benchmarks_of_other_names_stay_others(tmp_path: Path) -> None:
 
 def test_no_two_names_become_one_part_of_a_metric() -> None:
     names = ["C++", "C#", "C-", "C", "français", "fran-ais", "a b", "a-b", "n" * 280, "n" * 281, "..", ".", "", "./a"]
+    names += ["Average", "average", "Averages"]  # of which tables print means of all benchmarks
     parts = [name_part(name) for name in names]
     assert len({*parts}) == len(names)
     for part in parts:
         check_name(f"validation/{part}/distinct_correct_at_1024")
         assert "/" not in part
+        assert not part.startswith("Average")
     usual = ["aime24", "AMC_23", "MATH-500", "v1.5"]
     assert [name_part(name) for name in usual] == usual
 
