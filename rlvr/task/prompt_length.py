@@ -16,6 +16,7 @@ from rlvr.task.chat_template import ChatTemplate
 log = logging.getLogger("rlvr")
 
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
+LARGEST_OF = ("keep_window_size", "index_topk")  # knobs for the number of tokens that are attended to
 LONG_ROPE = ("longrope", "su")  # names of the kind of rotary embedding
 MOST_BEFORE = 8  # more tokens than any tokenizer puts before a text (`rlvr.model.tokenizer.start_tokens`)
 LongPrompts = Literal["refuse", "drop"]
@@ -51,16 +52,15 @@ def limits(numbers: Mapping[str, Any]) -> dict[int, str]:
     """{positions beyond which what a policy says of a sequence depends on others: why}, by a model's config.json.
 
     Beyond those of LongRoPE's short factors transformers takes the long ones for all sequences of a batch, and vLLM for
-    all requests. Beyond keep_window_size (Doge) attention goes to the largest of a batch's columns.
+    all requests. Beyond the other two (Doge, DeepSeek-V3.2) attention goes to the largest of a batch's columns.
     """
     of_text = {**numbers, **(numbers.get("text_config") or {})}
     rope: Mapping[str, Any] = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
     is_long = rope.get("rope_type", rope.get("type")) in LONG_ROPE or "long_factor" in rope
     short = rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
-    window = of_text.get("keep_window_size")
     return {
         **({short: "LongRoPE: beyond them its rotary factors"} if is_long and short else {}),
-        **({window: "keep_window_size: beyond them its attention"} if window else {}),
+        **{of_text[name]: f"{name}: beyond them its attention" for name in LARGEST_OF if of_text.get(name)},
     }
 
 

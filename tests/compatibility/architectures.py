@@ -32,6 +32,7 @@ TINY: dict[str, Any] = {
 LATENT = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 LATENT |= {"n_routed_experts": 4, "moe_intermediate_size": 8, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
 LATENT |= {"num_experts_per_tok": 2, "num_key_value_heads": 4, "head_dim": 8}
+SPARSE = {**LATENT, "q_lora_rank": 8, "index_topk": 64, "index_n_heads": 2, "index_head_dim": 16}
 SMALL_GPT: dict[str, Any] = {"head_dim": ...}  # ...: the architecture has no such number
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 EXPERTS |= {"shared_expert_intermediate_size": 8}
@@ -83,6 +84,8 @@ MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("doge", "Doge", {"keep_window_size": 64}),
     ("deepseek_v2", "DeepSeek-V2-Lite", {**LATENT, "topk_method": "greedy"}),
     ("deepseek_v3", "DeepSeek-V3, R1, Moonlight", LATENT),
+    ("deepseek_v32", "DeepSeek-V3.2", SPARSE),
+    ("glm_moe_dsa", "GLM-5", SPARSE),
     ("gpt_oss", "gpt-oss", {}),
     ("gpt2", "GPT-2", SMALL_GPT),
     ("gpt_neox", "Pythia", SMALL_GPT),
