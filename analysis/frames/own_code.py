@@ -55,7 +55,8 @@ def _differing(runs: pd.DataFrame) -> dict[str, RowsOf]:
         for used in str(text).split():
             module, _, versions = used.partition("=")
             if module.startswith(INPUT):  # of two paths the content may differ
-                module += f"={runs.get(f'config.{module[len(INPUT) :]}', {}).get(row, '')}"
+                path_of_row = runs.get(f"config.{module.removeprefix(INPUT).removesuffix(inputs.CLOSELY)}", {})
+                module += f"={path_of_row.get(row, '')}"
             rows_by_module.setdefault(module, {}).setdefault(tuple(versions.split(",")), []).append(row)
     return {module: rows_of for module, rows_of in sorted(rows_by_module.items()) if _is_mixed(rows_of)}
 

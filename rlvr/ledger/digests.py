@@ -11,12 +11,14 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rlvr.ledger.files import read_json, write_json
 
 FILE = "digests.json"
 WHOLE = 2**26  # bytes, see `sampled_digest`
-PIECE, PIECES = 2**16, 256  # bytes of a piece, and how many at equal distances: any merged adapter is in some of them
+PIECE = 2**20  # bytes of each piece, which are at the beginning, in the middle and at the end of a file
+MANY = 256  # of many pieces of a sixteenth of that, at equal distances: of merged adapters some are in these
 DAMAGED = "damaged-"  # prefix of the names of directories that were set aside
 
 
@@ -46,21 +48,28 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def sampled_digest(path: Path, whole: bool = False) -> str:
-    """SHA-256 of a file; of one of more than `WHOLE` bytes, unless `whole`, of its size and pieces of its content."""
+Reading = Literal["three pieces", "many pieces", "whole"]
+
+
+def sampled_digest(path: Path, reading: Reading = "three pieces") -> str:
+    """SHA-256 of a file of at most `WHOLE` bytes; of a larger one, of its size and pieces of its content."""
     status = path.stat()
-    return _sampled_digest(path, status.st_size, status.st_mtime_ns, whole or status.st_size <= WHOLE)
+    return _sampled_digest(path, status.st_size, status.st_mtime_ns, reading)
 
 
 @functools.lru_cache(4096)  # the runs of a sweep read the same files
-def _sampled_digest(path: Path, size: int, _time_ns: int, whole: bool) -> str:
+def _sampled_digest(path: Path, size: int, _time_ns: int, reading: Reading) -> str:
     with path.open("rb") as file:
-        if whole:
+        if size <= WHOLE or reading == "whole":
             return hashlib.file_digest(file, "sha256").hexdigest()
+        length, starts = PIECE, [0, size // 2, size - PIECE]
+        if reading == "many pieces":
+            length = PIECE // 16
+            starts = [(size - length) * number // (MANY - 1) for number in range(MANY)]
         digest = hashlib.sha256(str(size).encode())
-        for number in range(PIECES):
-            file.seek((size - PIECE) * number // (PIECES - 1))
-            digest.update(file.read(PIECE))
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(length))
         return digest.hexdigest()
 
 

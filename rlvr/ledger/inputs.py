@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rlvr.ledger import layout
-from rlvr.ledger.digests import sampled_digest
+from rlvr.ledger.digests import Reading, sampled_digest
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.policies import PATTERNS, cached_model
 from rlvr.ledger.runs import flatten
@@ -28,6 +28,7 @@ SECTIONS = (
     "presample",
     "trainer",
 )  # of a config: their knobs may name files
+CLOSELY = "+"  # after a knob: the digest of more pieces of its large files
 READER = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
 
 
@@ -45,7 +46,10 @@ def inputs(config: Mapping[str, Any]) -> dict[str, str]:
             paths = [cached_model(value) or Path(value)]
         paths = [path for path in paths if path.is_absolute() and path.exists()]  # beside names of the hub
         if paths and not knob.startswith(READER):
-            content_digests[knob] = hashlib.sha256("".join(map(_digest, paths)).encode()).hexdigest()[:16]
+            content_digests[knob] = _digest_of_all(paths, "three pieces")
+            closely = _digest_of_all(paths, "many pieces")
+            if closely != content_digests[knob]:  # of large files; runs of earlier versions have recorded none
+                content_digests[knob + CLOSELY] = closely
     return content_digests
 
 
@@ -75,7 +79,7 @@ def _differing(run_dir: Path, now: Mapping[str, str]) -> list[str]:
 
 def _with_paths(config: Mapping[str, Any], knobs: list[str]) -> str:
     values = flatten(config)
-    return ", ".join(f"{knob}={values[knob]}" for knob in knobs)
+    return ", ".join(f"{knob}={values[knob]}" for knob in dict.fromkeys(k.removesuffix(CLOSELY) for k in knobs))
 
 
 def has_begun(run_dir: Path) -> bool:
@@ -119,12 +123,16 @@ def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
     return [module for module, digest in now.items() if before.get(module, (digest,))[-1] != digest]
 
 
-def _digest(path: Path) -> str:
-    """Of a file, which is read whole as any row may be edited, or of all files in a directory; in a model directory, of
-    the files of the model only."""
+def _digest_of_all(paths: Sequence[Path], reading: Reading) -> str:
+    return hashlib.sha256("".join(_digest(path, reading) for path in paths).encode()).hexdigest()[:16]
+
+
+def _digest(path: Path, reading: Reading) -> str:
+    """Of a file, which is read whole for more than three pieces as any row may be edited; or of all files in a
+    directory, in that of a model of its files only."""
     if path.is_file():
-        return sampled_digest(path, whole=True)
+        return sampled_digest(path, "whole" if reading == "many pieces" else reading)
     is_model = (path / "config.json").is_file()
     files = sorted({file for pattern in (PATTERNS if is_model else ["**/*"]) for file in path.glob(pattern)})
-    parts = [f"{file.relative_to(path).as_posix()} {sampled_digest(file)}" for file in files if file.is_file()]
+    parts = [f"{file.relative_to(path).as_posix()} {sampled_digest(file, reading)}" for file in files if file.is_file()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -18,7 +18,7 @@ def make_config(folder: Path) -> dict[str, Any]:
     (folder / "a.jsonl").write_text("2\n")
     (folder / "databases" / "one" / "db.sqlite").write_text("3")
     (folder / "model" / "config.json").write_text("{}")
-    (folder / "model" / "model.safetensors").write_bytes(bytes(3 * digests.PIECE))
+    (folder / "model" / "model.safetensors").write_bytes(bytes(8 * digests.PIECE))
     task = {"_target_": "rlvr.task.sql.Sql", "train": str(folder / "train.jsonl")}
     task |= {"test": {"a": [str(folder / "a.jsonl"), "organisation/name"], "hub": "organisation/name"}}
     task |= {"databases": str(folder / "databases"), "template": "/no file"}
@@ -51,14 +51,13 @@ def edit(path: Path, place: int, byte: bytes) -> None:
         ("a.jsonl", "task.test.a", 0),
         ("databases/one/db.sqlite", "task.databases", 0),
         ("model/config.json", "model.path", 0),
-        ("model/model.safetensors", "model.path", -1),
+        ("model/model.safetensors", "model.path", 2 * digests.PIECE),  # between three pieces
     ],
 )
 def test_a_run_ends_before_other_content(
     file: str, knob: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part,
-    monkeypatch.setattr(digests, "PIECES", 3)  # with gaps
+    monkeypatch.setattr(digests, "WHOLE", 2 * digests.PIECE)  # so that the model's file is read in part
     config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
     run_dir.mkdir()
     inputs.record(run_dir, config)
