@@ -15,8 +15,6 @@ first --set samples of each problem, 16 by default, so that evaluations of diffe
 `python -m analysis --study evaluation` shows the results. Measures that a later command does not repeat are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

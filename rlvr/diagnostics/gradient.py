@@ -3,8 +3,6 @@
 The trainer itself computes them: one optimiser update over all groups, observed just before the step is taken.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ sent once: an interrupted measurement goes on where it was, and a repeated one c
 from OPENAI_API_KEY and stored nowhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

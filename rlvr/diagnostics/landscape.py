@@ -18,8 +18,6 @@ result, in reports/bandit_landscape, is the figure and four CSV files: arms, lan
 (policy at each step) and ends (the last policies).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

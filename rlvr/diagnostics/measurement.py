@@ -3,8 +3,6 @@
 The commands measure and write tables; `analysis` draws figures of them in a process of its own.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Composing and checking import no torch: a misspelt knob fails in seconds, before a model is loaded.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Mapping, Sequence

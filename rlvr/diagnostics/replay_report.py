@@ -1,7 +1,5 @@
 """Measures objectives on stored rollouts, and writes the results: to the terminal, as CSV, as a figure."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ sampled. Cross-entropy gets the known answer instead of samples: all of its resp
 reports/weights, is weights.csv and the figure, with the closed forms drawn over the measurements.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

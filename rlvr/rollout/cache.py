@@ -4,8 +4,6 @@ Reading a prompt's keys once for all G responses turns G matrix-vector products 
 attention, arXiv:2403.08845). Responses are written in place; nothing grows by concatenation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

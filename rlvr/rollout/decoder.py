@@ -1,7 +1,5 @@
 """A batch of sequences that grow by one token per step, with three operations: start, step, keep."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import torch

@@ -1,7 +1,5 @@
 """Draws a token from logits with one uniform number per row, and its log-probabilities."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Handling of steps with too few groups to learn from, or none: a warning, and the end of a hopeless run."""
 
-from __future__ import annotations
-
 import logging
 
 from rlvr.rollout.selection import Selection

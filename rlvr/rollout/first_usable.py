@@ -6,8 +6,6 @@ group that is used is still running when the others are stopped. Ranks with diff
 which of their own groups are usable.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol

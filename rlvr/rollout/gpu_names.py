@@ -1,7 +1,5 @@
 """GPUs as CUDA_VISIBLE_DEVICES names them. Without torch, which would initialise them."""
 
-from __future__ import annotations
-
 
 def named_gpus(visible: str) -> list[str]:
     """The GPUs in a value of CUDA_VISIBLE_DEVICES, by index or identifier; none in -1 or SLURM's NoDevFiles."""

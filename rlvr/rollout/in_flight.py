@@ -9,8 +9,6 @@ starts from the policy with t − 1. A group is begun only if this holds for the
 waits for groups, the sampler for weights.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A thread that judges groups while others are sampled: all that have arrived since its last call, in one batch."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

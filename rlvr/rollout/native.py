@@ -1,7 +1,5 @@
 """The native engine: sampling with the Hugging Face model itself, in the trainer's process."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Small exchanges of numbers between the ranks of a run, and which of them share a node."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

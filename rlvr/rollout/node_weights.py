@@ -1,7 +1,5 @@
 """The weights in a node's main memory, once: every rank writes a part, any process of the node reads all of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

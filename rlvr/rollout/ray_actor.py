@@ -1,7 +1,5 @@
 """The actor of Ray that starts a vLLM and relays messages. Imports no torch and no Ray."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ on loopback, Ray listens there only, else on every interface. This module does n
 made here on import.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

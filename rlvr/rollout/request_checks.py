@@ -1,7 +1,5 @@
 """Checks of requests, the same for every engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlvr.records import Request, Sampling

@@ -3,8 +3,6 @@
 An invalid reward would otherwise end a run far from its cause, or be learned from.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

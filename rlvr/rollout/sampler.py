@@ -1,7 +1,5 @@
 """From problems to rollouts: generation and rewards, and what they cost. The same for any engine."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

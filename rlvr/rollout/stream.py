@@ -1,7 +1,5 @@
 """The order in which training problems are drawn, fixed by the seed."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

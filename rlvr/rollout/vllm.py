@@ -4,8 +4,6 @@ vLLM has its own process because it takes over threads, random numbers and proce
 the trainer could not be ended. The trainer never imports vLLM.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

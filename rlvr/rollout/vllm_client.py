@@ -1,7 +1,5 @@
 """The client of a vLLM: starts its process, and sends it weights and requests."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Requests that were sent to a vLLM, and the samples that have come back for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

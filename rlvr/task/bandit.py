@@ -5,8 +5,6 @@ R(k) = M(k) / max M, M(k) = Σ_m height_m · exp(−½·((k − centre_m)/width_
 widths and heights are not printed; ours are knobs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

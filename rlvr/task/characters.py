@@ -1,7 +1,5 @@
 """Texts as words of one character each: a closed vocabulary, for policies that are trained from scratch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 BLANKS = {" ": "SPACE", "\n": "NEWLINE"}

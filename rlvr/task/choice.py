@@ -1,7 +1,5 @@
 """Multiple choice, from any data set of the usual forms (MMLU, MMLU-Pro, GPQA, ARC): the letter is the answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

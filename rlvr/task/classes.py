@@ -5,8 +5,6 @@ nothing generalises and nothing is approximate: the expected gradient of each co
 in w alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

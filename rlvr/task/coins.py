@@ -5,8 +5,6 @@ The prompt `pay 23 with 2 5 9 :` is answered by any sequence of these coins that
 the same probability; pass@k and the number of distinct right answers show how training changes that.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ same policy. Two or three images side by side are numbers of 100 and 1000 classe
 ever right.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from collections import Counter

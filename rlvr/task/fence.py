@@ -1,7 +1,5 @@
 """Marked parts of a response: the fenced code blocks of Markdown, \\boxed{...}, and the <answer> tag."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Mathematics with known final answers, from any data set; math-verify judges \\boxed{...} in child processes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Sequence

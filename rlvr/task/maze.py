@@ -11,8 +11,6 @@ million. A hash of the maze alone assigns one in eight to the held-out side, wha
 training (reinforcement learning and demonstrations) and test are disjoint by construction.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

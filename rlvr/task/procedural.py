@@ -1,7 +1,5 @@
 """Problems that are generated: an endless training stream, and held-out sets that have no item in common with it."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ splits have a benchmark for each skill, on short and on longer inputs, so that s
 were learned are measured separately.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The vocabulary is closed: a policy of a few hundred thousand parameters can be t
 on a laptop, whereas `rlvr.task.math` and `rlvr.task.choice` require a language model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ Demonstrations use each style one time in five, whatever the digits; the reward 
 style. A policy that answers in one style only is as accurate as one that uses all five.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence

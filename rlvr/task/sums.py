@@ -4,8 +4,6 @@ Levels: 1, sums and products of digits from 2 to 9; 2, sums and differences of t
 problems of two steps. Every problem is asked in one of several phrasings. The answer of a response is its last number.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 The knobs of such a task are the fields of its dataclass, its own and these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """The policy as the trainer uses it: a language model, and heads beside it, applied to a `Layout`."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection
 from typing import Any, NamedTuple

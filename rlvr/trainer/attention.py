@@ -6,8 +6,6 @@ Otherwise queries and keys of equal shape are gathered into segments, PyTorch's 
 results are put back in place (`Packed`).
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -3,8 +3,6 @@
 They are the same for any division into micro-batches, any number of ranks and any order of rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from hashlib import blake2b
 

@@ -1,7 +1,5 @@
 """Checkpoints, complete once visible and readable by any number of ranks; and their export for Hugging Face."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence

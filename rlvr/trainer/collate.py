@@ -1,7 +1,5 @@
 """From text to tensors, and nowhere else: prompts to token ids, rollouts to a `Batch`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Ranks exchange tensors, JSON or bytes: nothing that is received through a socket is unpickled.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import itertools

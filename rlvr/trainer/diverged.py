@@ -1,7 +1,5 @@
 """The error that ends a run whose loss or gradient is not finite, or whose metrics pass a limit of its config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rlvr.ledger.cause import Cause

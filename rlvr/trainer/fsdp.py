@@ -1,7 +1,5 @@
 """The optimiser step, the same code for a laptop and a cluster: FSDP2, except where it would only copy weights."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Heads of a policy in training beside the language model's: a value per token, log Z per prompt; in float32."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Arguments of a trainer beside its model and its loss: the place where it runs, and its knobs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

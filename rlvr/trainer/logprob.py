@@ -1,7 +1,5 @@
 """Log-probabilities and entropies of response tokens, without holding the logits of all tokens in memory."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The base policy is the model with its adapters off, so that no copy of it is nee
 weights and adapters, under the names of the model without adapters (`merged`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """AdamW with a schedule that counts optimiser steps, and the norm of the gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Chooses the layout in which a model reads batches: end to end or in padded rows, with prompts shared or not."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frozen copies of the policy: the base policy, and the reference policy that a loss reads."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

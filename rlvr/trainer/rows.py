@@ -1,7 +1,5 @@
 """Rows of a tensor, where several readers may want the same row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """FSDP2: which modules are sharded, how gradients are summed, and when full weights are freed."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Weights from safetensors into a sharded model: each rank reads its own part and never holds the whole model."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

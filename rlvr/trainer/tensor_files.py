@@ -5,8 +5,6 @@ The metadata of each `shard-<rank>.safetensors` has the offsets of its parts in 
 code of their sender; here every rank computes what it has to write, without communication.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator, Mapping

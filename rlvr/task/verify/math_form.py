@@ -4,8 +4,6 @@ A right answer is in a normal form. Where it is a numeral, the answer must be on
 leave undone only the steps that the right answer leaves undone as well (`steps`). docs/tasks.md has both as a table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ An element is a part of a list, or one side of an equation in it. math-verify ta
 in any order. Texts are those of `rlvr.task.verify.math_text`. Does not import sympy.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import takewhile
 

@@ -3,8 +3,6 @@ r"""Brings the notations of people, programs and Unicode to the LaTeX that math-
 A text is the content of \boxed{...}, of a right answer or a model's. Does not import sympy.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

@@ -4,8 +4,6 @@ Works on the text, without a parser: tens of thousands of right answers are chec
 pass as well.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

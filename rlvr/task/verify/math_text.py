@@ -3,8 +3,6 @@ r"""Reads from the text of a mathematical answer what is not part of its value: 
 A text in this module is the content of \boxed{...}, of a right answer or a model's. Does not import sympy.
 """
 
-from __future__ import annotations
-
 import re
 
 from rlvr.task.verify.math_notation import FRACTION, GAP, WORDS, typeset

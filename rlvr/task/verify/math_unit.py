@@ -1,7 +1,5 @@
 r"""The units of mathematical answers: 25 cm^2, 40 miles per hour, \$18, 18 dollars, 30^\circ. Does not import sympy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
