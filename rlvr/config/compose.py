@@ -7,9 +7,9 @@ import itertools
 import pickle
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override, OverrideType
@@ -20,6 +20,7 @@ from rlvr.config.binding import UnresolvedConfig
 from rlvr.config.freeze import frozen, group_of, resolved, resolving
 from rlvr.config.overrides import parse
 from rlvr.config.schema import Choices
+from rlvr.config.values import leaves
 
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
 MOST_SETTINGS = 256  # that are kept: each takes half a megabyte
@@ -68,7 +69,8 @@ class Setting:
     def _plain(self, on_paper: bool) -> dict[str, Any]:
         if self._resolved is None:
             plain = resolved(self.config, on_paper=on_paper)
-            self._changing |= dict.fromkeys(_references((), OmegaConf.to_container(self.config)))
+            raw = leaves(OmegaConf.to_container(self.config))
+            self._changing |= {place: None for place, value in raw if isinstance(value, str) and "${" in value}
             self._resolved = None if OmegaConf.missing_keys(self.config) else pickle.dumps(plain)
             return plain
         plain = pickle.loads(self._resolved)  # noqa: S301 - bytes that were pickled above
@@ -84,16 +86,6 @@ class Setting:
                     OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if is_node else value
                 )
         return plain
-
-
-def _references(place: tuple[Any, ...], value: object) -> Iterator[tuple[Any, ...]]:
-    """The places of all values that refer to others. A place: the names, or indices, on the way to a value."""
-    if isinstance(value, dict | list):
-        inner = cast("dict[Any, object] | list[object]", value)
-        for name, below in inner.items() if isinstance(inner, dict) else enumerate(inner):
-            yield from _references((*place, name), below)
-    elif isinstance(value, str) and "${" in value:
-        yield place
 
 
 class Points(Sequence[Composed]):

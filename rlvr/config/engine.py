@@ -25,6 +25,11 @@ def check(config: Knobs, choices: Choices) -> None:
 def check_engine(config: Knobs, choices: Choices) -> None:
     """Raises ValueError if the engine cannot load the model or lacks GPUs, NotAvailable if it is not installed."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
+    if config.cluster.sampling_nodes and "workers" not in engine:
+        raise ValueError(
+            f"cluster.sampling_nodes={config.cluster.sampling_nodes} have workers of rollout=ray alone, and "
+            f"rollout={rollout} has none. Pass rollout=ray, or cluster.sampling_nodes=0."
+        )
     if "python" not in engine:  # it runs in our own process, is always installed and loads every model
         return
     if "native_only" in declared(config.model["_target_"]):

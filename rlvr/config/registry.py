@@ -195,7 +195,7 @@ class Registry:
         """Dotted keys of all knobs of a run with these overrides, and all groups. Raises what Hydra raises."""
         if overrides not in self._names:
             config, _ = self.compose(overrides)
-            self._names[overrides] = [*_dotted_keys("", OmegaConf.to_container(config)), *self.groups()]
+            self._names[overrides] = [*flatten(schema.as_dict(config)), *self.groups()]
         return self._names[overrides]
 
     def question(self, study: str) -> str:
@@ -229,15 +229,6 @@ def check_option_names(choices: Mapping[str, object]) -> None:
             raise ValueError(f"{group}={option} is the name of a file. Type {group}={option.removesuffix('.yaml')}.")
         if isinstance(option, str) and ".." in option.split("/"):
             raise ValueError(f"{group}={option} is no option of {group}. `python -m rlvr.run --help` lists them.")
-
-
-def _dotted_keys(prefix: str, node: object) -> list[str]:
-    if not isinstance(node, dict):
-        return [prefix]
-    keys: list[str] = []
-    for name, value in cast("dict[str, object]", node).items():
-        keys += _dotted_keys(f"{prefix}.{name}" if prefix else str(name), value)
-    return keys
 
 
 def key_reading(name: str, node: Mapping[str, Any]) -> str | None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+from rlvr.config.values import leaves
 from rlvr.ledger import policies
 from rlvr.records import NotAvailable
 from rlvr.task import read
@@ -39,8 +40,8 @@ def check(plain: Mapping[str, Any]) -> None:
     for section, kind in kinds.items():
         node: Mapping[str, object] = plain.get(section) or {}
         named = [node.get(knob) for knob in ("path", "train", "test")] if "revision" in node else []
-        for name in _texts(named):
-            match = _match(name, kind)
+        for _, name in leaves(named):
+            match = _match(name, kind) if isinstance(name, str) else None
             if match is not None and not COMMIT.fullmatch(match["revision"] or ""):
                 raise NotAvailable(
                     f"{name}: which commit it is now, neither the hub nor its cache on this machine says. Check the "
@@ -58,17 +59,6 @@ def _match(name: str, kind: Kind) -> re.Match[str] | None:
     if Path(name).exists() or name.endswith(tuple(read.READERS)):
         return None
     return (policies.HUB_NAME if kind == "model" else read.HUB_NAME).fullmatch(name)
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All texts in a value: those of lists and mappings, too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts([*cast("Mapping[str, object]", value).values()])
-    elif isinstance(value, list):
-        for part in cast("list[object]", value):
-            yield from _texts(part)
 
 
 @functools.cache

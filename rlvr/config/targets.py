@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from rlvr.config import imports
 from rlvr.config.signature import definition
+from rlvr.config.values import leaves
 from rlvr.ledger.runs import TRUST, flatten, trusted
 
 # Packages that contain only components, and the modules with components of other packages.
@@ -100,13 +101,7 @@ def _is_component(target: str) -> bool:
 
 def targets(config: object) -> frozenset[str]:
     """Every `_target_` of a config."""
-    if isinstance(config, Mapping):
-        node = cast("Mapping[str, object]", config)
-        of_node = {str(node["_target_"])} if node.get("_target_") else set[str]()
-        return frozenset(of_node).union(*map(targets, node.values()))
-    if isinstance(config, list | tuple):
-        return frozenset[str]().union(*map(targets, cast("Sequence[object]", config)))
-    return frozenset()
+    return frozenset(str(value) for place, value in leaves(config) if place[-1:] == ("_target_",) and value)
 
 
 def packages(config: object) -> frozenset[str]:

@@ -10,7 +10,7 @@ from rlvr.config.signature import declared, has_terms_per_response
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a knob that has another value than in its file, and that nothing reads."""
-    for is_unread, reason, keys in _rules(config, f"loss={choices.get('loss')}", f"rollout={choices.get('rollout')}"):
+    for is_unread, reason, keys in _rules(config, f"loss={choices.get('loss')}"):
         for key in keys if is_unread else ():
             section, _, name = key.rpartition(".")
             value, usual = (config[section] if section else config).get(name), registry.as_written(choices, key)
@@ -19,7 +19,7 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
                 raise ValueError(f"{key}={values.typed(value)} has no effect with {reason}. {remedy}")
 
 
-def _rules(config: Knobs, of_loss: str, of_engine: str) -> list[tuple[bool, str, tuple[str, ...]]]:
+def _rules(config: Knobs, of_loss: str) -> list[tuple[bool, str, tuple[str, ...]]]:
     """(whether nothing reads these knobs, because of what, the knobs)"""
     loss, trainer, rollout = config.loss, config.trainer, config.rollout
     marks = declared(loss["_target_"])
@@ -36,7 +36,6 @@ def _rules(config: Knobs, of_loss: str, of_engine: str) -> list[tuple[bool, str,
     return [
         ("solution" in marks, f"{of_loss}, which learns known answers", tuple(f"rollout.{key}" for key in of_samples)),
         (sampling != "refill", f"rollout.dynamic_sampling={sampling}", ("rollout.max_rounds", "rollout.overdraw")),
-        ("workers" not in rollout.engine, f"{of_engine}: only rollout=ray has workers", ("cluster.sampling_nodes",)),
         (rollout.ahead > 1, in_flight, ("rollout.overdraw",)),
         (rollout.importance == "none", "rollout.importance=none", of_weights),
         (rollout.top_p == 1, "rollout.top_p=1", ("rollout.truncation",)),

@@ -91,6 +91,16 @@ def value_at(plain: Mapping[str, Any], key: str) -> Any:
     return node
 
 
+def leaves(node: object, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], object]]:
+    """(place, value) of each value in a config that is no mapping or list. A place: names and indices on the way."""
+    if isinstance(node, Mapping | list | tuple):
+        inner = cast("Mapping[Any, object] | Sequence[object]", node)
+        for name, below in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+            yield from leaves(below, (*place, name))
+    else:
+        yield place, node
+
+
 def check(key: str, value: object, kind: Any, usual: Callable[[str], object] = lambda _: None) -> None:
     """Raises ValueError for a plain value that is not of its type. usual: returns a knob's default, as an example."""
     if not _fits(value, kind):
@@ -99,7 +109,10 @@ def check(key: str, value: object, kind: Any, usual: Callable[[str], object] = l
 
 def check_finite(plain: Mapping[str, Any]) -> None:
     """Raises ValueError for numbers that are not finite, integers beyond 64 bits and floats beyond float32."""
-    for key, value in _numbers("", plain):
+    for place, value in leaves(plain):
+        if not isinstance(value, int | float):
+            continue
+        key = ".".join(name for name in place if isinstance(name, str))
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise ValueError(f"{key}={value} must be less than 2^63: numbers have 64 bits.")
         if not math.isfinite(value):
@@ -241,14 +254,3 @@ def _fits(value: object, kind: Any) -> bool:
 @functools.cache
 def _validator(kind: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(kind, config=pydantic.ConfigDict(allow_inf_nan=False, strict=True))
-
-
-def _numbers(key: str, node: object) -> Iterator[tuple[str, int | float]]:
-    if isinstance(node, Mapping):
-        for name, value in cast("Mapping[object, object]", node).items():
-            yield from _numbers(f"{key}.{name}" if key else str(name), value)
-    elif isinstance(node, list | tuple):
-        for value in cast("Sequence[object]", node):
-            yield from _numbers(key, value)
-    elif isinstance(node, int | float):
-        yield key, node

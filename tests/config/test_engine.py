@@ -54,7 +54,7 @@ REFUSED = {
     },
     "cluster=slurm HERE": {
         "rollout=ray cluster.nodes=3 cluster.sampling_nodes=1": "less cluster.sampling_nodes=1 nodes. Pass cluster.r",
-        "rollout=vllm cluster.nodes=2 cluster.sampling_nodes=1": "with rollout=vllm: only rollout=ray has workers",
+        "rollout=vllm cluster.nodes=2 cluster.sampling_nodes=1": "Pass rollout=ray, or cluster.sampling_nodes=0.",
         # 4 ranks and 12 workers fill two nodes of 8; with 5 on each there are 10 GPUs.
         "rollout=ray cluster.nodes=2 cluster.sampling_nodes=1 cluster.ranks=4 cluster.gpus=5 "
         "rollout.engine.workers=12": "cluster.gpus=5 on each. Pass cluster.gpus=8, or fewer workers.",
