@@ -159,6 +159,15 @@ class SolvedTask(Task, Protocol):
         ...
 
 
+@runtime_checkable
+class GuessedTask(Task, Protocol):
+    """A task that knows guesses of its own form, which no sound problem has for its right answer."""
+
+    def guesses(self, problem: Problem) -> Mapping[str, str]:
+        """Responses that need no look at the problem, by a description of each."""
+        ...
+
+
 def right_answer(task: Task, problem: Problem) -> str:
     """The right answer as people read it: the task's own solution, else what its verifier compares answers to."""
     if isinstance(task, SolvedTask):

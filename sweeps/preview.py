@@ -52,6 +52,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     past = alike(todo, ledger)
+    lines += dict.fromkeys(line for run in todo for line in checker.look(run.config).floors)
     lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, past, slurm=slurm)]
     lines += _disk(todo, past, ledger)
     return "\n".join(lines)

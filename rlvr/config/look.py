@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rlvr.config.base_model import response_ends
-from rlvr.records import Problem, Split, Task, TaughtTask
+from rlvr.records import ArmedTask, GuessedTask, Problem, SolvedTask, Split, Task, TaughtTask
 from rlvr.task.fence import ASKED, Marking, requests
 from rlvr.task.math import Math
 from rlvr.task.prompt_length import Reader
+from rlvr.task.reasoning_gym import ReasoningGym
 from rlvr.task.sources import FIRST, Posed, Rows
 from rlvr.task.verified import Loaded, Prompted
 
@@ -21,6 +24,13 @@ WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")  # no command of LaTeX
 PROSE = 5  # words that no final answer has
 # \n as two characters. Before a lower-case letter it may be a command of LaTeX, such as \neq, but for these words.
 ESCAPE = re.compile(r"\\[nt](?![a-z])|\\n(?=(?:answer|please|question|problem|put|solve|think|let|the)\b)")
+
+PROBE_S = 3.0  # for which guesses are judged before a launch
+LONGEST = 44  # characters of a guess in a message, and of a right answer that may be the same for many problems
+CONSTANTS = ("", "?", "0", "1", "nan", "inf", "True", "None", "[]", "{}", "A", "a", " ".join(map(str, range(100))))
+AT_ONCE = 4  # problems whose guesses are judged between two checks of the time
+OF_GENERATOR = 3  # problems of a generator of reasoning-gym that are judged, however long it takes
+PAID = 0.1  # share of the problems with another right answer of which a guess may be judged right
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class FirstLook:
     """notable: sentences for the user of a launch. The other facts are of the first rows, where prompts are shown."""
 
     notable: tuple[str, ...] = ()
+    floors: tuple[str, ...] = ()  # of each benchmark the guess that solves most of its first problems
     prompts: tuple[ShownPrompt, ...] = ()
     num_rows: int = 0  # that were looked at
     text_only: int = 0  # right answers of which only the same text is right
@@ -65,10 +76,13 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     ends = response_ends(reader.path, chat=bool(reader.chat)) if reader.path else []
     notable += _with_ends(files, ends)
-    if not num_shown:
-        return FirstLook(tuple(notable))
     first: Sequence[Posed] = next(iter(files.values()), ())
     problems = [posed.problem for posed in first] or _generated(task, "test" if plain.get("policy") else "train")
+    read_first = [posed.problem for rows in files.values() for posed in rows]
+    floors, paid = _guessed(task, read_first or problems)
+    notable += paid
+    if not num_shown:
+        return FirstLook(tuple(notable), floors)
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
@@ -84,6 +98,7 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     end_words = (task.end_word,) if isinstance(task, TaughtTask) else ()
     return FirstLook(
         tuple(notable),
+        floors,
         tuple(shown),
         len(problems),
         read.count(None),
@@ -104,9 +119,100 @@ def _with_ends(files: Mapping[str, Sequence[Posed]], ends: Sequence[str]) -> lis
     ]
 
 
-def _generated(task: Task, split: Split) -> list[Problem]:
+def _generated(task: Task, split: Split, most: int = FIRST) -> list[Problem]:
     size = task.size(split)
-    return [task.problem(split, i) for i in range(FIRST if size is None else min(FIRST, size))]
+    return [task.problem(split, i) for i in range(most if size is None else min(most, size))]
+
+
+def _guessed(task: Task, problems: Sequence[Problem]) -> tuple[tuple[str, ...], list[str]]:
+    """(for each benchmark what the best of the same guesses for all problems solves, a sentence on each that solves
+    problems whose right answer is another one). Raises ValueError for a generator of reasoning-gym that pays most.
+    """
+    if isinstance(task, ArmedTask):  # one prompt: its right answers are constants
+        return (), []
+    # By benchmark and guess: (the problem, whether it is judged right, whether it is the right answer).
+    judged: dict[str, dict[str, list[tuple[str, bool, bool]]]] = {}
+    try:
+        for problem, guess, is_right, is_its_own in _judged_guesses(task, problems):
+            of_guess = judged.setdefault(problem.source or task.name, {}).setdefault(guess, [])
+            of_guess.append((problem.id, is_right, is_its_own))
+    except Exception as error:  # noqa: BLE001 - whatever a task of the user raises, in a run too
+        return (), [f"task {task.name}: its reward raises {type(error).__name__}: {error}, for an answer such as '?'."]
+    floors, sentences = list[str](), list[str]()
+    for source, guesses in judged.items():
+        best = max(guesses, key=lambda guess: sum(is_right for _, is_right, _ in guesses[guess]))
+        solved = sum(is_right for _, is_right, _ in guesses[best])
+        shown = f", {_brief(best)}" if solved else ""
+        floors.append(f"{source}: a constant answer solves at most {solved} of {len(guesses[best])} problems{shown}.")
+        others = {guess: [row for row in rows if not row[2]] for guess, rows in guesses.items()}
+        paid = {guess: [problem for problem, is_right, _ in rows if is_right] for guess, rows in others.items()}
+        worst = max(paid, key=lambda guess: len(paid[guess]) / max(1, len(others[guess])))
+        share = len(paid[worst]) / max(1, len(others[worst]))
+        sentence = (
+            f"{source}: the answer {_brief(worst)} is judged right in {len(paid[worst])} of {len(others[worst])} "
+            f"problems whose right answer is another one, such as {', '.join(paid[worst][:1])}"
+        )
+        if isinstance(task, ReasoningGym) and share > 0.5:
+            raise ValueError(f"task.generators.{sentence}. Nothing can be learned from it: drop the generator.")
+        if share > (0 if isinstance(task, GuessedTask) else PAID):
+            sentences.append(f"{sentence}: that is what a policy would learn. Correct the tests, or the verifier.")
+    return tuple(floors), sentences
+
+
+def _judged_guesses(task: Task, problems: Sequence[Problem]) -> Iterator[tuple[Problem, str, bool, bool]]:
+    """(problem, guess, whether it is judged right, whether it is the right answer) of first problems, for PROBE_S."""
+    end = time.monotonic() + PROBE_S
+    if isinstance(task, ReasoningGym):  # each of its generators, in turn
+        problems, end = _generated(task, "train", OF_GENERATOR * len(task.knobs)), math.inf
+    common = [text for text, _ in Counter(text for problem in problems for text in _right(problem)).most_common(1)]
+    for first in range(0, len(problems), AT_ONCE):
+        asked = [
+            (problem, guess, text)
+            for problem in problems[first : first + AT_ONCE]
+            for guess, text in _guesses(task, problem, common).items()
+        ]
+        rewards = task.reward([(problem, text) for problem, _, text in asked])
+        for (problem, guess, text), reward in zip(asked, rewards, strict=True):
+            right = {*_right(problem), *_solution(task, problem)}
+            yield problem, guess, reward.correct, not right.isdisjoint((guess.lower(), text.lower()))
+        if time.monotonic() > end:
+            return
+
+
+def _guesses(task: Task, problem: Problem, common: Sequence[str]) -> Mapping[str, str]:
+    """Responses that need no look at the problem, by the answer that they give. common: the commonest right answer."""
+    if isinstance(task, GuessedTask):
+        return task.guesses(problem)
+    constants = dict.fromkeys((*CONSTANTS, *common))
+    if isinstance(task, ReasoningGym):
+        return {constant: task.as_response(constant) for constant in constants}
+    if isinstance(task, TaughtTask):
+        return {word: f"{word} {task.end_word}".strip() for word in ("", *task.vocabulary[: len(CONSTANTS)])}
+    if isinstance(task, Prompted):
+        mark = ASKED[task.reads[0]][1] if task.reads else "%s"
+        return {constant: mark % constant for constant in constants}
+    all_marks = "\n".join(ASKED[mark][1] for mark in ("tag", "box", "answer"))
+    return {c: c for c in constants} | {f"{c}, marked": all_marks.replace("%s", c) for c in constants}
+
+
+def _right(problem: Problem) -> list[str]:
+    """The short texts of a right answer, or of its parts, in lower case."""
+    answer: object = problem.answer
+    parts = [*cast("Mapping[str, object]", answer).values()] if isinstance(answer, Mapping) else [answer]
+    return [str(part).lower() for part in parts if isinstance(part, str | int | float) and len(str(part)) <= LONGEST]
+
+
+def _solution(task: Task, problem: Problem) -> list[str]:
+    if not isinstance(task, SolvedTask):
+        return []
+    try:
+        return [task.solution(problem).lower()]
+    except ValueError:  # a generator that stores none
+        return []
+
+
+def _brief(guess: str) -> str:
+    return repr(guess if len(guess) <= LONGEST else f"{guess[:LONGEST]}...")
 
 
 def _prose(file: str, rows: Sequence[Posed], knobs: Mapping[str, Any]) -> list[str]:

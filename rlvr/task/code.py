@@ -24,6 +24,14 @@ TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.grou
 BEFORE_FIELDS = ("test_imports", "test_setup_code")  # MBPP: code that its assertions need
 ENTRY_FIELDS = ("entry_point", "fn_name", "func_name", "metadata.func_name")
 STDIO = "Write a Python program that reads standard input and writes standard output."
+# Bodies of functions, and programs, that need no look at the problem.
+GUESSED_BODIES = {
+    "a function that returns nothing": "None",
+    "a function that returns its first argument": "(*arguments, None)[0]",
+    "a function that returns True": "True",
+    "a function that returns an empty list": "[]",
+}
+GUESSED_PROGRAMS = {"a program that prints nothing": "pass", "a program that prints its input": "print(open(0).read())"}
 FUNCTION = "Write Python code that defines `{name}`."
 
 
@@ -75,6 +83,15 @@ class Code(Verified):
                 for (problem, _), program in zip(answers, programs, strict=True)
             ]
         )
+
+    def guesses(self, problem: Problem) -> Mapping[str, str]:
+        programs = GUESSED_PROGRAMS
+        if names := problem.answer.get("names"):
+            programs = {
+                about: "\n".join(f"def {name}(*arguments, **_): return {value}" for name in names)
+                for about, value in GUESSED_BODIES.items()
+            }
+        return {about: f"```python\n{program}\n```" for about, program in programs.items()}
 
 
 def _code_lines(cell: RowValue) -> list[str]:

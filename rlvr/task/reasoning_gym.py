@@ -162,6 +162,10 @@ class ReasoningGym(Procedural[Item]):
             raise ValueError(
                 f"The generator {place[0]} stores no right answers: nothing can be demonstrated. Pass model=hf."
             )
+        return self.as_response(answer)
+
+    def as_response(self, answer: str) -> str:
+        """A response that gives this answer."""
         return f"{spell(answer)} {self.end_word}" if self.spelled else ASKED[self.marked or "tag"][1] % answer
 
     def _stored(self, generator: str, seed: int, index: int) -> tuple[str, str | None]:

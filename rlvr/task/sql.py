@@ -25,6 +25,7 @@ QUESTION_FIELDS = ("question", "prompt", "problem")
 GOLD_FIELDS = ("gold_sql", "SQL", "sql", "query", "reward_model.ground_truth")
 MATCHES = ("set", "table")
 CHECK_S = 20.0  # seconds for the check of all right queries when the data are loaded
+GUESSES = ("SELECT 1", "SELECT NULL", "SELECT 1 WHERE 0")
 AT_ONCE = 16  # right queries that are run between two checks of the time
 
 
@@ -149,6 +150,9 @@ class Sql(Verified):
                 for (problem, _), query in zip(answers, queries, strict=True)
             ]
         )
+
+    def guesses(self, problem: Problem) -> Mapping[str, str]:
+        return {query: f"```sql\n{query}\n```" for query in GUESSES}
 
     def _match_of(self, problem: Problem) -> dict[str, str]:
         return {"match": self._match[problem.source]} if problem.source in self._match else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rlvr.config.look import look
+from rlvr.records import Problem, Reward, binary
 from tests.support.tasks import make_task, write_jsonl
 
 DAPO = (
@@ -136,3 +139,77 @@ def test_a_generated_problem_is_shown_in_its_words() -> None:
     assert seen.prompts[0].prompt == task.problem("train", 0).prompt
     assert seen.prompts[0].num_tokens == len(seen.prompts[0].prompt.split())
     assert (seen.num_rows, seen.ends) == (64, ("end",))
+
+
+class Own:
+    """A task of the user, whose verifier has a fault."""
+
+    name, max_tokens = "own", 8
+
+    def __init__(self, judge: Callable[[int, str], bool]) -> None:
+        self.judge = judge
+
+    def size(self, split: str) -> int:
+        return 20
+
+    def problem(self, split: str, index: int) -> Problem:
+        return Problem(f"p{index}", f"What is {index} + 40?", str(index + 40))
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        return [binary("correct" if self.judge(int(p.answer), text) else "wrong") for p, text in answers]
+
+    def close(self) -> None: ...
+
+
+def test_a_verifier_that_pays_for_constant_answers_is_noticed() -> None:
+    """Of 20 problems, with the answers 40 to 59, the right answer of one is as common as any: 40."""
+    rows: dict[str, tuple[Callable[[int, str], bool], str, str]] = {
+        "sound": (lambda gold, text: text.strip() == str(gold), "at most 1 of 20 problems, '40'", ""),
+        "marked": (lambda gold, text: f"<answer>{gold}</" in text, "at most 1 of 20 problems, '40, marked'", ""),
+        "contains": (lambda gold, text: str(gold) in text, "20 of 20 problems, '0 1 2 3", "right in 20 of 20 problems"),
+        "part of": (
+            lambda gold, text: text in str(gold),
+            "20 of 20 problems, ''",
+            "the answer '' is judged right in 20",
+        ),
+        "raises": (lambda gold, text: float(text) == gold, "", "its reward raises ValueError: could not convert"),
+    }
+    for judge, floor, sentence in rows.values():
+        seen = look(Own(judge), {"task": {}, "model": {}}, 0)
+        assert floor in "".join(seen.floors)
+        assert sentence in "".join(seen.notable)
+        assert bool(sentence) is bool(seen.notable)
+
+
+def test_right_answers_that_are_all_the_same_are_the_floor_and_no_fault(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Is {i} even?", "answer": ["no", "no", "yes"][i % 3]} for i in range(9)]
+    path = write_jsonl(tmp_path / "data.jsonl", rows)
+    task = make_task("math", train=path, test=path, timeout_s=60)
+    seen = look(task, {"task": {}, "model": {}}, 0)
+    task.close()
+    assert any("a constant answer solves at most" in line and line.endswith("problems, 'no'.") for line in seen.floors)
+    assert not seen.notable
+
+
+@pytest.mark.slow
+def test_tests_that_a_program_without_thought_passes_are_noticed(tmp_path: Path) -> None:
+    rows = [
+        {"id": "weak", "prompt": "Sort in place.", "entry_point": "f", "tests": "assert f([2, 1]) is None"},
+        {"id": "sound", "prompt": "Double.", "entry_point": "f", "tests": "assert f(2) == 4"},
+    ]
+    path = write_jsonl(tmp_path / "data.jsonl", rows)
+    task = make_task("code", train=path, test=path)
+    (sentence,) = look(task, {"task": {}, "model": {}}, 0).notable
+    task.close()
+    assert "the answer 'a function that returns nothing' is judged right in 1 of 2 problems" in sentence
+    assert "such as weak" in sentence
+
+
+def test_generators_that_pay_for_constant_answers_are_refused() -> None:
+    for generator, constant in (("game_of_life_halting", "?"), ("complex_arithmetic", "nan"), ("coin_flip", "0")):
+        task = make_task("reasoning_gym", generators=generator)
+        with pytest.raises(
+            ValueError, match=f"generators.{generator}: the answer .{re.escape(constant)}.* Nothing can be"
+        ):
+            look(task, {"task": {}, "model": {}}, 0)
+        task.close()

@@ -39,7 +39,17 @@ def test_a_dry_run_prints_its_runs_and_nothing_else(
     assert "loss=grpo" in run["overrides"]
     assert run["hours"] > 0
     (shown,) = launch["shown"]
-    assert shown.keys() == {"run_ids", "notable", "prompts", "num_rows", "text_only", "lengths", "ends", "marks"}
+    assert shown.keys() == {
+        "run_ids",
+        "notable",
+        "floors",
+        "prompts",
+        "num_rows",
+        "text_only",
+        "lengths",
+        "ends",
+        "marks",
+    }
     assert shown["run_ids"] == [run["run_id"] for run in launch["runs"]]
     assert [prompt["problem"] for prompt in shown["prompts"]] == ["maze_7x7-train-0", "maze_7x7-train-1"]
     assert shown["prompts"][0].keys() == {"problem", "prompt", "num_tokens", "typed", "place", "read"}

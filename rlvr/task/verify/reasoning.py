@@ -27,8 +27,6 @@ from rlvr.task.verify import OUT_OF_MEMORY
 SIZE = 500  # items of one seed
 SOLVED = 1 - 1e-9  # the least score that counts as right
 SCORE_BYTES = 64  # longest text of a score
-PROBED = 6  # items of which constant answers are judged
-CONSTANTS = ("?", "0", "1", "nan", "inf", "True", "None", "[]", "{}", "A", "a")
 OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -68,26 +66,6 @@ def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
         config(**knobs).validate()
     except (AssertionError, TypeError, ValueError) as error:
         return f"task.generators.{generator}: {error}."
-    if paid := constant_that_pays(generator, knobs):
-        return (
-            f"task.generators.{generator}: its verifier in reasoning-gym takes the answer {paid!r} for right on most "
-            "questions whose stored answer is another one. Nothing can be learned from it: drop the generator."
-        )
-    return ""
-
-
-def constant_that_pays(generator: str, knobs: Mapping[str, Any]) -> str:
-    """The first of CONSTANTS that the verifier takes for right on most items with another stored answer; "" if none."""
-    source = reasoning_gym.create_dataset(generator, seed=0, size=PROBED, **knobs)
-    items = [source[index] for index in range(PROBED)]
-    for constant in CONSTANTS:
-        others = [item for item in items if str(item["answer"]).strip().lower() != constant.lower()]
-        solved = 0
-        for item in others:
-            with contextlib.suppress(Exception):  # whatever a verifier raises on a text that it did not expect
-                solved += not score(source, item, constant) < SOLVED  # also NaN
-        if solved > PROBED / 2:
-            return constant
     return ""
 
 
