@@ -206,8 +206,15 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     """Report every requested study; returns the outcomes of their claims."""
     home = home_of(options.home)
+    from analysis.frames.bundle import UNREADABLE
+
     chosen, others = _chosen(options, home)
-    reported = [_study(of_study, options, home, console) for of_study in chosen]
+    try:
+        reported = [_study(of_study, options, home, console) for of_study in chosen]
+    except UNREADABLE as error:
+        if not options.files or type(error) is LookupError:
+            raise
+        raise LookupError(f"what the bundle says cannot be reported: {type(error).__name__}: {error}") from None
     if options.json:
         print(json.dumps([record for _, record in reported], indent=2, allow_nan=False))
     elif others and not options.claims:

@@ -30,6 +30,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from analysis.frames import own_code, samples
 from analysis.frames.digest import USUAL_METRICS, What
@@ -46,6 +47,8 @@ from rlvr.ledger.terminal import printable
 FORMAT = 1
 SUFFIX = layout.BUNDLE
 MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked, and of a table's texts; of a table
+MOST_JSON, MOST_OBJECTS = 1 << 25, 2_000_000  # bytes of both descriptions; rows of a table that become Python's objects
+MOST_SAMPLES = 1 << 16  # of a problem in one evaluation
 MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics alone are stored: `drawn` has MOST_ROWS
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
@@ -158,13 +161,14 @@ def read(file: Path) -> Frames:
         raise LookupError(f"{file}: {error.strerror or error}") from None
     except RecursionError:
         raise LookupError(f"{file} is no bundle that can be read: its description is nested too deeply") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise LookupError(f"{file} is no bundle that can be read: {error}") from None
 
 
-# RuntimeError: a member is encrypted, or of a later version of zip. OverflowError: a number is too large for a column.
-_UNREADABLE = (
-    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, EOFError, MemoryError),
+# What contents that are no bundle's may raise, here and in what is computed from them. RuntimeError: a member is
+# encrypted, or of a later version of zip. OverflowError: a number is too large for a column.
+UNREADABLE = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RuntimeError, EOFError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, pa.ArrowException),
 )
 
@@ -174,6 +178,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
     infos = [info for info in archive.infolist() if info.filename in known]
     if len(infos) > len(known) or sum(info.file_size for info in infos) > MOST_BYTES:
         raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB")
+    if sum(info.file_size for info in infos if info.filename.endswith(".json")) > MOST_JSON:
+        raise ValueError(f"its description holds more than {MOST_JSON >> 20} MiB")
     if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in infos):
         raise ValueError("it is compressed in another way than bundles are")
     members: dict[str, bytes] = {}
@@ -190,7 +196,7 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     file = pq.ParquetFile(io.BytesIO(data), **limits)
     size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
     too_much = ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
-    if file.metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
+    if file.metadata.num_rows > (MOST_OBJECTS if name in ("texts", "responses") else MOST_ROWS) or size > MOST_BYTES:
         raise too_much
     columns = {column: kind for column, kind in SCHEMAS[name].items() if column in file.schema_arrow.names}
     if not file.schema_arrow.equals(pa.schema(list(columns.items()))) or {*SCHEMAS[name]} - {*columns} - {*_LATER}:
@@ -200,6 +206,8 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(use_threads=False)
     if sum(map(_text_bytes, table.select(texts).columns)) > MOST_BYTES:
         raise too_much
+    if name == "counts" and not _are_counts(*(table[column].to_numpy() for column in ("n", "correct", "errors"))):
+        raise ValueError("its table counts has more right samples than samples, or more samples than an evaluation has")
     for column in texts:
         if column not in _SHOWN_ON_THE_PAGE:
             table = table.set_column(table.schema.get_field_index(column), column, _printable(table[column]))
@@ -207,6 +215,10 @@ def _table(name: str, data: bytes | None) -> pa.Table:
         if column not in columns:
             table = table.append_column(column, pa.nulls(table.num_rows, TEXT))
     return table.cast(schema(name))
+
+
+def _are_counts(n: NDArray[Any], correct: NDArray[Any], errors: NDArray[Any]) -> bool:
+    return bool(np.all((correct >= 0) & (correct <= n) & (errors >= 0) & (n + errors.astype(int) <= MOST_SAMPLES)))
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:

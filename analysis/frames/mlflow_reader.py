@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import math
 import os
+import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +21,9 @@ from analysis.frames.runs import RunRecord
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, lines_by_reason
 
-ANSWER_S = 3.0  # how long a server may take to answer the first request
+ANSWER_S, REPLY_S = 3.0, 60.0  # how long a server may take to answer the first request, and any other
+LONGEST_PAGE, MOST_PAGES = 1 << 20, 10_000  # bytes of an answer to /health; pages of a search
+_FOREIGN = (TypeError, AttributeError, LookupError, TimeoutError)
 DATABASES, SERVERS = ("sqlite:", "postgresql", "mysql", "mssql"), ("http:", "https:", "databricks")  # begin addresses
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 _ADVICE = "Without --source the report reads runs/"
@@ -51,14 +55,14 @@ class MlflowReader:
             client = self._client()
             studies = {e.experiment_id: e.name for e in _pages(client.search_experiments)}
             ours = _pages(client.search_runs, experiment_ids=list(studies), filter_string="tags.`rlvr.run_id` != ''")
-        for run in sorted(ours, key=lambda run: (run.info.start_time or 0, run.info.run_id)):
-            run_id = run.data.tags["rlvr.run_id"]
-            if "rlvr.state" not in run.data.tags:
-                why = "shipped to MLflow by another version of rlvr, and left out. Read it with that version."
-                foreign.append(Unreadable(f"run {run_id}", why))
-                continue
-            self._attempts.setdefault(run_id, []).append(run)
-            records[run_id] = _record(run_id, run, studies[run.info.experiment_id])
+            for run in sorted(ours, key=lambda run: (run.info.start_time or 0, run.info.run_id)):
+                run_id = run.data.tags["rlvr.run_id"]
+                if "rlvr.state" not in run.data.tags:
+                    why = "shipped to MLflow by another version of rlvr, and left out. Read it with that version."
+                    foreign.append(Unreadable(f"run {run_id}", why))
+                    continue
+                self._attempts.setdefault(run_id, []).append(run)
+                records[run_id] = _record(run_id, run, studies[run.info.experiment_id])
         self.notes = lines_by_reason(foreign)
         return records
 
@@ -70,7 +74,8 @@ class MlflowReader:
             for run_id in run_ids:
                 for run in self._attempts.get(run_id, ()):
                     for name in run.data.metrics:
-                        history = client.get_metric_history(run.info.run_id, name)
+                        with _deadline():
+                            history = client.get_metric_history(run.info.run_id, name)
                         rows += [(run_id, m.step, name, m.value, m.timestamp) for m in history]
         frame = pd.DataFrame(rows, columns=["run_id", "step", "name", "value", "timestamp"])
         first = frame.sort_values("timestamp", kind="stable").drop_duplicates(["run_id", "step", "name"])
@@ -101,8 +106,9 @@ class MlflowReader:
 
         try:
             yield
-        except (MlflowException, SQLAlchemyError, ImportError, ValueError) as error:  # ImportError: no driver
-            first_line = str(error).partition("\n")[0]
+        # ImportError: no driver. The last four: what answers is no MLflow.
+        except (MlflowException, SQLAlchemyError, ImportError, ValueError, *_FOREIGN) as error:
+            first_line = str(error).partition("\n")[0] or type(error).__name__
             fault = words.without_secrets(first_line, self.uri)
             restored = _RESTORED if self.uri.startswith(DATABASES) else ""
             raise LookupError(f"{words.redact(self.uri)} cannot be read ({fault}). {_ADVICE}{restored}.") from None
@@ -124,7 +130,9 @@ def _fault_of_server(uri: str) -> str:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
-        urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S).close()
+        with urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S) as answer:
+            if len(answer.read(LONGEST_PAGE)) == LONGEST_PAGE:
+                return "it is no MLflow: its answer to /health is endless"
     except urllib.error.HTTPError as error:
         return f"it answers {error.code} {error.reason}" if error.code >= 500 else ""
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -133,13 +141,39 @@ def _fault_of_server(uri: str) -> str:
 
 
 def _pages(search: Any, **arguments: Any) -> list[Any]:
-    """The results of all pages of a search."""
-    page = search(**arguments)
-    results = list(page)
-    while page.token:
-        page = search(**arguments, page_token=page.token)
+    """The results of all pages of a search. Raises ValueError for pages without end."""
+    results, token = list[Any](), None
+    for _ in range(MOST_PAGES):
+        with _deadline():
+            page = search(**arguments, **({} if token is None else {"page_token": token}))
         results += page
-    return results
+        if not page.token:
+            return results
+        if page.token == token:
+            break
+        token = page.token
+    raise ValueError("its pages have no end")
+
+
+@contextlib.contextmanager
+def _deadline() -> Iterator[None]:
+    """Raises TimeoutError within it after REPLY_S: MLflow's own timeout is that of a part of an answer, which may have
+    parts without end. Signals reach the main thread alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it has not answered within {REPLY_S:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, REPLY_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _record(run_id: str, run: Any, study: str) -> RunRecord:

@@ -34,6 +34,7 @@ SIZES = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
+LONGEST_HEADER = 100_000_000  # bytes, as in the library safetensors
 SHOWN = 3  # names of weights in a message
 # Knobs of config.json by which models change their logits after the output embeddings, with the value that does not.
 CHANGED_LOGITS = {
@@ -282,7 +283,8 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
     elif "add `is_decoder=True" in _source(kind) and not config.get("is_decoder"):
         yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
-    of_text: dict[str, Any] = {**config, **(config.get("text_config") or {})}
+    text = config.get("text_config")
+    of_text: dict[str, Any] = {**config, **(cast("dict[str, Any]", text) if isinstance(text, dict) else {})}
     for knob, usual in CHANGED_LOGITS.items():
         if of_text.get(knob, usual) not in (None, usual):
             yield (
@@ -360,27 +362,28 @@ def _faults_of_weights(directory: Path, config: Mapping[str, Any]) -> Iterator[s
         if not (directory / name).is_file():
             yield f"it has no {name}, one of the {len(files)} files of its weights."
             return
-        header = _safetensors_header(directory / name)
-        if header is None:
+        of_file = _shapes(directory / name)
+        if of_file is None:
             yield f"{name} is damaged: cut short, or no safetensors."
             return
-        shapes |= {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
+        shapes |= of_file
     yield from _faults_of_names(shapes, config)
 
 
-def _safetensors_header(file: Path) -> dict[str, Any] | None:
-    """Tensor name -> dtype, shape and offsets, as in the file's header; None if the file is damaged or cut short."""
+def _shapes(file: Path) -> dict[str, list[int]] | None:
+    """Tensor name -> shape, as in the header of a safetensors file; None if the file is damaged or cut short."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         size = file.stat().st_size
-        if not 2 <= length <= size - 8:
+        if not 2 <= length <= min(size - 8, LONGEST_HEADER):
             return None
         try:
-            header = json.loads(opened.read(length))
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
+            tensors = [(name, of) for name, of in json.loads(opened.read(length)).items() if name != "__metadata__"]
+            shapes = {name: [*map(int, tensor["shape"])] for name, tensor in tensors}
+            end = max((int(tensor["data_offsets"][1]) for _, tensor in tensors), default=0)
+        except (ValueError, OverflowError, RecursionError, AttributeError, LookupError, TypeError):
             return None
-    return header if 8 + length + max(ends, default=0) == size else None
+    return shapes if 8 + length + end == size else None
 
 
 def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any]) -> Iterator[str]:

@@ -171,11 +171,13 @@ class _Unfailing:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text with all control characters but line ends and tabs replaced: a terminal would obey them."""
+    """The text with all control characters but line ends and tabs replaced, which a terminal would obey, and halves of
+    characters (surrogates), which no encoding has.
+    """
     return _CONTROL.sub("\ufffd", text)
 
 

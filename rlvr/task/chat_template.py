@@ -39,7 +39,7 @@ class ChatTemplate:
         source: object = file.read_text(encoding="utf-8") if file is not None else None
         source = source or _json(find("chat_template.json")).get("chat_template") or config.get("chat_template")
         if isinstance(source, list):  # several named templates
-            templates = cast("list[dict[str, object]]", source)
+            templates = [cast("dict[str, object]", of) for of in cast("list[object]", source) if isinstance(of, dict)]
             source = {template.get("name"): template.get("template") for template in templates}.get("default")
         if not isinstance(source, str):
             return None
@@ -55,7 +55,7 @@ class ChatTemplate:
         messages = [] if system is None else [{"role": "system", "content": system}]
         messages.append({"role": "user", "content": text})
         variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-        return self._compiled.render(**variables, **self.special)
+        return self._rendered(**variables)
 
     def end_of_turn(self, tokens: Collection[str]) -> str | None:
         """The first of these tokens behind an assistant's answer, which ends its turn; None if there is none.
@@ -67,14 +67,29 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         try:
-            text = self._compiled.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=False, **self.special
-            )
+            text = self._rendered(messages=messages, tools=None, documents=None, add_generation_prompt=False)
         except TemplateError:  # of a template that refuses such turns
             return None
         behind = text.rpartition(ANSWER)[2] if ANSWER in text else ""
         places = [(behind.index(token), -len(token), token) for token in tokens if token and token in behind]
         return min(places)[2] if places else None
+
+    def _rendered(self, **variables: Any) -> str:
+        """Raises jinja2.TemplateError whatever the template, which is a program of others, does."""
+        from jinja2 import TemplateError
+
+        try:
+            return self._compiled.render(**variables, **self.special)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise TemplateError(f"{type(error).__name__}: {error}") from None
 
     @cached_property
     def _compiled(self) -> Template:

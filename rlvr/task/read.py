@@ -19,6 +19,8 @@ from rlvr.records import NotAvailable
 
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
+MOST_INFLATED, INFLATION = 1 << 30, 200  # bytes of rows beyond which their file is no less than 1 / INFLATION of them
+LONGEST_ROW = 1 << 28  # bytes
 SHOWN = 8  # names of files in a message
 BRIEF_S = 3.0  # timeout of the hub's first response in a dry run
 HUB_NAME = re.compile(
@@ -64,7 +66,9 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
     number = 0
     try:
         with open_file(path, "rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW), b""), 1):
+                if len(line) == LONGEST_ROW:
+                    raise ValueError(f"a row of {LONGEST_ROW >> 20} MiB or more")
                 if line.strip():
                     yield f"{path}:{number}", _object(line)
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -81,6 +85,10 @@ def _object(line: bytes) -> Row:
         row = None
     except json.JSONDecodeError as error:
         fault, row = f" ({error.msg}: character {error.pos + 1})", None
+    except RecursionError:
+        fault, row = " (it is nested without end)", None
+    if b"\\ud" in line.lower():
+        json.dumps(row, ensure_ascii=False).encode()  # UnicodeEncodeError, a ValueError, for half a character
     if not isinstance(row, dict):
         shown = "other bytes" if "UTF-8" in fault else line[:40].decode(errors="replace").strip()
         raise ValueError(f"a JSON object is expected, not {shown}{fault}")
@@ -91,12 +99,23 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow as pa
     from pyarrow import parquet
 
+    num_bytes, number = 0, 0
     try:
-        rows = parquet.ParquetFile(path).read().to_pylist()
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
+            rows = batch.to_pylist()
+            texts = sum(
+                len(cell) for row in rows for cell in row.values() if isinstance(cell, str)
+            )  # of dictionaries, too
+            num_bytes += max(texts, batch.nbytes)
+            if num_bytes > max(MOST_INFLATED, INFLATION * path.stat().st_size):
+                raise ValueError(
+                    f"{path}: its first {number} rows are more than {INFLATION} times as large as the file."
+                )
+            for row in rows:
+                number += 1
+                yield f"{path}, row {number}", row
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path}: {error}") from None
-    for number, row in enumerate(rows, 1):
-        yield f"{path}, row {number}", row
 
 
 READERS: dict[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {

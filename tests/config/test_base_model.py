@@ -95,6 +95,10 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "safetensors is damaged: cut short, or no safetensors.": lambda d: (d / "model.safetensors").write_bytes(
         struct.pack("<Q", 59995) + b'{"a":' * 9999 + b"1" + b"}" * 9999
     ),
+    "safetensors is damaged: cut short, or no": lambda d: header(d, lambda content: content.update(x={"shape": "?"})),
+    "safetensors is damaged: cut short": lambda d: header(
+        d, lambda content: content.update(x={"data_offsets": ["", "1"]})
+    ),
     "config.json is damaged: no JSON": lambda d: (d / "config.json").write_text("[1]"),
     "Its own code (auto_map) is never run.": lambda d: edit(d, model_type="mine", auto_map={"AutoModel": "m.M"}),
     'model_type "gpt_oss", whose attention PyTorch\'s function (sdpa) does not compute.': lambda d: edit(
@@ -177,6 +181,9 @@ def test_a_chat_template_is_there_and_can_be_read(model: Path, tmp_path: Path) -
         template(shutil.copytree(model, tmp_path / name), text)
         with pytest.raises(ValueError, match=f"its chat template leaves out {re.escape(left_out)}"):
             check(*words, f"model.path={tmp_path / name}", "model.system=Hello")
+    template(shutil.copytree(model, tmp_path / "endless"), "{% for i in range(10**9) %}{% endfor %}")
+    with pytest.raises(ValueError, match="its chat template rejects a prompt: OverflowError: Range too big"):
+        check(*words, f"model.path={tmp_path / 'endless'}")
     template(shutil.copytree(model, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):
         check(*words, f"model.path={tmp_path / 'bad'}")

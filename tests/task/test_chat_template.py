@@ -55,6 +55,18 @@ def test_a_template_that_refuses_a_system_prompt_says_so() -> None:
         template.prompt("Hello", "Be brief.")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("{% include 'x' %}", "{{ 1 / 0 }}", "{{ 1 + 'a' }}", "{{ '%99999999999d' % 1 }}", "{% if 1 %}" * 3000),
+        *("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception | tojson }}", "{{ strftime_now(1) }}"),
+    ],
+)
+def test_whatever_a_template_does_is_an_error_of_the_template(source: str) -> None:
+    with pytest.raises(jinja2.TemplateError):
+        ChatTemplate(source, {}).prompt("Hello")
+
+
 def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
     with pytest.raises(jinja2.exceptions.SecurityError):
         ChatTemplate("{{ ''.__class__.__mro__[1].__subclasses__() }}", {}).prompt("Hello")

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pyarrow import parquet
 
+from rlvr.task import read as reading
 from rlvr.task.fence import last_boxed
 from rlvr.task.math import Math
 from rlvr.task.read import read
@@ -346,6 +348,33 @@ def test_damaged_binary_files_are_named(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(damaged)
             with pytest.raises(ValueError, match=name.replace(".", r"\.")):
                 make_math(str(tmp_path / name))
+
+
+def test_files_that_hold_far_more_than_their_size_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(reading, "MOST_INFLATED", 1 << 20)
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b" " * (1 << 21)))
+    table = pa.table({"problem": pa.array(["?" * 9999] * 1000).dictionary_encode(), "answer": ["1"] * 1000})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    for name, message in (("x.jsonl.gz", "x.jsonl.gz:1: a row of 1 MiB or more"), ("x.parquet", "200 times as large")):
+        with pytest.raises(ValueError, match=message):
+            make_math(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"problem": "\\ud83d", "answer": "1"}', "surrogates not allowed"),
+        ('{"problem": "\\ud83d\\ude00 of \\\\ud800", "answer": "1"}', ""),  # a whole character, and an escape in words
+        ('{"problem": ' + "[" * 100_000, "nested without end"),
+    ],
+)
+def test_json_that_no_text_can_hold_is_named(row: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(f"{row}\n")
+    with pytest.raises(ValueError, match=rf"x\.jsonl:1: .*{message}") if message else contextlib.nullcontext():
+        make_math(str(tmp_path / "x.jsonl")).close()
 
 
 def test_missing_data_says_what_is_near(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import shutil
 import zipfile
 from pathlib import Path
@@ -219,6 +220,11 @@ def parquet(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
+def with_counts(table: pa.Table, column: str, count: int) -> pa.Table:
+    place = table.schema.get_field_index(column)
+    return table.set_column(place, table.schema.field(place), pa.array([count] * table.num_rows, pa.int32()))
+
+
 def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(packed, tmp_path):
     _, file = packed
     with zipfile.ZipFile(file) as archive:
@@ -239,7 +245,9 @@ def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(pac
 
 def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsys):
     with zipfile.ZipFile(packed[1]) as archive:
-        runs = json.loads(archive.read("runs.json"))
+        runs, about = (json.loads(archive.read(f"{name}.json")) for name in ("runs", "about"))
+        judged = pq.read_table(io.BytesIO(archive.read("counts.parquet")))
+    (sweep,) = about["sweeps"]
     num_runs = len(runs["run_id"]["values"])
 
     def with_column(name: str, dtype: str, values: list) -> dict[str, bytes]:
@@ -257,6 +265,18 @@ def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsy
         (with_column("reference", "object", [["no"]] * num_runs), "its column reference holds lists or objects"),
         (with_column("config.lr", "object", [{"a": 1}] * num_runs), "its column config.lr holds lists or objects"),
         (with_column("eta", "float64", [1.0]), "different numbers of values"),
+        (with_column("seed", "float64", [math.inf] * num_runs), "cannot be reported: OverflowError"),
+        (
+            {"about.json": json.dumps({**about, "question": "\udfff", "commands": [1], "notes": 5}).encode()},
+            "no bundle",
+        ),
+        (
+            {"about.json": json.dumps({**about, "sweeps": [{**sweep, "info": {"swept": 5}}]}).encode()},
+            "cannot be reported",
+        ),
+        ({"about.json": b" " * (bundle.MOST_JSON + 1)}, "its description holds more than 32 MiB"),
+        ({"counts.parquet": parquet(with_counts(judged, "correct", 9))}, "more right samples than samples"),
+        ({"counts.parquet": parquet(with_counts(judged, "n", 10**6))}, "more samples than an evaluation has"),
     ):
         bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
         assert command.main([str(bad)]) == 2, message

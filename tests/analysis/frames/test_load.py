@@ -1,3 +1,4 @@
+import contextlib
 import json
 import math
 import os
@@ -6,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pandas as pd
@@ -443,6 +444,54 @@ def test_a_server_that_asks_for_a_password_is_one_line(tmp_path: Path) -> None:
             load(tmp_path, source="mlflow", uri=f"http://ann:s3cret@127.0.0.1:{server.server_port}")
         server.shutdown()
     assert "s3cret" not in str(caught.value)
+
+
+NULLS = {"info": {"run_id": "r", "experiment_id": "1"}, "data": {"tags": [{"key": "rlvr.run_id"}]}}
+WRONG = {**NULLS, "data": {"tags": [{"key": f"rlvr.{key}", "value": "x"} for key in ("run_id", "state", "created")]}}
+EXPERIMENT = {"experiments": [{"experiment_id": "1", "name": "main"}]}
+# Answers of a server that is no MLflow → what is said of them. None: blanks without end.
+FOREIGN: dict[str, tuple[dict[str, object], str]] = {
+    "health": ({"health": None}, "its answer to /health is endless"),
+    "experiments": ({"experiments": None}, "timed out|not answered within 1 s"),
+    "pages": ({"experiments": {**EXPERIMENT, "next_page_token": "a"}}, "its pages have no end"),
+    "nulls": ({"experiments": EXPERIMENT, "runs": {"runs": [NULLS]}}, "shipped to MLflow by another version"),
+    "texts": ({"experiments": EXPERIMENT, "runs": {"runs": [WRONG]}}, "could not convert string to float"),
+    "unknown": ({"experiments": EXPERIMENT, "runs": {"runs": [{}]}}, "cannot be read"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FOREIGN)
+def test_what_is_no_mlflow_is_one_line_whatever_it_answers(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analysis.frames import mlflow_reader
+
+    monkeypatch.setattr(mlflow_reader, "REPLY_S", 1.0)
+    answers, message = FOREIGN[case]
+
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kind = next(word for word in ("health", "experiments", "runs") if word in self.path)
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while answers.get(kind, {}) is None:
+                    self.wfile.write(b" " * 4096)
+                    time.sleep(0.001)
+                self.wfile.write(json.dumps(answers.get(kind, {})).encode())
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(LookupError, match=message) as refusal:
+            load(tmp_path, source="mlflow", uri=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_damaged_database_gives_one_line_with_the_remedy(tmp_path: Path) -> None:
