@@ -104,7 +104,12 @@ def script(
         "mem": f"{max(1, round(resources.memory_gb * 1024))}M",
         "gpus_per_node": resources.gpus or None,
         "signal_delay_s": warning_s(resources.time_min),
-        "setup": [_leave_node(bad_nodes, resources, requeues), *resources.lines, "trap - ERR"],
+        "setup": [
+            _leave_node(bad_nodes, resources, requeues),
+            *resources.lines,
+            "export PYTHONUNBUFFERED=1",
+            "trap - ERR",
+        ],
         "array_parallelism": max_parallel or count or 1,
         "map_count": count,
         "stderr_to_stdout": True,
@@ -115,8 +120,9 @@ def script(
     }
     # submitit needs its folder argument only for its own logs, and would change some characters of our folder.
     text = _make_sbatch_string(shlex.join(command), submitit_log.parent, **parameters)
-    # One log per task: without --output srun writes to the log of the batch script.
-    text = text.replace(f" --output {submitit_log}", "")
+    # One log per task: without --output srun writes to the log of the batch script. --unbuffered would make it a
+    # terminal, for which programs write orders.
+    text = text.replace(f" --output {submitit_log}", "").replace("srun --unbuffered", "srun")
     log_path = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
     return text + _AT_END.format(requeues=requeues, log=log_path)
 

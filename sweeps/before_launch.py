@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr.config import own_code
@@ -19,8 +20,9 @@ from rlvr.config.explain import unreadable_option_lines
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.config.schema import is_pretrained
-from rlvr.ledger import inputs
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.cause import State
+from rlvr.ledger.files import mount
 from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GROWTH
 from rlvr.ledger.layout import home
 from rlvr.ledger.sweeps import Ledger
@@ -44,6 +46,8 @@ OF_JOBS = (
     *("partition", "account", "qos", "time_min", "cpus", "memory_gb", "pack", "max_parallel", "requeues"),
     *("setup", "environment", "container", "scratch", "sbatch", "report", "wait"),
 )
+ONE_HOST = "locks hold on one host alone. Launch, cancel and retry from one host (docs/slurm.md)."
+LOCAL_LOCKS = {"nolock", "localflock", "local_lock=all", "local_lock=flock"}  # mount options of NFS and Lustre
 UNREAD = {"local": OF_JOBS, "slurm": ("workers",)}  # by backend
 
 
@@ -262,6 +266,16 @@ def warn_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
             f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
             "same bit for bit (docs/engines.md)."
         )
+
+
+def warn_of_weak_locks(home: Path) -> None:
+    """Print a line if locks do not hold between hosts, as the mount of a home says, or as a run has seen."""
+    (kind, options), seen = mount(home), layout.weak_locks(home)
+    if weak := LOCAL_LOCKS.intersection(options):
+        seen.touch()
+        _warn(f"{home} is on {kind} with {min(weak)}: {ONE_HOST}")
+    elif seen.exists():
+        _warn(f"{home}: a run was at work on another host while its lock was free here ({seen}): {ONE_HOST}")
 
 
 def warn_of_slow_numbers(configs: Mapping[str, Mapping[str, Any]]) -> None:

@@ -46,6 +46,7 @@ def start(
     before_launch.warn_of_timing(configs)
     before_launch.warn_of_changed_inputs(ledger, configs)
     if before_launch.is_for_slurm(cluster.backend):
+        before_launch.warn_of_weak_locks(ledger.home)
         of_sweep = {*ledger.sweep(sweep_id).run_ids}
         run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
         runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]

@@ -20,8 +20,9 @@ from rlvr.job.log import brief
 from rlvr.job.mixture import Mixture, split_streams
 from rlvr.job.parts import Parts, gather_rollouts
 from rlvr.ledger import inputs, layout
-from rlvr.ledger.attempt import Attempt, StopFlag, prune_reason
+from rlvr.ledger.attempt import NEWER, Attempt, Busy, StopFlag, prune_reason
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.checkpoints import checkpoints
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
@@ -54,7 +55,7 @@ class TrainingRun:
     ) -> None:
         """attempt, journal: None except on the first rank; the others write only their part of a checkpoint."""
         self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
-        self._phase("base policy", 0)
+        self._phase("checkpoint" if checkpoints(layout.checkpoints(run_dir)) else "base policy", 0)
         alive = (lambda: None) if attempt is None else attempt.alive
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         self.place, self.task = parts.place, parts.task
@@ -250,7 +251,7 @@ class TrainingRun:
     def _check_lease(self) -> None:
         """Called before each write that lasts: an attempt declared lost must not write once a newer one has begun."""
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
-            raise RuntimeError("a newer attempt owns this run: this one stops without writing")
+            raise Busy(NEWER)
 
     def _save(self, step: int, metrics: Mapping[str, float], unevaluated: Mapping[str, float] | None = None) -> None:
         self._check_lease()

@@ -23,6 +23,7 @@ from rlvr.ledger.files import PASSING_ERRORS, UNWRITABLE_ERRORS, read_json, writ
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
+WATCH_S = 5.0  # longer than heartbeats are apart, and than file servers usually cache them
 # Environment variables of a rank. STORE: the file through which the ranks of one node find each other. RAY_NETWORK: set
 # if its workers are on other nodes, too.
 STORE, RAY_NETWORK = "RLVR_STORE", "RLVR_RAY_NETWORK"
@@ -33,6 +34,11 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 
 class Busy(RuntimeError):
     """Raised when another process holds the run or has already finished it: nothing is left to do."""
+
+    cause = Cause.BUSY
+
+
+NEWER = "a newer attempt owns this run: this one stops without writing"
 
 
 def newest_attempt(run_dir: Path) -> int:
@@ -103,8 +109,14 @@ class Attempt:
             end = read_end(layout.attempt(run_dir, newest))
             if end is not None and end.cause is Cause.OK:
                 raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
+            if end is None and _works_elsewhere(layout.attempt(run_dir, newest)):
+                layout.weak_locks(layout.home_of_run(run_dir)).touch()
+                raise _busy_error(run_dir)
             attempt = cls(run_dir, newest + 1, lock)
-            attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
+            try:
+                attempt.path.mkdir(parents=True)  # the claim, which holds also where locks do not
+            except FileExistsError:
+                raise _busy_error(run_dir) from None
             job = {"attempt": attempt.number, "started": time.time(), "ranks": ranks, "host": socket.gethostname()}
             job |= {**locks.process_record(os.getpid()), **_allocation(), **extra_fields}
             write_json(layout.job(attempt.path), job)
@@ -181,7 +193,7 @@ class Attempt:
             return self.closed.code
         cause = Cause(cause)
         if cause is Cause.OK and not self.holds_lease():
-            cause, message = Cause.ERROR, "finished without the lease: a newer attempt owns the run"
+            cause, message = Cause.BUSY, f"finished without the lease: {NEWER}"
         self.closed = cause
         try:
             with self._beat_lock:
@@ -203,6 +215,18 @@ class Attempt:
             self.close(cause, f"{type(error).__name__}: {error}")
         elif self.closed is None:
             self.close(Cause.ERROR, "the attempt was left without recording how it ended")
+
+
+def _works_elsewhere(attempt: Path) -> bool:
+    """Whether an attempt whose lock is free here works on another host: its heartbeat changes while this one looks.
+
+    Locks then do not hold between hosts. Clocks and process ids of the other host say nothing here.
+    """
+    job, before = read_json(layout.job(attempt)) or {}, read_json(layout.heartbeat(attempt))
+    if not before or job.get("host") in (None, socket.gethostname()) or locks.is_alive(job) is not None:
+        return False
+    time.sleep(WATCH_S)
+    return read_json(layout.heartbeat(attempt)) not in (None, before) and read_end(attempt) is None
 
 
 def read_heartbeat(attempt: Path) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@
 | `preempted`   | 75   | preempted  | yes                      | asked to stop; state saved                          |
 | `time_limit`  | 75   | preempted  | yes                      | its time was nearly up; state saved                 |
 | `hung`        | 8    | preempted  | yes                      | no progress for long; its stacks are in its log     |
-| `busy`        | 73   | preempted  | yes                      | no attempt at all: another process holds the run    |
+| `busy`        | 73   | preempted  | yes                      | another process holds the run                       |
 
 `sweeps status`, the summary of a launch, the reports and the tag `rlvr.state` in MLflow show the state in the third
 column; a launch that is stopped by Ctrl-C shows its preempted runs as interrupted. The exceptions in parentheses are

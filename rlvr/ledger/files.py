@@ -43,6 +43,23 @@ def permission_advice(error: BaseException, home: Path) -> str:
     )
 
 
+def mount(path: Path) -> tuple[str, list[str]]:
+    """(type, options) of the file system that a path is on; ("", []) if it cannot be known."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", []
+    path = path.resolve()
+    depth, found = -1, ("", list[str]())  # of the innermost mount point above `path`
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        point = Path(fields[1].replace("\\040", " ")) if len(fields) > 3 else None
+        # Of two mounts at one point, the later one hides the earlier.
+        if point is not None and path.is_relative_to(point) and len(point.parts) >= depth:
+            depth, found = len(point.parts), (fields[2], fields[3].split(","))
+    return found
+
+
 # --- who may read it
 
 
@@ -126,6 +143,8 @@ def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False)
         if error.errno == errno.ENOTEMPTY:
             raise FileExistsError(errno.EEXIST, "another process was faster", str(path)) from None
         raise
+    if durable:
+        sync(path.parent)  # the name
 
 
 def _replace_directory(aside: Path, path: Path) -> None:

@@ -85,6 +85,7 @@ judgements = _in("runs", "judgements.jsonl")  # so that no judge gets a question
 mlflow_database = _in("mlflow.db")  # the store, if no server is set
 mlflow_artifacts = _in("mlartifacts")
 mlflow_lock = _in("runs", "mlflow.lock")  # held while metrics are shipped to MLflow
+weak_locks = _in("runs", "weak-locks")  # there if locks were seen not to hold between hosts
 sync_log = _in("runs", "sync.log")  # output of the last shipping in the background
 tracking = _in("tracking")  # the server of `make tracking-up`
 reports = _in("reports")  # a directory with tables, figures and page for each study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -254,11 +255,11 @@ def _wait_for(path: Path, what: str) -> int:
 def _build(final: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> None:
     log.info("building the %s stage %s", identity["source"], final.name)
     began = time.monotonic()
-    with write_atomically(final, new=True) as aside:
+    with contextlib.suppress(FileExistsError), write_atomically(final, new=True) as aside:  # another host was faster
         aside.mkdir()
         built = build(aside)
         seconds = round(time.monotonic() - began, 3)
         info = {"stage_id": final.name, "identity": identity, "seconds": seconds, **built}
         write_json(layout.stage_info(aside), info)
         digests.write_digests(aside)
-    log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)
+        log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

@@ -190,12 +190,14 @@ def is_at_work(run_dir: Path, job: Mapping[str, Any], last_heartbeat: float | No
 
     job: the content of job.json, {} if that is missing. last_heartbeat: its unix time. The test uses the
     process itself, if it was started in this boot and process namespace; the run's lock, which any process may hold;
-    and if neither can be tested from here (another machine, a file system without locks), whether there was a heartbeat
-    in the last 15 minutes.
+    and if neither can be tested from here (another machine, a file system without locks between hosts), whether there
+    was a heartbeat in the last 15 minutes.
     """
     alive = lock.is_alive(job) if job else None
     path = layout.lock(run_dir)
     held = lock.lock_is_held(path) if path.exists() else None
+    if held is False and alive is None and layout.weak_locks(layout.home_of_run(run_dir)).exists():
+        held = None
     if alive is False or held is False:
         return False
     return bool(alive or held or (last_heartbeat is not None and now - last_heartbeat < SILENT_S))

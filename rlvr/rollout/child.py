@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import weakref
@@ -26,6 +27,7 @@ LAST_LINES = 30  # of the child's standard error, kept for messages
 CHUNK = 1 << 20  # bytes
 POLL_S = 0.1  # how often a sender checks whether another thread still reads
 PATIENCE_S = 5.0  # for the last lines of a process that has ended
+LONGEST_PARENT = 50  # characters of a directory for temporary files: the path of a socket in it has 107 at most
 KILLED_S = 60.0  # for a killed process to end: one that hangs in a driver may never do so
 # SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its process group. The trainer finishes its step
 # after either, and needs the child for that.
@@ -73,6 +75,10 @@ class Child:
         command = [python, "-P", str(script), json.dumps({**options, "parent": os.getpid()})]
         if Path(python).is_absolute():  # as in an activated environment: vLLM runs compilers (ninja) of its own
             environment = {**environment, "PATH": f"{Path(python).parent}:{environment.get('PATH', os.defpath)}"}
+        parent = tempfile.gettempdir()
+        parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
+        self._files = tempfile.TemporaryDirectory(prefix="rlvr-vllm-", dir=parent, ignore_cleanup_errors=True)
+        environment = {**environment, "TMPDIR": self._files.name}  # vLLM removes nothing that it puts there
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # a child inherits blocked signals
         try:
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -161,5 +167,6 @@ class Child:
                 self.process.wait(KILLED_S)
             except subprocess.TimeoutExpired:
                 log.warning("process %d was killed and does not end: it hangs in a driver", self.process.pid)
+        self._files.cleanup()
         self._log_thread.join(PATIENCE_S)  # threads that read or write see the end of the pipes
         return -signal.SIGKILL if self.process.returncode is None else self.process.returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -17,6 +18,8 @@ from rlvr.ledger.tags import redact
 
 if TYPE_CHECKING:
     from rlvr.tracker.client import Client
+
+FRESH_S = 60.0
 
 
 @dataclass
@@ -92,13 +95,16 @@ def send_changes(
 
 
 def is_behind(run_dir: Path) -> bool:
-    """Whether the newest attempt has ended and this has not been shipped to any store. Reads at most four small files.
+    """Whether no store has all that a run has logged, and its end if it has ended. Reads at most four small files.
 
-    So it is if the server was down when the run ended, or if the shipping process was killed.
+    So it is if the server was down when the run ended, if the shipping process was killed, and on SLURM, where nothing
+    ships a run before it has ended. Of a run that goes on, what was shipped in the last minute is all.
     """
     number = newest_attempt(run_dir)
     newest, cursors = layout.attempt(run_dir, number), read_json(layout.cursor(run_dir))
-    if not layout.end(newest).exists():
+    if not layout.end(newest).exists() and (
+        not number or (cursors and abs(time.time() - layout.cursor(run_dir).stat().st_mtime) < FRESH_S)
+    ):
         return False
     now, end = signature(layout.journal(run_dir)), read_end(newest)
 

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from rlvr.ledger.files import mount
 from rlvr.ledger.layout import mlflow_database
 from rlvr.ledger.tags import redact
 
@@ -152,16 +153,5 @@ def _http_fault(uri: str) -> str | None:
 
 def network_filesystem(path: Path) -> str | None:
     """Type of the network filesystem of `path`, such as nfs4; None for a local disk, or if it cannot be known."""
-    try:
-        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    path = path.resolve()
-    depth, kind = -1, ""  # of the innermost mount point above `path`
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        point = Path(fields[1].replace("\\040", " ")) if len(fields) > 2 else None
-        # Of two mounts at one point, the later one hides the earlier.
-        if point is not None and path.is_relative_to(point) and len(point.parts) >= depth:
-            depth, kind = len(point.parts), fields[2]
+    kind, _ = mount(path)
     return kind if kind in _NETWORK_FILESYSTEMS else None

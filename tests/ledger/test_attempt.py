@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger import attempt as attempts
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import (
     ALONE,
@@ -31,6 +32,8 @@ from rlvr.ledger.attempt import (
     write_rank_end,
 )
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.files import write_json
+from rlvr.ledger.state import is_at_work
 from rlvr.ledger.sweeps import Ledger
 
 OPEN = "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
@@ -151,7 +154,36 @@ def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: 
     assert not any(attempt.holds_lease() for attempt in (newer, deleted, anew, closed))
     second.close(Cause.OK)
     newer.close(Cause.OK)  # a zombie cannot finish the run
-    assert read(runs[0] / "attempts/1/exit.json")["cause"] == "error"
+    assert read(runs[0] / "attempts/1/exit.json")["cause"] == "busy"
+
+
+def test_a_run_at_work_on_another_host_is_busy_where_its_lock_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats change while this host looks; a heartbeat that does not is of a process that is gone."""
+    monkeypatch.setattr(attempts, "WATCH_S", 0.2)
+    run_dir = tmp_path / "runs" / "a"
+    first = run_dir / "attempts" / "1"
+    first.mkdir(parents=True)
+    write_json(first / "job.json", {"host": "elsewhere", "started": time.time()})
+    (run_dir / "lock").touch()
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.01):
+            write_json(first / "heartbeat.json", {"step": 1, "time": time.time(), "phase": "train"}, durable=False)
+
+    (elsewhere := threading.Thread(target=beat)).start()
+    while not (first / "heartbeat.json").exists():
+        time.sleep(0.01)
+    before = is_at_work(run_dir, read(first / "job.json"), time.time(), time.time())
+    with pytest.raises(Busy, match="run a is held by another process"):
+        Attempt.open(run_dir)
+    assert (tmp_path / "runs" / "weak-locks").exists()
+    assert (before, is_at_work(run_dir, read(first / "job.json"), time.time(), time.time())) == (False, True)
+    ended.set()
+    elsewhere.join()
+    assert Attempt.open(run_dir).number == 2
 
 
 def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_path: Path) -> None:

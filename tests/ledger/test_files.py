@@ -26,6 +26,16 @@ def test_a_missing_or_torn_json_file_reads_as_none_and_a_rewrite_leaves_one_whol
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_a_file_and_then_its_name_are_forced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sync with whether the file has its name: without that of the directory a power cut would lose it."""
+    synced: list[tuple[int, bool]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_ino, (tmp_path / "a.json").exists())))
+    files.write_json(tmp_path / "a.json", {})
+    assert synced == [((tmp_path / "a.json").stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    files.write_json(tmp_path / "b.json", {}, durable=False)
+    assert len(synced) == 2
+
+
 def test_an_error_while_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("before")
 

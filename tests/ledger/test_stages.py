@@ -101,6 +101,19 @@ def test_a_build_that_fails_leaves_no_stage_and_frees_the_lock(tmp_path: Path) -
     assert not list(tmp_path.glob(".*"))
 
 
+def test_what_another_host_has_built_in_the_meantime_is_taken(tmp_path: Path) -> None:
+    """Where locks do not hold between hosts."""
+
+    def work(directory: Path) -> dict[str, Any]:
+        (directory / "weights").write_text("ours")
+        (tmp_path / STAGE).mkdir()
+        (tmp_path / STAGE / "weights").write_text("theirs")
+        return {}
+
+    assert (stage(tmp_path, IDENTITY, work) / "weights").read_text() == "theirs"
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_damaged_record_of_stages_reads_as_none(tmp_path: Path) -> None:
     record_stages(tmp_path, ["0123456789abcdef"])
     assert recorded_stages(tmp_path) == ["0123456789abcdef"]

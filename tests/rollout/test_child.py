@@ -31,7 +31,7 @@ while True:
     if header["do"] == "hang":
         time.sleep(60)
     answer = {{"parent": options["parent"], "name": options["name"], "blocked": signal.SIGUSR2 in blocked}}
-    answer["path"] = os.environ["PATH"]
+    answer["path"], answer["files"] = os.environ["PATH"], os.environ["TMPDIR"]
     sys.stdout.buffer.write(pack(answer, {{"doubled": 2 * arrays["numbers"]}}))
     sys.stdout.buffer.flush()
 """
@@ -49,10 +49,13 @@ def test_arrays_arrive_unchanged_and_signals_to_stop_are_blocked_in_the_child(ch
     numbers = np.arange(400_000, dtype=np.float32).reshape(2, -1)  # more than a pipe holds
     child.send({"do": "double"}, {"numbers": numbers}, 30)
     header, arrays = child.receive(30)
+    (Path(header["files"]) / "left").touch()
     # programs of its environment (ninja) are found although that is not activated
     path = f"{Path(sys.executable).parent}:/usr/bin"
-    assert header == {"parent": os.getpid(), "name": "x", "blocked": True, "path": path}
+    assert header == {"parent": os.getpid(), "name": "x", "blocked": True, "path": path, "files": header["files"]}
     np.testing.assert_array_equal(arrays["doubled"], 2 * numbers, strict=True)
+    child.kill()
+    assert not Path(header["files"]).exists()
 
 
 def test_a_child_that_exits_or_hangs_is_lost_and_can_be_killed(child: Child, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import re
 
 import pytest
 
+from rlvr.ledger.files import mount
 from rlvr.run import main
 from slurm.supervise import Supervisor
-from sweeps import commands
+from sweeps import before_launch, commands
 from sweeps.slurm import waves
 from sweeps.slurm.job_of_stage import StageTask
 from sweeps.slurm.launch import Array, sharing, submit_waiting
@@ -55,6 +56,19 @@ def test_a_sweep_is_kept_where_slurm_neither_answers_sbatch_nor_squeue(fake: Fak
     fake.programs(sbatch=sbatch, squeue=squeue)
     assert main([*BANDIT, *ON_SLURM]) == 2
     assert len(fake.ledger.sweeps()) == len(fake.ledger.runs()) == 1
+
+
+def test_a_launch_says_that_locks_do_not_hold_between_hosts(
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the options of the mount say, and from then on the file in runs/."""
+    home = fake.ledger.home
+    for options, said in (({"x"}, ""), ({mount(home)[1][0]}, "locks hold on one host alone"), ({"x"}, "lock was free")):
+        monkeypatch.setattr(before_launch, "LOCAL_LOCKS", options)  # the first one of the mount is rw or ro
+        assert main([*BANDIT, *ON_SLURM, "cluster.report=false"]) == 0
+        shown = capsys.readouterr().err
+        assert said in shown
+        assert ("one host" in shown) is bool(said)
 
 
 # --- room for a stage, and for no more

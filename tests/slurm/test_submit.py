@@ -70,11 +70,12 @@ leave_node() {
 }
 trap '[ "${#BASH_SOURCE[@]}" -gt 1 ] || { code=$?; echo "failed: $BASH_COMMAND"; leave_node "$code"; }' ERR
 module load cuda
+export PYTHONUNBUFFERED=1
 trap - ERR
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --cpus-per-task=2 python -m sweeps.slurm.job_of_runs '/a b'
+srun --cpus-per-task=2 python -m sweeps.slurm.job_of_runs '/a b'
 
 code=$?
 if [ "$code" -ne 0 ] && scontrol show job -o "$task" | grep -q JobState=RUNNING \\
@@ -118,7 +119,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     *(
         (
             {"count": count, "log": log, "folder": Path("/a%j/50%%")},
-            [f"#SBATCH --output=/a%%j/50%%%%/{log}", "srun --unbuffered --cpus-per-task=1 true"],
+            [f"#SBATCH --output=/a%%j/50%%%%/{log}", "srun --cpus-per-task=1 true"],
             [],
         )
         for count, log in ((None, "report.out"), (2, "task_%a.out"))
@@ -164,6 +165,7 @@ def test_a_profile_says_what_a_site_needs() -> None:
     assert prepared[prepared.index("}") + 2 :] == [
         *("module load cuda", 'export HF_HOME="/data/$USER/\\"hf\\""'),
         *('export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID', 'mkdir -p "$TMPDIR"', "trap 'rm -rf \"$TMPDIR\"' EXIT"),
+        "export PYTHONUNBUFFERED=1",
         "trap - ERR",
     ]
 

@@ -74,6 +74,9 @@ def test_six_jobs_are_six_runs_finished_once(cluster: Settings, tmp_path: Path) 
         arms = {(row["block"], row["row"]) for row in csv.DictReader(table) if row["state"] == "ok"}
     assert len(arms) == 6
     assert (tmp_path / "reports/main/index.html").exists()
+    assert (
+        "\x1b" not in next(tmp_path.glob("runs/sweeps/*/report.out")).read_text()
+    )  # plain text, no orders to a terminal
     assert "0 runs submitted to SLURM, 6 finished before" in place.launch(*GRID)
 
 

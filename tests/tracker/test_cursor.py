@@ -57,6 +57,18 @@ def test_a_run_is_behind_until_a_store_has_its_lines_and_its_end(tmp_path: Path)
     assert is_behind(tmp_path)
 
 
+def test_a_run_that_goes_on_is_behind_unless_it_was_shipped_in_the_last_minute(tmp_path: Path) -> None:
+    assert not is_behind(tmp_path)  # not begun
+    with Attempt.open(tmp_path) as attempt:
+        JournalWriter(tmp_path, attempt.number).record(0, {"x": 1.0})
+        assert is_behind(tmp_path)
+        Cursor("1", "x", "y", journal=[1, 1]).save(tmp_path, URI)
+        assert not is_behind(tmp_path)
+        os.utime(layout.cursor(tmp_path), (0, 0))
+        assert is_behind(tmp_path)
+        attempt.close("ok")
+
+
 def test_whether_a_run_is_behind_does_not_depend_on_the_clock_of_its_node(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as attempt:
         attempt.close("preempted")
