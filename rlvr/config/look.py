@@ -264,10 +264,8 @@ def _words(marks: Collection[Marking]) -> str:
 def _escapes(plain: Mapping[str, Any]) -> list[str]:
     """A sentence for each typed text with a line break as two characters: the model reads a backslash and a letter."""
     section = "policy" if plain.get("policy") else "model"
-    texts: dict[str, object] = {
-        "task.template": plain["task"].get("template"),
-        f"{section}.system": (plain[section] or {}).get("system"),
-    }
+    node: Mapping[str, Any] = plain[section] or {}
+    texts: dict[str, object] = {"task.template": plain["task"].get("template"), f"{section}.system": node.get("system")}
     return [
         f"{key} has {match[0][:2]} as two characters, which the model reads so. In bash a line break is typed within "
         f"$'...': $'{key}=\"...\\n...\"'."
