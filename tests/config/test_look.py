@@ -205,6 +205,7 @@ def test_tests_that_a_program_without_thought_passes_are_noticed(tmp_path: Path)
     assert "such as weak" in sentence
 
 
+@pytest.mark.slow
 def test_generators_that_pay_for_constant_answers_are_refused() -> None:
     for generator, constant in (("game_of_life_halting", "?"), ("complex_arithmetic", "nan"), ("coin_flip", "0")):
         task = make_task("reasoning_gym", generators=generator)
