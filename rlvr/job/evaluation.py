@@ -75,11 +75,8 @@ class Evaluation:
         """All that the samples depend on: not their number, the number of problems, or the ranks that draw them."""
         policy, plain = self.config.policy, as_dict(self.config)
         # Of rows every problem is identified by its content; not of what judges the answers, such as databases.
-        files = {
-            knob: digest
-            for knob, digest in inputs.inputs(plain).items()
-            if knob.split(".")[1] not in ROWS and not knob.endswith(inputs.CLOSELY)
-        }
+        now = inputs.inputs(plain)
+        files = {k: now[k] for k in now if k.split(".")[1] not in ROWS and not k.endswith(inputs.CLOSELY)}
         return {
             "policy": policy.digest,
             "prompt": {"chat": bool(policy.chat), "system": policy.system},

@@ -19,15 +19,7 @@ from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.policies import PATTERNS, cached_model
 from rlvr.ledger.runs import flatten
 
-SECTIONS = (
-    "program",
-    "task",
-    "model",
-    "loss",
-    "advantage",
-    "presample",
-    "trainer",
-)  # of a config: their knobs may name files
+SECTIONS = ("program", "task", "model", "loss", "advantage", "presample", "trainer")  # whose knobs may name files
 CLOSELY = "+"  # after a knob: the digest of more pieces of its large files
 READER = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
 

@@ -149,6 +149,12 @@ def _matrix(match: re.Match[str]) -> str:
     return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
 
 
+NO_SOLUTION = r"(?i)^(?:\\text\s*\{)?\s*(?:(?:there (?:is|are) )?no (?:real )?solutions?|empty set)\s*\}?$"
+NESTED = r"^\s*(?:(?:np|numpy|sympy)\.)?(?:(?:array|Matrix)\()?\[\s*((?:\[[^][]*\]\s*(?:,\s*)?)+)\]\)?$"
+SET_BUILDER = (
+    rf"^(?:\\left\s*)?\\\{{\s*\w\s*(?:\\in\s*\\(?:mathbb\s*\{{?)?R\}}?\s*)?{GAP}*(?::|\||\\[lr]?vert|\\mid"
+    r"|\\text\s*\{\s*such that\s*\})(?=.*(?:[<>]|\\[lgn](?:eq?|t)))((?:(?!\\\}).)*?)(?:\\right\s*)?\\\}$"
+)
 LOGARITHM = r"\\(?:ln|log)\s*(?:\(\s*\w+\s*\)|\{\s*\w+\s*\}|\d+|[a-z](?![a-z]))"
 JOINED_INTERVALS = re.compile(r"(?<=[)\]])\s*(?:\\text\s*\{\s*(?:or|and|U)\s*\}|or|U)\s*(?=[(\[]|\\left)")
 Replacement = str | Callable[[re.Match[str]], str]
@@ -182,11 +188,7 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (rf"({LOGARITHM})\s*/\s*({LOGARITHM})", r"\\frac{\1}{\2}", r"\log 3/\log 2, which would be \log(3/\log 2)"),
     (r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?", "^T", r"A^\top"),
     (r"^((?:\\left\s*)?[(\[][^][()]*,[^][()]*[)\]])\s*\^\s*\{?\s*T\s*\}?$", r"\1", "(1, 2)^T"),
-    (
-        r"(?<=[\w)}])(?<!matrix\})(?<!\\right[)\]])\s*\^\s*(?:T|\{\s*T\s*\})",
-        "^{{T}}",
-        "A^T, (1+r)^T: the exponent would be dropped",
-    ),
+    (r"(?<=[\w)}])(?<!matrix\})(?<!\\right[)\]])\s*\^\s*(?:T|\{\s*T\s*\})", "^{{T}}", "A^T would be read as A"),
     (r"\\sqrt\s*\{\s*-\s*1\s*\}|\\imath(?![a-zA-Z])", "{i}", r"\sqrt{-1}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda marks: "'" * marks[1].count("prime"), r"f^{\prime\prime}"),
     (
@@ -210,26 +212,12 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"(\\text\s*\{[^{}]*?)[.,;]\s*\}$", r"\1}", r"\text{It converges.}"),
     (r"^(\\text\s*\{)?\s*(?:[aA]n?|[tT]he)\s+(?=[a-zA-Z]{3,}[a-zA-Z ]*\}?$)", r"\1", "a circle"),
     (r"(?i)^(?:\\text\s*\{)?\s*(?:set of )?all (?:real numbers|reals)\s*\}?$", r"\\mathbb{R}", "all real numbers"),
-    (
-        r"(?i)^(?:\\text\s*\{)?\s*(?:(?:there (?:is|are) )?no (?:real )?solutions?|empty set)\s*\}?$",
-        r"\\emptyset",
-        "no solution",
-    ),
-    (
-        rf"^(?:\\left\s*)?\\\{{\s*\w\s*(?:\\in\s*\\(?:mathbb\s*\{{?)?R\}}?\s*)?"
-        rf"{GAP}*(?::|\||\\[lr]?vert|\\mid|\\text\s*\{{\s*such that\s*\}})"
-        r"(?=.*(?:[<>]|\\[lgn](?:eq?|t)))((?:(?!\\\}).)*?)(?:\\right\s*)?\\\}$",
-        r"\1",
-        r"\{x \mid x > 2\}",
-    ),
+    (NO_SOLUTION, r"\\emptyset", "no solution"),
+    (SET_BUILDER, r"\1", r"\{x \mid x > 2\}"),
     (r"^.+$", lambda text: _without_fonts(text[0]), r"\mathbf{42}"),
     (rf"^\s*(?:=|\\(?:approx|sim|simeq)(?![a-zA-Z])|(?:approximately|about)(?![a-zA-Z])){GAP}*", "", "≈ 12, = 12"),
     # As programs write.
-    (
-        r"^\s*(?:(?:np|numpy|sympy)\.)?(?:(?:array|Matrix)\()?\[\s*((?:\[[^][]*\]\s*(?:,\s*)?)+)\]\)?$",
-        _matrix,
-        "[[1, 2], [3, 4]]",
-    ),
+    (NESTED, _matrix, "[[1, 2], [3, 4]]"),
     (r"\+/-", r"\\pm ", "+/-3"),
     (r"(?<![a-zA-Z\\])(?:np|numpy|math|sympy)\.(?=[a-z])", "", "math.pi"),
     (r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(\d+)\s*\)", r"\\frac{\1}{\2}", "Fraction(2, 3)"),
