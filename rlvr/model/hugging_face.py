@@ -8,9 +8,12 @@ is no. Only this file imports transformers, so that the answer is given before t
 
 from __future__ import annotations
 
+import os
+
 from transformers.utils import import_utils
 
-NOT_USED = frozenset({"accelerate", "scipy", "sklearn"})
+ALL = "RLVR_ALL_PACKAGES"  # environment variable: "1" if a program (docs/programs.md) needs them
+NOT_USED = frozenset[str]() if os.environ.get(ALL) == "1" else frozenset({"accelerate", "scipy", "sklearn"})
 
 _is_installed = import_utils._is_package_available
 
