@@ -168,7 +168,7 @@ def _unread_lines(planned: Plan, registry: Registry, typed: Sequence[str]) -> li
 def _default_lr_lines(planned: Plan) -> Iterable[str]:
     """A line for each learning rate that neither the user nor a recipe chose for a pretrained model."""
     defaults = dict[float, str]()
-    for run in planned.runs:
+    for run in (run for run in planned.runs if run.config["trainer"]):
         config, choices = run.config, run.config["choices"]
         if not (_is_typed(run, "lr") or choices.get("paper") or choices.get("study")) and is_pretrained(
             config["model"]

@@ -81,7 +81,7 @@ def estimate(run: PlannedRun, past: Past) -> tuple[float, str] | None:
     """
     if run.run_id in past:
         return run.config["steps"] * _median_pace_s(past[run.run_id]) / 3600, "finished runs"
-    model = memory.architecture_of_model(run.config["model"])
+    model = memory.trained_architecture(run.config)
     return None if model is None else (cost.hours(run.config, model), "cost model")
 
 

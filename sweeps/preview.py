@@ -220,7 +220,7 @@ def _memory(todo: Sequence[PlannedRun]) -> list[str]:
     """A line on the run that needs most memory of a GPU, if any run has GPUs and a model of known size."""
     most: dict[str, float] = {}
     for run in todo:
-        model = memory.architecture_of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
+        model = memory.trained_architecture(run.config) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
     if not most:
@@ -234,7 +234,7 @@ def _disk(todo: Sequence[PlannedRun], past: Past, ledger: Ledger) -> list[str]:
     """Disk space of the runs: that of finished runs like them, else of the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, costs = memory.architecture_of_model(run.config["model"]), past.get(run.run_id)
+        model, costs = memory.trained_architecture(run.config), past.get(run.run_id)
         num_kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if costs:
             checkpoint = statistics.median(run_cost.checkpoint for run_cost in costs)

@@ -92,6 +92,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture | None:
     )
 
 
+def trained_architecture(config: Mapping[str, Any]) -> Architecture | None:
+    """The architecture of the model that our trainer trains in a run: only of that the memory and time are known."""
+    return None if config.get("program") else architecture_of_model(config["model"])
+
+
 def architecture_of_model(model: Mapping[str, Any] | None) -> Architecture | None:
     """The architecture of the `model` of a run's config; None if it is not known without a download.
 

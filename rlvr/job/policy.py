@@ -46,6 +46,8 @@ def base_of(checkpoint: Path) -> Path:
     schema.register()
     check_owner(run_dir)
     plain = read_config(run_dir)
+    if plain.get("program"):
+        raise ValueError(f"{checkpoint} is the state of another program than our trainer: only that knows its policy.")
     if changed := inputs.changed(run_dir, {"model": plain["model"]}):
         raise ValueError(f"{changed}: its content is not what run {run_dir.name} began with. Put it back.")
     targets.make_importable(read_info(run_dir).import_paths, plain)

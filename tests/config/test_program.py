@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlvr.config import memory
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen_config
 from rlvr.config.program import check_words
@@ -64,6 +65,14 @@ def test_a_run_of_a_program_has_its_knobs_and_nothing_of_our_trainer(folder: Pat
     assert plain["program"]["rate"] == 0.25
     assert not {"loss", "advantage", "model", "trainer", "rollout"} & plain["choices"].keys()
     assert arm_name(plain, ["program=mine", "program.lr=0.25", "seed=2"], ["program.lr"]) == "mine-lr0.25"
+
+
+def test_the_memory_of_a_program_is_not_known_even_where_it_reads_the_model(folder: Path) -> None:
+    """What it keeps beside the weights is its own affair: our cost model and preview say nothing of it."""
+    (folder / "program" / "mine.yaml").write_text(OPTION.replace("[]", "[model]"))
+    plain = frozen(folder, "task=coins", "model=coins_tiny")
+    assert memory.architecture_of_model(plain["model"]) is not None
+    assert memory.trained_architecture(plain) is None
 
 
 def test_a_program_has_what_it_reads_of_our_knobs(folder: Path) -> None:

@@ -78,6 +78,14 @@ def test_a_loop_of_plain_pytorch_is_swept_killed_twice_and_decided(tmp_path: Pat
         (other,) = (path for run, path in runs(tmp_path / "undisturbed").items() if path.name == finished[name].name)
         assert recorded(other) == recorded(finished[name])
 
+    for command, message in (
+        ("evaluate", "was trained by another program"),
+        ("export", "is the state of another program"),
+    ):
+        code, out = rlvr(command, name, *(["policy"] if command == "export" else []), home=home, cwd=tmp_path)
+        assert code == 2
+        assert message in out
+
     code, out = rlvr("report", "--study", "width", "--json", home=home, cwd=tmp_path)
     assert code == 0, out
     (study,) = json.loads(out[out.index("[") :])
