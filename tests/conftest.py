@@ -5,8 +5,6 @@ something real. `make test-all` runs everything; continuous integration runs one
 third of the other slow and real ones: `--third N`.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -82,8 +80,7 @@ def is_heavy(item: pytest.Item) -> bool:
 
 def third_of_each(files: Collection[str], seconds: Mapping[str, float]) -> dict[str, int]:
     """File → its third, such that the thirds take about equally long: the longest first, each to the least third. Those
-    on SLURM before the others: one worker runs all of a third's, one after the other.
-    """
+    on SLURM before the others: one worker runs all of a third's, one after the other."""
     sums = [0.0] * THIRDS
     thirds = dict[str, int]()
     for file in sorted(files, key=lambda file: (share_of(file) == file, -seconds.get(file, USUAL_S), file)):

@@ -1,7 +1,5 @@
 """Points are those that Hydra composes one by one, and few are composed in full."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

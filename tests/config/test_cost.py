@@ -1,7 +1,5 @@
 """Seconds of the roofline worked by hand, and what changes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -18,8 +16,7 @@ TINY = {"prompts": 1, "samples": 1}
 def config(**changes: Any) -> dict[str, Any]:
     """One step on 8 H100 with vLLM: 256 prompts, 8 responses each of 8192 tokens at most.
 
-    changes: `section={key: value}`, or a value of the top level.
-    """
+    changes: `section={key: value}`, or a value of the top level."""
     made: dict[str, Any] = {
         "task": {"_target_": "maze", "test_problems": 16, "test": "x"},
         "steps": 1,

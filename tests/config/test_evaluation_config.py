@@ -1,7 +1,5 @@
 """The config of an evaluation, and which overrides it accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,8 +46,7 @@ def test_an_evaluation_has_the_settings_of_its_run_unless_others_are_typed() -> 
     plain = evaluation("task.test_problems=16", "evaluation.samples=32", of=run, usual="task=coins")
     assert (plain["task"]["longest"], plain["task"]["test_problems"], plain["seed"]) == (9, 16, 3)
     assert (plain["evaluation"]["temperature"], plain["evaluation"]["samples"]) == (0.7, 32)
-    assert plain["evaluation"]["k"] == [1, 2, 4, 8, 16, 32]
-    assert plain["rollout"]["max_tokens"] == 7
+    assert (plain["evaluation"]["k"], plain["rollout"]["max_tokens"]) == ([1, 2, 4, 8, 16, 32], 7)
     assert plain["rollout"]["engine"] == run["rollout"]["engine"]
     assert (plain["loss"], plain["trainer"], plain["model"]) == (None, None, None)
     assert "loss" not in plain["choices"]

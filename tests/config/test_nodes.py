@@ -1,7 +1,5 @@
 """Nodes and ranks of a run: counted by hand, and combinations that are refused before launch."""
 
-from __future__ import annotations
-
 import re
 import sys
 

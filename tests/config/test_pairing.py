@@ -1,7 +1,5 @@
 """Settings that the trainer would ignore, or fail with, are refused before launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

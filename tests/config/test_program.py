@@ -1,7 +1,5 @@
 """What is left of the config of another program than our trainer, and what is refused before launch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +59,7 @@ def test_our_trainer_is_no_program_and_has_the_ids_that_it_had() -> None:
 def test_a_run_of_a_program_has_its_knobs_and_nothing_of_our_trainer(folder: Path) -> None:
     plain = frozen(folder, "program.lr=0.25", "rollout.prompts=3", "task=digits", "seed=2")
     assert set(identity(plain)) == {"program", "seed", "steps", "task", "rollout", "evaluation"}
-    assert identity(plain)["rollout"] == {"prompts": 3, "engine": {}}
-    assert plain["program"]["rate"] == 0.25
+    assert (identity(plain)["rollout"], plain["program"]["rate"]) == ({"prompts": 3, "engine": {}}, 0.25)
     assert not {"loss", "advantage", "model", "trainer", "rollout"} & plain["choices"].keys()
     assert arm_name(plain, ["program=mine", "program.lr=0.25", "seed=2"], ["program.lr"]) == "mine-lr0.25"
 

@@ -1,7 +1,5 @@
 """A knob that nothing reads is refused, by the setting that makes it useless, and with its value in the file."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Every number is checked before launch: its type, its range, and that it is finite. All of these once launched."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

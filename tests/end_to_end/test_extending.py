@@ -1,7 +1,5 @@
 """docs/extending.md, taken at its word: its files in a directory elsewhere, used as if they were built in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

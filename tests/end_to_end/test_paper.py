@@ -1,7 +1,5 @@
 """The recipes of conf/paper set what their papers print, fit their GPUs, and cost what docs/recipes.md says."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path
@@ -279,8 +277,7 @@ def test_a_studys_grpo_is_clipped_as_its_recipe_has_it(
     study: str, recipe: str | None, bounds: set[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of what is planned, with the lines of `also`; the arm of `divergence` without clipping is its own, and in
-    `dph_baselines` the one with a penalty is the paper's RKL, with the bound of Table 5.
-    """
+    `dph_baselines` the one with a penalty is the paper's RKL, with the bound of Table 5."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     words = [f"study={study}", *([f"paper={recipe}"] if recipe else [])]

@@ -1,7 +1,5 @@
 """What a program is given of its run, and what becomes of what it reports."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -106,8 +104,7 @@ def trainer(until: int = 4, value: float = 1.0, response: str = "right") -> Trai
 
 def test_a_program_logs_evaluates_and_saves_as_our_trainer_does(carried: Carried) -> None:
     """Of two samples of each of 3 problems, of 1 and 3 tokens, one is right and ended: avg@2 is 1/2, pass@2 is 1."""
-    assert carried.attempt(trainer()) == (Cause.OK, "")
-    assert list(carried.metrics) == [0, 1, 2, 3, 4]
+    assert (carried.attempt(trainer()), list(carried.metrics)) == ((Cause.OK, ""), [0, 1, 2, 3, 4])
     expected = {"avg_at_2": 0.5, "pass_at_1": 0.5, "pass_at_2": 1.0, "length": 2.0, "finished": 0.5, "error": 0.0}
     for step in (0, 2, 4):
         found = carried.metrics[step]
@@ -116,8 +113,7 @@ def test_a_program_logs_evaluates_and_saves_as_our_trainer_does(carried: Carried
         assert table["outcome"].to_pylist().count("correct") == 3
         assert table["right_answer"].to_pylist()[::2] == table["response"].to_pylist()[::2]
         assert table["num_tokens"].to_pylist() == [1, 3] * 3
-    assert carried.metrics[3] == {"loss/total": 3.0}
-    assert carried.states == ["step-00000004"]
+    assert (carried.metrics[3], carried.states) == ({"loss/total": 3.0}, ["step-00000004"])
     beat = read_heartbeat(layout.attempt(carried.dir, 1))
     assert (beat["step"], beat["steps"], beat["accuracy"]) == (4, 4, 0.5)
     assert "a_program" in recorded_code(carried.dir)
@@ -156,8 +152,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_later(
         trainer()(config, run)
 
     assert carried.attempt(train)[0] is cause
-    assert carried.states == ["step-00000001"]
-    assert carried.attempt(train) == (Cause.OK, "")
+    assert (carried.states, carried.attempt(train)) == (["step-00000001"], (Cause.OK, ""))
     assert list(carried.metrics) == [0, 1, 2, 3, 4]
 
 
@@ -234,8 +229,7 @@ def test_the_validation_split_is_evaluated_too_where_tuning_asks_for_it(carried:
         run.log(0, {})
 
     carried.attempt(train, "task.validation=0.2", "evaluation.validation=4")
-    assert carried.metrics[0]["validation/digits/avg_at_2"] == 0.5
-    assert len(carried.responses(0)) == 6
+    assert (carried.metrics[0]["validation/digits/avg_at_2"], len(carried.responses(0))) == (0.5, 6)
 
 
 def test_an_attempt_that_lost_its_run_writes_nothing_more(carried: Carried) -> None:

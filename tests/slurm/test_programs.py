@@ -1,7 +1,5 @@
 """Another program than our trainer, on SLURM: its job is preempted twice, and every step is recorded once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A sweep larger than the queue may be is submitted in waves by its own jobs; what stands in the way is said."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -109,8 +107,7 @@ def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meanti
     fake.programs(sbatch=sbatch)
     ledger = fake.ledger
     assert main([*BANDIT, "seed=0,1", *words]) == 2
-    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["other"]
-    assert ledger.runs() == [shared]
+    assert ([sweep.sweep_id for sweep in ledger.sweeps()], ledger.runs()) == (["other"], [shared])
 
 
 @pytest.mark.parametrize("others_first", [True, False])
@@ -130,8 +127,7 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
 
     with pytest.raises(ValueError, match="refused"):
         refuse()
-    assert other.sweep(sweep.sweep_id).run_ids == [run.run_id for run in sweep.runs]
-    assert other.runs() == ids
+    assert (other.sweep(sweep.sweep_id).run_ids, other.runs()) == ([run.run_id for run in sweep.runs], ids)
 
 
 @pytest.mark.slow
@@ -193,8 +189,7 @@ def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(fake: Fake
         waves.write(ledger, sweep.sweep_id, [sweep.runs[0].run_id])
     for sweep in ledger.sweeps():
         submit_waiting(ledger, sweep.sweep_id)
-    assert (fake.home / "calls").read_text() == "x\n"
-    assert len(history(ledger)) == 1
+    assert ((fake.home / "calls").read_text(), len(history(ledger))) == ("x\n", 1)
 
 
 def test_a_job_that_cannot_submit_more_on_a_full_disk_ends_as_its_runs_did(
@@ -222,8 +217,7 @@ def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypat
         launch.cancel(ledger, ["a"], "s")
     assert waiting_for_room(ledger) == {"a": "s"}
     unlock(held)
-    assert launch.cancel(ledger, ["a"], "s") == []
-    assert waiting_for_room(ledger) == {}
+    assert (launch.cancel(ledger, ["a"], "s"), waiting_for_room(ledger)) == ([], {})
 
 
 SHOW_JOB = r"sed -n 's/^[0-9]*_\([0-9]*\)|.*|\([A-Z]*\)|||\(.*\)/ArrayTaskId=\1 JobState=\2 JobName=\3 Reason=None/p' "
@@ -263,8 +257,7 @@ def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
 
     assert num_handed_in_by_its_job() > 0
     for goes_on in (lambda: main(GROWING), lambda: commands.main(["retry", sweep.sweep_id])):
-        assert commands.main(["cancel", sweep.sweep_id]) == 0
-        assert num_handed_in_by_its_job() == 0
+        assert (commands.main(["cancel", sweep.sweep_id]), num_handed_in_by_its_job()) == (0, 0)
         assert f"sweep {sweep.sweep_id} was cancelled. `python -m sweeps retry" in capfd.readouterr().err
         assert goes_on() == 0
         assert num_handed_in_by_its_job() > 0

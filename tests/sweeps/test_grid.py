@@ -1,7 +1,5 @@
 """The points of a grid: hand-counted, whole."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from pathlib import Path

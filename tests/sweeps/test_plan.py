@@ -1,7 +1,5 @@
 """`--dry-run`: what it says of a launch, and that it leaves no trace."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -86,10 +84,8 @@ def test_a_pretrained_model_that_trains_alone_has_all_cores_unless_threads_are_t
         given = before_launch.with_all_cores(replace(planned(*points), runs=runs))
         return [run.config["cluster"]["threads"] for run in given.runs]
 
-    assert threads(["seed=1"]) == [6]
-    assert threads(["cluster.ranks=2"]) == [3]
-    assert threads(["cluster.threads=1"]) == [1]
-    assert threads(["seed=1"], ["seed=2"]) == [1, 1]
+    assert (threads(["seed=1"]), threads(["cluster.ranks=2"])) == ([6], [3])
+    assert (threads(["cluster.threads=1"]), threads(["seed=1"], ["seed=2"])) == ([1], [1, 1])
     assert threads(["seed=1"], model="rlvr.model.tiny.tiny") == [1]
 
 

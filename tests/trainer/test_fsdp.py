@@ -107,7 +107,12 @@ def test_infinite_gradient_of_a_finite_loss_raises() -> None:
         make_trainer(loss=steep).learn(batch())
 
 
-def test_a_loss_that_needs_what_is_not_computed_is_refused() -> None:
+def test_a_loss_gets_what_it_needs_alone_and_one_that_needs_what_is_not_computed_is_refused() -> None:
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        assert policy.entropy is None  # it does not say that it needs it
+        return surrogate(policy, batch)
+
+    make_trainer(loss=looks).learn(batch())
     wants = needs("stars")(lambda policy, batch, *, knob: surrogate(policy, batch))
     with pytest.raises(ValueError, match="the loss needs stars, which this trainer does not compute"):
         make_trainer(loss=functools.partial(wants, knob=1))
@@ -126,14 +131,6 @@ def test_a_batch_that_the_loss_cannot_take_is_refused_before_an_update() -> None
     with pytest.raises(ValueError, match="got a response of 3 tokens"):
         trainer.learn(batch(lengths=[1, 1, 0, 1, 3, 1, 2, 1, 1]))
     assert trainer.learn(batch(lengths=[1, 1, 0, 1, 1, 1, 1, 1, 1]))["tokens/used"] == 8
-
-
-def test_a_loss_that_does_not_need_the_entropy_does_not_get_it() -> None:
-    def looks(policy: Policy, batch: Batch) -> Terms:
-        assert policy.entropy is None
-        return surrogate(policy, batch)
-
-    make_trainer(loss=looks).learn(batch())
 
 
 def test_terms_per_sequence_are_averaged_over_sequences() -> None:

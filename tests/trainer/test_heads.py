@@ -135,9 +135,8 @@ def test_the_outputs_for_a_batch_have_every_row_in_its_place() -> None:
             continue
         ids = torch.cat([prompt, response])[None]
         hidden = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, len(prompt) - 1 : -1]
-        expected = nn.functional.linear(
-            normal(hidden), head_weights["value.out.weight"], head_weights["value.out.bias"]
-        )[:, 0]
+        of_head = (head_weights["value.out.weight"], head_weights["value.out.bias"])
+        expected = nn.functional.linear(normal(hidden), *of_head)[:, 0]
         assert torch.allclose(with_values.value[b, : len(response)], expected, atol=1e-5)
         assert not with_values.value[b, len(response) :].any()
     assert torch.equal(with_log_zs.log_z[0], with_log_zs.log_z[2])  # one prompt

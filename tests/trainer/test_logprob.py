@@ -55,9 +55,8 @@ def test_compiled_passes_give_what_separate_ones_do(entropy_gradient: bool, bias
         for compiled in (True, False):
             hidden = torch.linspace(-2, 2, num_tokens * 8).view(num_tokens, 8).requires_grad_()
             target = torch.arange(num_tokens) * 7 % 30
-            logp, entropy = token_logp(
-                head, hidden, target, 0.8, entropy_gradient=entropy_gradient, compiled=compiled, chunk=4 * 30
-            )
+            how = {"entropy_gradient": entropy_gradient, "compiled": compiled, "chunk": 4 * 30}
+            logp, entropy = token_logp(head, hidden, target, 0.8, **how)
             assert entropy is not None
             loss = (logp * torch.arange(num_tokens)).sum() + (entropy.square().sum() if entropy_gradient else 0)
             results.append([logp, entropy, *torch.autograd.grad(loss, [hidden, *head.parameters()])])
@@ -120,9 +119,8 @@ def test_log_probabilities_and_gradients_are_the_same_bits_without_entropies(chu
     for with_entropy in (True, False):
         hidden = torch.linspace(-2, 2, 88).view(11, 8).to(dtype).requires_grad_()
         with Entropies() as seen:
-            logp, entropy = token_logp(
-                head, hidden, target, 0.8, entropy_gradient=False, with_entropy=with_entropy, chunk=chunk
-            )
+            how = {"entropy_gradient": False, "with_entropy": with_entropy, "chunk": chunk}
+            logp, entropy = token_logp(head, hidden, target, 0.8, **how)
             grads = torch.autograd.grad((logp * torch.arange(11)).sum(), [hidden, head.weight, head.bias])
         assert (entropy is not None) == (seen.count > 0) == with_entropy
         results.append([logp, *grads])

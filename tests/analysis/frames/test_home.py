@@ -1,7 +1,5 @@
 """The files of a home as tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

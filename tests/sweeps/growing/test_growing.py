@@ -1,7 +1,5 @@
 """A sweep that grows, really run on mazes of 5×5: from the forecast to the report, killed and repeated on the way."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The controller on a known surface: what it asks, prunes and tells, and that it may be killed at any write."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
