@@ -111,7 +111,7 @@ def test_a_path_below_the_home_directory_is_that_path(tmp_path: Path, monkeypatc
     assert plain["task"]["train"] == plain["advantage"]["weights"] == file
     assert plain["task"]["test"] == {"a": [file, "~nobody/x.jsonl"]}
     assert plain["rollout"]["engine"]["python"] == str(tmp_path / "env/bin/python")
-    assert set(inputs.inputs(plain)) == {"task.train", "advantage.weights"}
+    assert set(inputs.inputs(plain)) == {"task.train", "task.test.a", "advantage.weights"}
 
 
 @pytest.mark.slow
