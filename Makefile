@@ -6,7 +6,7 @@ VLLM   := .venv-vllm
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-third test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart picture test test-third test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -29,6 +29,11 @@ quickstart: $(STAMP)  ## base policy, thirteen runs, tables and figures (three t
 	$(BIN)/python -m analysis
 	@echo
 	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=rlvr"
+
+picture: quickstart  ## docs/report.png anew, after a change of the page: the top of the quickstart's, in Chromium
+	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1000,1500 \
+		--screenshot=docs/report.png "file://$(abspath $(or $(RLVR_HOME),.))/reports/main/index.html"
+	cd analysis/report && sha256sum page.css page.html page.js > ../../docs/report.png.sha256
 
 browse: $(STAMP)  ## the MLflow dashboard on loopback
 	store=$$($(BIN)/python -c 'from rlvr.ledger import layout; print(layout.mlflow_database(layout.home()))') && \

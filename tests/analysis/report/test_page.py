@@ -1,5 +1,6 @@
 """The page in a real browser: it works, fetches nothing, and shows whatever models and configs say as text."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -147,3 +148,11 @@ def test_runs_are_sorted_and_filtered_arms_toggled_and_nothing_is_wider_than_700
     assert {link.partition(":")[0] for link in links} == {"data"}
     assert run("return performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:')).length") == 0
     assert errors(browser) == []
+
+
+def test_the_picture_of_the_readme_is_of_this_page() -> None:
+    """`make picture` takes it anew."""
+    root = Path(__file__).parents[3]
+    for line in (root / "docs/report.png.sha256").read_text().splitlines():
+        digest, name = line.split()
+        assert hashlib.sha256((root / "analysis/report" / name).read_bytes()).hexdigest() == digest, name
