@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rlvr.records import NotAvailable, Problem
 from rlvr.task.chat_template import ChatTemplate
@@ -53,9 +53,15 @@ def limits(numbers: Mapping[str, Any]) -> dict[int, str]:
 
     Beyond those of LongRoPE's short factors transformers takes the long ones for all sequences of a batch, and vLLM for
     all requests. Beyond the other two (Doge, DeepSeek-V3.2) attention goes to the largest of a batch's columns.
+    Raises ValueError for rotary parameters that are no mapping.
     """
     of_text = {**numbers, **(numbers.get("text_config") or {})}
-    rope: Mapping[str, Any] = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
+    rope: Any = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ValueError(
+            f"the model's rope_parameters are {rope!r}: a mapping such as {{rope_type: default}} is expected"
+        )
+    rope = cast("Mapping[str, Any]", rope)
     is_long = rope.get("rope_type", rope.get("type")) in LONG_ROPE or "long_factor" in rope
     short = rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
     return {
