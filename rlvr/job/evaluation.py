@@ -23,7 +23,7 @@ from rlvr.config.schema import as_dict
 from rlvr.job.log import brief
 from rlvr.job.parts import Parts
 from rlvr.ledger import inputs, layout
-from rlvr.ledger.attempt import NEWER, Attempt, Busy, StopFlag
+from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.identity import of_engine, of_task
 from rlvr.ledger.journal import JournalWriter
@@ -143,8 +143,8 @@ class Evaluation:
 
     def _finish(self, seconds: float) -> None:
         options = self.config.evaluation
-        if self.attempt is not None and not self.attempt.holds_lease():
-            raise Busy(NEWER)
+        if self.attempt is not None:
+            self.attempt.check_lease()
         self.samples.refresh()
         by_source: dict[str, list[Answers]] = defaultdict(list)
 

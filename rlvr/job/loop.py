@@ -32,7 +32,7 @@ from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling, right_answer
 from rlvr.rollout.empty_steps import EmptySteps
-from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems, never_right, without_answers
+from rlvr.rollout.evaluation import NOISE_STREAM, Abandoned, evaluate, held_out_problems, warnings
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.selection import Selection
@@ -209,7 +209,7 @@ class TrainingRun:
             abandoned=abandoned,
         )
         metrics, groups = measure(self.problems)
-        for line in without_answers(groups) + never_right(groups) if step == 0 and distributed.rank() == 0 else ():
+        for line in warnings(groups) if step == 0 and distributed.rank() == 0 else ():
             log.warning("%s", line)
         if self.parts.first_responses is not None:
             self.parts.first_responses.check_groups(groups, self.place.max_tokens)

@@ -30,7 +30,7 @@ from rlvr.ledger.samples import write_samples
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import EVALUATION, VALIDATION, accuracy, unparsable
 from rlvr.records import Completion, Problem, Reward, Rollout, Sampling, Task, right_answer
-from rlvr.rollout.evaluation import Answers, evaluation_metrics, held_out_problems, without_answers
+from rlvr.rollout.evaluation import Answers, evaluation_metrics, held_out_problems, warnings
 from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.selection import with_training_rewards
 from rlvr.rollout.stream import Stream
@@ -126,7 +126,7 @@ class Run:
             raise ValueError(
                 f"step {step} was logged after step {self.logged} of {self.steps}: log each step, in order."
             )
-        self._check_lease()
+        self._attempt.check_lease()
         metrics = {**metrics, **self._measured.pop(step, {})}
         self._journal.record(step, metrics)
         scores = {"accuracy": accuracy(metrics), "unparsable": unparsable(metrics)}
@@ -176,9 +176,9 @@ class Run:
         """Write the samples of an evaluation, unless an earlier attempt has recorded the step with its own."""
         if step in self._journal.steps and layout.evaluation(self.directory, step).exists():
             return
-        for line in without_answers(groups) if step == 0 else ():
+        for line in warnings(groups) if step == 0 else ():
             log.warning("%s", line)
-        self._check_lease()
+        self._attempt.check_lease()
         answers = functools.partial(right_answer, self.task)
         write_samples(groups, self.directory, step=step, right_answer=answers)
 
@@ -208,7 +208,7 @@ class Run:
         """
         if step > self.logged:
             raise ValueError(f"the state after step {step} is saved before step {step} is logged. Log it first.")
-        self._check_lease()
+        self._attempt.check_lease()
         self._journal.flush()
         path, self._clock.saved_at = layout.checkpoint(self.checkpoint_dir, step), time.monotonic()
         with write_atomically(path) as aside:
@@ -232,10 +232,6 @@ class Run:
     def alive(self) -> None:
         """Report progress within a step, so that a long one does not count as hung. Any thread may call this."""
         self._attempt.alive()
-
-    def _check_lease(self) -> None:
-        if not self._attempt.holds_lease():
-            raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 
 
 def _group(samples: Sequence[Sample]) -> Rollout:

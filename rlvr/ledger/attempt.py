@@ -129,6 +129,11 @@ class Attempt:
         """Add what became known after `open` to job.json."""
         write_json(layout.job(self.path), {**(read_json(layout.job(self.path)) or {}), **fields})
 
+    def check_lease(self) -> None:
+        """Raises Busy if this attempt may no longer write."""
+        if not self.holds_lease():
+            raise Busy(NEWER)
+
     def holds_lease(self) -> bool:
         """Whether this attempt may still write. To be checked before every durable write; costs a few microseconds.
 

@@ -185,6 +185,11 @@ def evaluation_metrics(
     return metrics
 
 
+def warnings(groups: Sequence[Rollout]) -> list[str]:
+    """Lines on what keeps the accuracies of a first evaluation from meaning what they seem to."""
+    return [*without_answers(groups), *never_right(groups)]
+
+
 def without_answers(groups: Sequence[Rollout]) -> list[str]:
     """A line for each benchmark of which most samples have no answer that the task can read, with the end of one."""
     texts: dict[str, list[str | None]] = defaultdict(list)  # by benchmark; None: with an answer

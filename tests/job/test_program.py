@@ -16,7 +16,7 @@ from rlvr.config.registry import Registry
 from rlvr.job import process
 from rlvr.job.program import Run, Sample
 from rlvr.ledger import layout
-from rlvr.ledger.attempt import read_end, read_heartbeat, request_prune
+from rlvr.ledger.attempt import Busy, read_end, read_heartbeat, request_prune
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.inputs import recorded_code
 from rlvr.ledger.journal import read
@@ -237,7 +237,7 @@ def test_an_attempt_that_lost_its_run_writes_nothing_more(carried: Carried) -> N
         run.log(1, {})
         layout.attempt(run.directory, 2).mkdir()
         for write in (lambda: run.log(2, {}), lambda: run.samples(2, answers(run)), lambda: run.saving(1).__enter__()):
-            with pytest.raises(RuntimeError, match="a newer attempt owns this run"):
+            with pytest.raises(Busy, match="a newer attempt owns this run"):
                 write()
 
     carried.attempt(train)
