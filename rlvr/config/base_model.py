@@ -24,7 +24,7 @@ from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
 from rlvr.task.chat_template import ChatTemplate
-from rlvr.task.prompt_length import context_in, file_of_model, limits
+from rlvr.task.prompt_length import context_in, file_of_model, limits, of_text
 
 SIZES = (
     "num_hidden_layers",
@@ -283,12 +283,11 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
     elif "add `is_decoder=True" in _source(kind) and not config.get("is_decoder"):
         yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
-    text = config.get("text_config")
-    of_text: dict[str, Any] = {**config, **(cast("dict[str, Any]", text) if isinstance(text, dict) else {})}
+    top = of_text(config)
     for knob, usual in CHANGED_LOGITS.items():
-        if of_text.get(knob, usual) not in (None, usual):
+        if top.get(knob, usual) not in (None, usual):
             yield (
-                f"its config.json has {knob}={of_text[knob]}: it changes its logits after the output embeddings, and "
+                f"its config.json has {knob}={top[knob]}: it changes its logits after the output embeddings, and "
                 "the trainer would learn from other ones than those sampled from. Take a model without it."
             )
 

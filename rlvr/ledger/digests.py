@@ -54,13 +54,14 @@ Reading = Literal["three pieces", "many pieces", "whole"]
 def sampled_digest(path: Path, reading: Reading = "three pieces") -> str:
     """SHA-256 of a file of at most `WHOLE` bytes; of a larger one, of its size and pieces of its content."""
     status = path.stat()
+    reading = "whole" if status.st_size <= WHOLE else reading
     return _sampled_digest(path, status.st_size, status.st_mtime_ns, reading)
 
 
 @functools.lru_cache(4096)  # the runs of a sweep read the same files
 def _sampled_digest(path: Path, size: int, _time_ns: int, reading: Reading) -> str:
     with path.open("rb") as file:
-        if size <= WHOLE or reading == "whole":
+        if reading == "whole":
             return hashlib.file_digest(file, "sha256").hexdigest()
         length, starts = PIECE, [0, size // 2, size - PIECE]
         if reading == "many pieces":

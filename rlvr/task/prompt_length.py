@@ -41,10 +41,16 @@ def file_of_model(path: str, name: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def of_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a config.json, with what it says of the text model of several at the top level."""
+    text: object = config.get("text_config")
+    return {**config, **(cast("Mapping[str, Any]", text) if isinstance(text, Mapping) else {})}
+
+
 def context_in(numbers: Mapping[str, Any]) -> int | None:
     """Context length in tokens by a model's config.json, at most its `limits`; None if it does not state it."""
-    of_text = {**numbers, **(numbers.get("text_config") or {})}
-    stated = [int(of_text[key]) for key in CONTEXT if isinstance(of_text.get(key), int)]
+    top = of_text(numbers)
+    stated = [int(top[key]) for key in CONTEXT if isinstance(top.get(key), int)]
     return min([*stated[:1], *limits(numbers)], default=None)
 
 
@@ -55,19 +61,19 @@ def limits(numbers: Mapping[str, Any]) -> dict[int, str]:
     all requests. Beyond the other two (Doge, DeepSeek-V3.2) attention goes to the largest of a batch's columns.
     Raises ValueError for rotary parameters that are no mapping.
     """
-    of_text = {**numbers, **(numbers.get("text_config") or {})}
-    rope: Any = of_text.get("rope_parameters") or of_text.get("rope_scaling") or {}
+    top = of_text(numbers)
+    rope: Any = top.get("rope_parameters") or top.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ValueError(
             f"the model's rope_parameters are {rope!r}: a mapping such as {{rope_type: default}} is expected"
         )
     rope = cast("Mapping[str, Any]", rope)
     is_long = rope.get("rope_type", rope.get("type")) in LONG_ROPE or "long_factor" in rope
-    short = rope.get("original_max_position_embeddings") or of_text.get("original_max_position_embeddings")
-    return {
-        **({short: "LongRoPE: beyond them its rotary factors"} if is_long and short else {}),
-        **{of_text[name]: f"{name}: beyond them its attention" for name in LARGEST_OF if of_text.get(name)},
-    }
+    found: list[tuple[Any, str]] = [(top.get(name), f"{name}: beyond them its attention") for name in LARGEST_OF]
+    if is_long:
+        short = rope.get("original_max_position_embeddings") or top.get("original_max_position_embeddings")
+        found.append((short, "LongRoPE: beyond them its rotary factors"))
+    return {limit: why for limit, why in found if isinstance(limit, int) and limit}
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ def test_the_context_is_that_of_the_directory_or_of_the_config(model: Path) -> N
         ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 512}}, 256),
         ({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 64}}, 256),
         ({"keep_window_size": 32}, 32),  # Doge
+        ({"keep_window_size": "32", "text_config": []}, 256),  # what is no number limits nothing
     ],
 )
 def test_sequences_are_as_long_as_the_short_factors_of_long_rope(
