@@ -112,9 +112,8 @@ def verdict_of_exit(
     """
     if (written := _written_end(run_dir, before)) is not None:
         return written
-    if status == Cause.BUSY.code or lock.lock_is_held(
-        layout.lock(run_dir)
-    ):  # by another launch: the processes of this one have ended
+    # A lock is held by another launch: the processes of this one have ended.
+    if status == Cause.BUSY.code or lock.lock_is_held(layout.lock(run_dir)):
         return RunEnd(Cause.BUSY, "")
     if known is not None:
         return _write_end(run_dir, before, known)

@@ -96,9 +96,8 @@ def _place_paths(plain: dict[str, Any]) -> None:
         for knob in signature(node["_target_"]).paths & node.keys():
             node[knob] = _mapped(node[knob], _absolute)
     of_program: dict[str, Any] = plain.get("program") or {}
-    if isinstance(
-        argv := of_program.get("argv"), list
-    ):  # of program=command; absolute(), not resolve(), as for the python of an engine
+    argv: object = of_program.get("argv")
+    if isinstance(argv, list):  # of program=command; absolute(), not resolve(), as for the python of an engine
         words = [(word, Path(str(word))) for word in cast("list[object]", argv)]
         of_program["argv"] = [str(path.absolute()) if path.is_file() else word for word, path in words]
     task = plain["task"]

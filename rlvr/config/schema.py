@@ -25,6 +25,7 @@ LR, FULL_LR = 2e-4, 1e-6  # learning rates where none is set; the second of all 
 Share = Annotated[float, Interval(gt=0, le=1)]
 Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
 Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, scaled logits overflow float32 or become equal
+Gpu = Literal["rtx4090", "l40s", "a100", "h100", "h200", "b200"]  # `rlvr.config.cost` knows their speed
 Cap = Annotated[float, Gt(1)]
 Ahead = Annotated[int, Interval(ge=0, le=16)]  # steps by which responses may be old
 GreedyOrTemperature = Annotated[float, Interval(ge=0, le=1e3)]  # 0: the most likely answer
@@ -89,7 +90,7 @@ class ClusterConfig:
     qos: str | None = None
     time_min: PositiveInt = MISSING
     gpus: NonNegativeInt = MISSING
-    gpu: Annotated[str, Literal["rtx4090", "l40s", "a100", "h100", "h200", "b200"]] | None = None
+    gpu: Annotated[str, Gpu] | None = None
     gpu_memory_gb: PositiveFloat | None = None
     cpus: PositiveInt | None = None
     memory_gb: PositiveFloat = MISSING

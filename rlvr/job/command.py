@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlvr.config.schema import Section
-from rlvr.job.program import Run, Sample
+from rlvr.job.program import Run, SampledAnswer
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_json
 from rlvr.records import Problem, Reward
@@ -108,11 +108,11 @@ def _take(run: Run, line: Mapping[str, Any], answers: IO[bytes] | None) -> None:
             )
 
 
-def _sample(known: Mapping[str, Problem], fields: Mapping[str, Any]) -> Sample:
+def _sample(known: Mapping[str, Problem], fields: Mapping[str, Any]) -> SampledAnswer:
     outcome, others = fields.get("outcome"), {"problem", "outcome", "reward"}
     reward = None if outcome is None else Reward(float(fields.get("reward", outcome == "correct")), outcome)
     texts = {name: value for name, value in fields.items() if name not in others}
-    return Sample(_of_id(known, fields.get("problem")), reward=reward, **texts)
+    return SampledAnswer(_of_id(known, fields.get("problem")), reward=reward, **texts)
 
 
 def _of_id(known: Mapping[str, Problem], name: object) -> Problem:

@@ -39,8 +39,8 @@ log = logging.getLogger("rlvr")
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One response to a problem in an evaluation."""
+class SampledAnswer:
+    """One response to a problem."""
 
     problem: Problem  # of `Run.held_out`
     response: str  # without special tokens
@@ -81,12 +81,12 @@ class Run:
 
     def judge(self, step: int, answers: Sequence[tuple[Problem, Sequence[str]]]) -> list[list[Reward]]:
         """The rewards of the responses to each problem, in order, for training: false ones under `rollout.reward`."""
-        judged = iter(self._judged([Sample(problem, text, 0) for problem, texts in answers for text in texts]))
+        judged = iter(self._judged([SampledAnswer(problem, text, 0) for problem, texts in answers for text in texts]))
         groups = [_group([next(judged) for _ in texts]) for _, texts in answers]
         groups = with_training_rewards(groups, self.config.rollout.reward, Sampling(0, self.seed, step))
         return [list(group.rewards) for group in groups]
 
-    def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
+    def _judged(self, samples: Sequence[SampledAnswer]) -> list[SampledAnswer]:
         """The samples with a reward each: those that came without are judged, all at once."""
         pairs = [(sample.problem, sample.response) for sample in samples if sample.reward is None]
         rewards = iter(rewards_of(self.task, pairs))
@@ -144,11 +144,11 @@ class Run:
         """Whether `evaluation.every` calls for an evaluation: at step 0, at its multiples and at the last step."""
         return step % self.config.evaluation.every == 0 or step == self.steps
 
-    def samples(self, step: int, samples: Sequence[Sample]) -> dict[str, float]:
+    def samples(self, step: int, samples: Sequence[SampledAnswer]) -> dict[str, float]:
         """Record an evaluation: `evaluation.samples` responses to each problem of `held_out`, in any order, before the
         step is logged. Returns avg@n, pass@k and the other metrics, which `log` adds to those of the step.
         """
-        count, listed = self.config.evaluation.samples, defaultdict[str, list[Sample]](list)
+        count, listed = self.config.evaluation.samples, defaultdict[str, list[SampledAnswer]](list)
         for sample in self._judged(samples):
             listed[key_of(sample.problem)].append(sample)
         metrics = dict[str, float]()
@@ -234,7 +234,7 @@ class Run:
         self._attempt.alive()
 
 
-def _group(samples: Sequence[Sample]) -> Rollout:
+def _group(samples: Sequence[SampledAnswer]) -> Rollout:
     """Judged samples of a problem, one or more. Of their tokens only the numbers are known."""
     nothing = np.zeros(0, np.float32)
     completions = [Completion(np.zeros(s.num_tokens, np.int64), nothing, nothing, s.finished) for s in samples]

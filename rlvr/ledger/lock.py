@@ -95,8 +95,7 @@ PATIENCE_S = 0.5  # longer than `lock_is_held` keeps a lock
 def lock(path: Path, patience_s: float = PATIENCE_S) -> int | None:
     """File descriptor that holds the lock; None if another process holds it for longer than `patience_s`.
 
-    Only its owner may open the file: who can read it can lock
-    it, and another user could keep a run from going on.
+    Only its owner may open the file: who can read it can lock it, and another user could keep a run from going on.
 
     Raises ValueError if the file system has no locks.
     """

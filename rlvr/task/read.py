@@ -103,9 +103,8 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
             rows = batch.to_pylist()
-            texts = sum(
-                len(cell) for row in rows for cell in row.values() if isinstance(cell, str)
-            )  # of dictionaries, too
+            # A dictionary holds a text once, however many rows have it.
+            texts = sum(len(cell) for row in rows for cell in row.values() if isinstance(cell, str))
             num_bytes += max(texts, batch.nbytes)
             if num_bytes > max(MOST_INFLATED, INFLATION * path.stat().st_size):
                 raise ValueError(

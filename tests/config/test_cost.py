@@ -1,11 +1,12 @@
 """Seconds of the roofline worked by hand, and what changes them."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from rlvr.config.cost import device_of, hours, step_s
+from rlvr.config.cost import DEVICES, device_of, hours, step_s
 from rlvr.config.memory import Architecture
+from rlvr.config.schema import Gpu
 
 # Qwen2.5-7B: 7.616e9 parameters, 15.23 GB in half precision
 MODEL = Architecture(28, 3584, 18944, 152064, 28, 4, 128, tied=False, qkv_bias=True)
@@ -111,6 +112,7 @@ def test_cost_falls_with_devices() -> None:
 
 
 def test_the_device_is_chosen_by_name_by_memory_or_is_the_cpu() -> None:
+    assert {*DEVICES} == {"cpu", *get_args(Gpu)}
     assert device_of({"gpus": 0}) == "cpu"
     assert device_of({"gpus": 8, "gpu": "b200", "gpu_memory_gb": 80}) == "b200"
     by_memory = [device_of({"gpus": 1, "gpu_memory_gb": gb}) for gb in (None, 24, 40, 80, 96, 140)]

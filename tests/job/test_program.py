@@ -14,7 +14,7 @@ import pytest
 from rlvr.config.freeze import frozen_config
 from rlvr.config.registry import Registry
 from rlvr.job import process
-from rlvr.job.program import Run, Sample
+from rlvr.job.program import Run, SampledAnswer
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Busy, read_end, read_heartbeat, request_prune
 from rlvr.ledger.cause import Cause
@@ -69,12 +69,12 @@ def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Carried
     sys.modules.pop("a_program", None)
 
 
-def answers(run: Run, first: str = "right") -> list[Sample]:
+def answers(run: Run, first: str = "right") -> list[SampledAnswer]:
     """Two samples of each problem: `first` (the right answer, or a text), and a wrong one that was cut."""
-    samples = list[Sample]()
+    samples = list[SampledAnswer]()
     for problem in run.held_out:
-        samples.append(Sample(problem, problem.answer if first == "right" else first, num_tokens=1))
-        samples.append(Sample(problem, "PAD", num_tokens=3, finished=False))
+        samples.append(SampledAnswer(problem, problem.answer if first == "right" else first, num_tokens=1))
+        samples.append(SampledAnswer(problem, "PAD", num_tokens=3, finished=False))
     return samples
 
 
@@ -164,7 +164,7 @@ MISTAKES: dict[str, Train] = {
     "ValueError: metric 'loss' is 'low', not a number. Pass a float.": lambda _, run: run.log(1, {"loss": "low"}),  # type: ignore
     "ValueError: step 1: problem digits-": lambda _, run: run.samples(1, answers(run)[:-1]),
     "ValueError: step 0: digits-1 is no problem of run.held_out.": lambda _, run: run.samples(
-        0, [*answers(run), Sample(run.task.problem("train", 1), "DIGIT_1", 1)]
+        0, [*answers(run), SampledAnswer(run.task.problem("train", 1), "DIGIT_1", 1)]
     ),
     "ValueError: a_program.train returned after step 1 of 4. Log every step": lambda _, run: run.log(1, {}),
 }
@@ -204,7 +204,7 @@ def test_rewards_are_the_verifiers_unless_a_control_falsifies_them(carried: Carr
         for step in (1, 1, 2):
             judged.append([[reward.value for reward in row] for row in run.judge(step, groups)])
         sample = answers(run)[:-1]
-        assert run.samples(0, [*sample, Sample(run.held_out[-1], "PAD", 1, reward=Reward(1.0, "correct"))])
+        assert run.samples(0, [*sample, SampledAnswer(run.held_out[-1], "PAD", 1, reward=Reward(1.0, "correct"))])
         run.log(0, {})
 
     carried.attempt(train, f"rollout.reward={reward}")
