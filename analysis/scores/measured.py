@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,7 +147,8 @@ def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: i
         return None
     if metric.kind == Kind.AVG:
         return _Judged(judged.problems, avg_values(judged.n, judged.c), avg_noise(judged.n, judged.c))
-    return _Judged(judged.problems, pass_values(judged.n, judged.c, metric.k), pass_noise(judged.n, judged.c, metric.k))
+    n, c, k, least = judged.n, judged.c, metric.k, metric.least
+    return _Judged(judged.problems, pass_values(n, c, k, least), pass_noise(n, c, k, least))
 
 
 def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Judged | None:
@@ -195,13 +197,23 @@ def avg_values(n: Whole, c: Whole) -> Array:
     return np.divide(c, n, out=np.full(n.shape, np.nan), where=n > 0)
 
 
-def pass_values(n: Whole, c: Whole, k: int) -> Array:
-    """Unbiased pass@k per problem (Chen et al. 2021); NaN where fewer than k samples were judged."""
+def pass_values(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
+    """Unbiased chance per problem that at least `least` of k samples are right, by default pass@k (Chen et al. 2021);
+    NaN where fewer than k samples were judged."""
     n, c = np.asarray(n), np.asarray(c)
-    enough = n >= k
     value = np.full(n.shape, np.nan)
-    value[enough] = pass_at_k(n[enough], c[enough], k)
+    for size in np.unique(n[n >= k]):
+        value[n == size] = _pass_by_count(int(size), k, least)[c[n == size]]
     return value
+
+
+@lru_cache(maxsize=64)
+def _pass_by_count(n: int, k: int, least: int) -> Array:
+    """[n + 1] the estimate for each count c of right samples of n: the upper tail of the hypergeometric distribution."""
+    if least == 1:
+        return pass_at_k(np.full(n + 1, n), np.arange(n + 1), k)
+    ways = [sum(comb(c, j) * comb(n - c, k - j) for j in range(least, k + 1)) for c in range(n + 1)]
+    return np.array([way / comb(n, k) for way in ways])
 
 
 def avg_noise(n: Whole, c: Whole) -> Array:
@@ -210,27 +222,27 @@ def avg_noise(n: Whole, c: Whole) -> Array:
     return np.divide(c * (n - c), n**2 * (n - 1), out=np.full(n.shape, np.nan), where=n > 1)
 
 
-def pass_noise(n: Whole, c: Whole, k: int) -> Array:
-    """Variance of the pass@k estimate from the draw of the samples; NaN where fewer than k were judged.
+def pass_noise(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
+    """Variance of the estimate of `pass_values` from the draw of the samples; NaN where fewer than k were judged.
 
     It is the variance under c' ~ Binomial(n, (c + ½)/(n + 1)), since no unbiased estimate exists unless n ≥ 2k.
     """
     n, c = np.asarray(n), np.asarray(c)
     noise = np.full(n.shape, np.nan)
     for size in np.unique(n[n >= k]):
-        noise[n == size] = _pass_noise(int(size), k)[c[n == size]]
+        noise[n == size] = _pass_noise(int(size), k, least)[c[n == size]]
     return noise
 
 
 @lru_cache(maxsize=64)
-def _pass_noise(n: int, k: int) -> Array:
+def _pass_noise(n: int, k: int, least: int) -> Array:
     """[n + 1] the variance for each count c of correct samples."""
     drawn = np.arange(n + 1)
     rate = (drawn + 0.5) / (n + 1)
     choose = np.cumsum(np.log(np.maximum(drawn, 1)))  # log of the factorials
     log_pmf = (choose[n] - choose - choose[::-1]) + np.outer(np.log(rate), drawn) + np.outer(np.log1p(-rate), n - drawn)
     pmf = np.exp(log_pmf)
-    value = pass_at_k(np.full(n + 1, n), drawn, k)
+    value = _pass_by_count(n, k, least)
     return pmf @ value**2 - (pmf @ value) ** 2
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlvr.metrics import EVALUATION, OF_SAMPLES, VALIDATION
@@ -23,7 +24,7 @@ AVERAGE = "Average"  # stands for the mean of the benchmarks where a benchmark's
 
 class Kind(StrEnum):
     AVG = "avg"  # c/n per problem
-    PASS = "pass"  # unbiased pass@k per problem
+    PASS = "pass"  # unbiased pass@k per problem, or that more than one of k samples is right
     TEXT = "text"  # of the responses to a problem
     EVALUATION = "evaluation"  # a number per run, logged by an evaluation
     TRAINING = "training"  # a number per run, logged at every step
@@ -33,12 +34,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """key: the name under which runs log the metric; for AVG and PASS the part after `evaluation/<benchmark>/`."""
+    """key: the name under which runs log the metric; for AVG and PASS the part after `evaluation/<benchmark>/`, empty
+    if they do not. least: of PASS, how many of k samples must be right."""
 
     kind: Kind
     name: str
     key: str = ""
     k: int = 0
+    least: int = 1
     unit: str = ""
     better: int = 0  # 1: more is better, −1: less, 0: neither
 
@@ -84,11 +87,23 @@ class Metric:
 
 
 def avg(n: int) -> Metric:
-    return Metric(Kind.AVG, f"avg@{n}", f"avg_at_{n}", n, "%", 1)
+    return Metric(Kind.AVG, f"avg@{n}", f"avg_at_{n}", n, unit="%", better=1)
 
 
 def pass_at(k: int) -> Metric:
-    return Metric(Kind.PASS, f"pass@{k}", f"pass_at_{k}", k, "%", 1)
+    return Metric(Kind.PASS, f"pass@{k}", f"pass_at_{k}", k, unit="%", better=1)
+
+
+def reliability(name: str) -> Metric | None:
+    """`pass^K`: all of K samples are right (Yao et al. 2024, arXiv:2406.12045); `g-pass@K_τ`: at least τK of them are
+    (Liu et al. 2024, arXiv:2412.13147, Eq. 2), 0 < τ ≤ 1. None for other names."""
+    if match := re.fullmatch(r"pass\^([1-9]\d*)", name):
+        return Metric(Kind.PASS, name, k=int(match[1]), least=int(match[1]), unit="%", better=1)
+    match = re.fullmatch(r"g-pass@([1-9]\d*)_(0?\.\d+|1(?:\.0+)?)", name)
+    if not match or not float(match[2]):
+        return None
+    k, share = int(match[1]), Fraction(match[2])
+    return Metric(Kind.PASS, name, k=k, least=math.ceil(k * share), unit="%", better=1)
 
 
 ENTROPY = Metric(Kind.TRAINING, "entropy", "policy/entropy", unit="nats")
@@ -172,8 +187,9 @@ def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     if match := re.fullmatch(r"distinct-(0*[1-9]\d*)", name):
         return distinct(int(match[1]))
     match = re.fullmatch(r"pass@(\d+)", name)
-    if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but computed from samples
-        return pass_at(int(match[1]))
+    metric = pass_at(int(match[1])) if match else reliability(name)
+    if metric and 1 <= metric.k <= frames.judgements.most_samples:  # not logged, but computed from samples
+        return metric
     if name in evaluations:
         return _evaluation(name)
     if name in steps:
@@ -212,5 +228,8 @@ def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> None:
     of_task = [RIGHT_ANSWERS, *map(distinct, range(1, 10))] if judged else [TOTAL_VARIATION, MODES_COVERED]
     kinds = [str(metric.kind) for metric in widest(judged)]
     names = [*kinds, *map(str, [*judged, *of_task, ENTROPY, LENGTH, HOURS]), *evaluations]
+    metric = reliability(name)
+    if judged and metric and metric.k <= samples:
+        return
     if name not in [*names, *map(str, ks)]:
         raise _not_measured(name, names)

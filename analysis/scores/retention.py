@@ -131,7 +131,7 @@ def _evaluation(
     now = [judged for source in sources if (judged := frames.problem_counts(run.run_id, step, source)) is not None]
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
-    values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
+    values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k, m.least) for m in metrics}
     solved = np.where(n > 0, c > 0, np.nan)  # NaN: not known without a judged sample
     # DPH-RL's rates: of the problems that the base policy solves the share still solved, of the others that now solved.
     before = _correct_at_first(frames, run, sources, problems)
