@@ -1,5 +1,5 @@
 """Findings of a report besides its tables and claims: a baseline that no arm has, the looks of a stopping rule, tuning
-at an edge of the grid, arms that are not above their controls."""
+at an edge of the grid, arms that are not above their controls, runs that diverged."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from analysis.scores import labels
 from analysis.scores.arm import SEEDS, arms, settings
 from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import CONTROL_NAMES, against_controls
+from analysis.scores.failures import Failures, failures
 from analysis.scores.selection import default_reference, select
 from analysis.scores.tuning import Tuned, tuned
 
@@ -22,6 +23,7 @@ def findings(frames: Frames) -> list[Verdict]:
         *_looks(frames.stopping_rule),
         *(edge for tuning in tuned(frames) for edge in _edges(tuning)),
         *_failed(frames),
+        *map(_diverging, failures(frames)),
     ]
 
 
@@ -81,6 +83,19 @@ def _failed(frames: Frames) -> Iterable[Verdict]:
         else:
             text = f"{failed.arm} is not decidedly above its control, {CONTROL_NAMES[failed.control]}"
             yield Verdict(_statement(text), Outcome.WARNING, measured, basis)
+
+
+def _diverging(found: Failures) -> Verdict:
+    often = {1: "more often than", -1: "less often than", 0: "at another rate than"}[found.sign]
+    (a, b), (n, m) = found.diverged, found.ended
+    outcome = {1: Outcome.ABOVE, -1: Outcome.BELOW, 0: Outcome.UNDECIDED}[found.sign]
+    basis = f"Fisher's exact test, p = {found.p:.2g}, {found.adjusted:.2g} for all arms of the setting (Holm)"
+    return Verdict(
+        _statement(f"{found.arm.label} diverges {often} {found.reference.label}"),
+        outcome,
+        f"{a} of {n} runs against {b} of {m}",
+        basis,
+    )
 
 
 def _statement(text: str) -> Claim:

@@ -209,7 +209,7 @@ def pass_values(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
 
 @lru_cache(maxsize=64)
 def _pass_by_count(n: int, k: int, least: int) -> Array:
-    """[n + 1] the estimate for each count c of right samples of n: the upper tail of the hypergeometric distribution."""
+    """[n + 1] the estimate for each count c of right samples of n: an upper tail of the hypergeometric distribution."""
     if least == 1:
         return pass_at_k(np.full(n + 1, n), np.arange(n + 1), k)
     ways = [sum(comb(c, j) * comb(n - c, k - j) for j in range(least, k + 1)) for c in range(n + 1)]
