@@ -22,7 +22,7 @@ from analysis.scores.comparison import LUCKY, Compared, compare, without_luck
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
-from analysis.scores.sequential import chances, levels, schedule
+from analysis.scores.sequential import FUTILE, calibrated, chance_at_last, chances, levels, schedule
 from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME, caveat_of_time
 from analysis.scores.tuning import run_scores
 from analysis.scores.verdict import name_of, verdicts
@@ -34,7 +34,8 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     seeds, alpha = schedule(first, last), 1 - LEVEL
     spending = "O'Brien-Fleming type (Lan and DeMets 1983)"
     shared = {"alpha": alpha, "spending": spending, "parts": parts}
-    return {**shared, "seeds": seeds, "levels": levels(seeds, alpha / parts)}
+    by_look = levels(seeds, alpha / parts) if parts > 1 else calibrated(seeds, alpha)
+    return {**shared, "seeds": seeds, "levels": by_look, "futile": FUTILE}
 
 
 def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpus: bool) -> None:
@@ -49,13 +50,24 @@ def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpu
 
 
 def look(
-    home: Path, sweep_id: str, about: str, level: float, closed: Sequence[Mapping[str, Any]]
+    home: Path,
+    sweep_id: str,
+    about: str,
+    level: float,
+    closed: Sequence[Mapping[str, Any]],
+    last: tuple[int, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """The outcome of each question of a sweep at this nominal level. closed: those of questions decided before."""
-    open_questions = questions(frames_of(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
-    return [
-        {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)} for q in open_questions
-    ]
+    """The outcome of each question of a sweep at this nominal level. closed: those of questions that an earlier look
+    closed. last: the seeds and the level of the last look, by which the `chance` of a question that is open is; None:
+    this look is the last, or the rule asks for none."""
+    taken: list[dict[str, Any]] = []
+    for q in questions(frames_of(catalogue(home), sweep=sweep_id), about, 1 - level, closed):
+        chance = q.chance_at_last(*last) if last and q.open else math.nan
+        of_chance = {} if math.isnan(chance) else {"chance": chance}
+        taken.append(
+            {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups), **of_chance}
+        )
+    return taken
 
 
 def forecast(
@@ -103,6 +115,14 @@ class Question:
     @property
     def open(self) -> bool:
         return self.outcome == Outcome.UNDECIDED
+
+    def chance_at_last(self, seeds: int, level: float) -> float:
+        """The chance that the last look decides the question, by that of its differences that has the best; NaN:
+        unknown."""
+        known = [
+            chance_at_last(c.judged.summary, c.difference.sampling, seeds, level, self.margin) for c in self.compared
+        ]
+        return max(known) if known and not any(map(math.isnan, known)) else math.nan
 
     def chances(self, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
         """The chance that the question is decided by each look, if differences are as measured so far; NaN: unknown."""

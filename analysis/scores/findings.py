@@ -13,6 +13,7 @@ from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import CONTROL_NAMES, against_controls
 from analysis.scores.failures import Failures, failures
 from analysis.scores.selection import default_reference, select
+from analysis.scores.sequential import given_up
 from analysis.scores.tuning import Tuned, tuned
 
 
@@ -57,7 +58,12 @@ def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
 def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     if question["outcome"] != Outcome.UNDECIDED:
         return ""
-    return "the budget is spent" if rule["stopped"] else f"looks go on, to {rule['seeds'][-1]} seeds"
+    hopeless = given_up(rule, question)
+    return (
+        hopeless or "the budget is spent"
+        if rule["stopped"] or hopeless
+        else f"looks go on, to {rule['seeds'][-1]} seeds"
+    )
 
 
 def _edges(tuning: Tuned) -> Iterable[Verdict]:

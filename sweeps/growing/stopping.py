@@ -3,7 +3,8 @@
 The rule is fixed at launch and kept in sweep.json under `until`: the numbers of seeds at which the results are tested
 (a look), the nominal level of each look (analysis/scores/sequential.py), and the questions. Each look is recorded
 before the runs that follow from it. Arms whose questions are all decided get no more seeds; the others get the next
-wave, all with the same seeds, so that differences stay paired.
+wave, all with the same seeds, so that differences stay paired. A question that all of the budget would hardly decide is
+given up, which can only make wrong decisions rarer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from analysis import decide
 from analysis.scores.claim import CLAIMS, Outcome
+from analysis.scores.sequential import given_up
 from sweeps.progress import duration
 
 UNIT_HOURS = {"h": 1.0, "hours": 1.0, "min": 1 / 60, "minutes": 1 / 60}
@@ -83,11 +85,17 @@ def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
     """The next look: the outcome of each open question. A pure function of the runs, but for the time."""
     index = len(rule["looks"])
     earlier = [question for taken in rule["looks"] for question in taken["questions"]]
-    closed = [question for question in earlier if question["outcome"] != "undecided"]
+    closed = [question for question in earlier if not _is_open(rule, question)]
     level = rule["levels"][index]
+    last = (rule["seeds"][-1], rule["levels"][-1]) if index + 1 < len(rule["seeds"]) and "futile" in rule else None
     with naming_until():
-        questions = decide.look(home, sweep_id, rule["about"], level, closed)
+        questions = decide.look(home, sweep_id, rule["about"], level, closed, last)
     return {"seeds": rule["seeds"][index], "level": level, "time": time.time(), "questions": questions}
+
+
+def _is_open(rule: Mapping[str, Any], question: Mapping[str, Any]) -> bool:
+    """Whether a question as a look left it gets more seeds."""
+    return question["outcome"] == Outcome.UNDECIDED and not given_up(rule, question)
 
 
 def stopped(rule: Mapping[str, Any]) -> str:
@@ -97,24 +105,26 @@ def stopped(rule: Mapping[str, Any]) -> str:
     if not open_groups(rule):
         questions = [question for taken in rule["looks"] for question in taken["questions"]]
         untested = sum(question["outcome"] == Outcome.NOT_TESTED for question in questions)
-        num_questions = len(rule["looks"][0]["questions"])
-        return (
-            f"nothing is left to decide ({untested} of {num_questions} questions not tested)" if untested else "decided"
-        )
+        hopeless = sum(bool(given_up(rule, question)) for question in questions)
+        of_all = f"of {len(rule['looks'][0]['questions'])} questions"
+        counts = ((untested, "not tested"), (hopeless, "given up"))
+        left_open = ", ".join(f"{count} {of_all} {what}" for count, what in counts if count)
+        return f"nothing is left to decide ({left_open})" if left_open else "decided"
     return "budget spent" if len(rule["looks"]) == len(rule["seeds"]) else ""
 
 
 def open_groups(rule: Mapping[str, Any]) -> set[str]:
-    """Group ids of the arms with a question that the newest look left undecided."""
+    """Group ids of the arms with a question that the newest look left open."""
     newest = rule["looks"][-1]["questions"]
-    return {group for question in newest if question["outcome"] == "undecided" for group in question["groups"]}
+    return {group for question in newest if _is_open(rule, question) for group in question["groups"]}
 
 
 def lines_of_newest_look(rule: Mapping[str, Any]) -> list[str]:
     """A headline, and a line for each question of the newest look."""
     newest, number = rule["looks"][-1], len(rule["looks"])
     head = f"Look {number} of at most {len(rule['seeds'])}, {newest['seeds']} seeds, level {newest['level']:.2g}:"
-    return [head, *(f"  {q['outcome']:12} {q['name']}: {q['measured']}" for q in newest["questions"])]
+    lines = [(f"{q['outcome']:12} {q['name']}: {q['measured']}", given_up(rule, q)) for q in newest["questions"]]
+    return [head, *(f"  {'; '.join(filter(None, parts))}" for parts in lines)]
 
 
 def forecast(

@@ -92,7 +92,9 @@ def until(home: Path) -> GrowingRecord:
 
 
 def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
-    until(tmp_path)
+    record = until(tmp_path)
+    del record.info["until"]["futile"]  # as in rules of earlier versions: the budget is spent
+    record.save()
     ledger = Ledger(tmp_path)
     # PACS is far above GRPO at every seed; RLOO is now above and now below.
     scores = {"grpo": lambda s: 3 + s % 2, "pacs": lambda s: 6 + s % 2, "rloo": lambda s: 3 + (s + s // 2) % 2}
@@ -115,6 +117,27 @@ def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
     assert all([q["name"].partition(" ")[0] for q in look["questions"]] == ["loss=rloo"] for look in info["looks"][1:])
     assert (len(ledger.sweep("s").runs), advance(ledger, "s", print)) == (9 + 3 * 2, [])
     assert ledger.sweep("s").info["until"] == info  # nothing is looked at again
+
+
+def test_what_all_of_the_budget_would_hardly_decide_gets_no_more_seeds(tmp_path: Path) -> None:
+    """RLOO is now above and now below GRPO, by turns: given up after 4 of 6 seeds."""
+    until(tmp_path)
+    ledger, lines = Ledger(tmp_path), list[str]()
+    scores = {"grpo": lambda s: 3 + s % 2, "pacs": lambda s: 6 + s % 2, "rloo": lambda s: 3 + (s + s // 2) % 2}
+    for _ in range(3):
+        advance(ledger, "s", lines.append)
+        train(tmp_path, lambda name, seed: scores[name.partition("-")[0]](seed))
+    (question,) = looks(tmp_path)[-1]["questions"]
+    assert (question["outcome"], len(looks(tmp_path))) == ("undecided", 2)
+    assert 0 < question["chance"] < 0.05
+    assert lines[-2].endswith(
+        f"; given up: all of the budget would decide it with a chance of {100 * question['chance']:.1f} %"
+    )
+    assert lines[-1].startswith(
+        "Stopped: nothing is left to decide (1 of 2 questions given up) after 2 of 4 looks and 11"
+    )
+    finding = findings(load(tmp_path))[-1]
+    assert finding.note.startswith("given up: all of the budget")
 
 
 def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> None:

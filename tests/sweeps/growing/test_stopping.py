@@ -27,9 +27,10 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share
     with pytest.raises(ValueError, match="5 runs .* 3 seeds of each of 2 arms. Pass budget=6"):
         stopping.rule("", arms=2, first=1, runs=5)
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
-    # One look, at 3 seeds of each of 3 arms: two differences to one reference. Claims have all of it each.
-    for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.05}.items():
-        assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level]), about
+    # One look, at 3 seeds of each of 3 arms: two differences to one reference. A claim has all of it: by a simulation
+    # of 200,000 of the tests, 5 % of the differences that do not exist have a p-value below 0.021.
+    for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.021}.items():
+        assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level], rel=0.02), about
 
 
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
