@@ -26,6 +26,7 @@ from rlvr.ledger.terminal import near
 
 Source = Literal["ledger", "mlflow"]
 STUDY_FILES = Path(__file__).parents[2] / "sweeps"  # NAME.yaml: the question, the arms and the claims of a study
+OF_TEST = ("task.", "evaluation.problems")  # keys of a config by which test problems differ
 OTHERS = 3  # at most so many sweeps are named in a line
 
 
@@ -132,10 +133,28 @@ def frames(
     return replace(
         selected,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
-        notes=(*not_shown, *selected.notes),
+        notes=(*not_shown, *_looks(listing, records), *selected.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
         tuned=_tuned(listing, plans, study, tuning),
     )
+
+
+def _looks(listing: Catalogue, shown: Collection[str]) -> list[str]:
+    """A line on how often the test problems of these runs were looked at; [] for the first time."""
+
+    def problems(run_ids: Collection[str]) -> set[str]:
+        measured = [r for i in run_ids if (r := listing.records.get(i)) and r.state == State.FINISHED]
+        of_test = [[pair for pair in r.config.items() if pair[0].startswith(OF_TEST)] for r in measured]
+        return {repr(sorted(pairs)) for pairs in of_test if pairs}
+
+    these = problems(shown)
+    looks = sum(not these.isdisjoint(problems(sweep.run_ids)) for sweep in listing.sweeps)
+    if looks < 2:
+        return []
+    return [
+        f"{looks} sweeps of this home have results on these test problems. The 5 % of errors are those of one report: "
+        "what was chosen after many looks deserves test problems that no look has seen."
+    ]
 
 
 Lines = dict[str, tuple[Sweep, Mapping[str, Any]]]  # by run id, the sweep that plans the run, and its line there
