@@ -27,8 +27,6 @@ LOCAL := $(if $(shell command -v sbatch),cluster=local)
 quickstart: $(STAMP)  ## base policy, thirteen runs, tables and figures (three to eight minutes on two cores)
 	$(BIN)/python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4 also=loss=grpo $(LOCAL)
 	$(BIN)/python -m analysis
-	@echo
-	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=rlvr"
 
 picture: quickstart  ## docs/report.png anew, after a change of the page: the top of the quickstart's, in Chromium
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1000,1500 \

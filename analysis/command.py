@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -322,4 +324,9 @@ def _print(frames: Frames, content: Content, page: Path, options: argparse.Names
     console.print(f"Tables{hidden} and figures are beside it.", markup=False)
     # Not for runs of tracker=none, or of bundles, which are in no store.
     if frames.home is not None and (":" in frames.origin or layout.mlflow_database(frames.home).exists()):
-        console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
+        command = report.browse_command(frames)
+        if command.startswith("mlflow ") and shutil.which("mlflow") is None:  # the environment is not activated
+            command = f"{shlex.quote(str(Path(sys.executable).parent))}/{command}"
+        address = report.browse_address(frames)
+        then = f"   then {address}" if address else ""
+        console.print(f"Browse the runs: {command}{then}", markup=False, soft_wrap=True)

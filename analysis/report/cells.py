@@ -17,7 +17,7 @@ from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
-from analysis.scores.comparison import Compared, cheapest, compare, study_level, without_luck
+from analysis.scores.comparison import Compared, cheapest, compare, more_problems, study_level, without_luck
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.trajectory import caveat_of_time
 
@@ -115,7 +115,8 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Me
     references = {key: cells[key[0], row.against] for key, row in rows.items() if row.against}
     unfair = caveat_of_time(column.metric, [arm for row in rows.values() for arm in row.arms])
     compared_cells, samples = {key: cells[key] for key in references}, samples_of(frames, rows.values(), column)
-    compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair)
+    more = more_problems(arm for row in rows.values() for arm in row.arms)
+    compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair, more_problems=more)
     compared = without_luck(compared, compared_cells, references)
     records: list[dict[str, Any]] = []
     for block, row in placed_rows:

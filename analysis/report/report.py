@@ -33,7 +33,7 @@ from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.ledger import layout
-from rlvr.ledger.files import write_atomically, write_json
+from rlvr.ledger.files import read_json, write_atomically, write_json
 from rlvr.ledger.tags import redact
 
 if TYPE_CHECKING:
@@ -261,6 +261,17 @@ def browse_command(frames: Frames) -> str:
     if ":" not in origin:
         origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
     return f"mlflow ui --backend-store-uri {shlex.quote(redact(origin))}"
+
+
+def browse_address(frames: Frames) -> str:
+    """The saved view of the study, as that command shows it for the store in the home; "" if it is not there."""
+    own_store = f"sqlite:///{layout.mlflow_database(Path()).name}"
+    folders = [layout.sweep(frames.home, sweep.sweep_id) for sweep in frames.sweeps] if frames.home else []
+    cursors = [(read_json(layout.cursor(folder)) or {}).get(own_store) or {} for folder in folders]
+    experiments = {cursor["experiment_id"] for cursor in cursors if cursor.get("experiment_id")}
+    if len(experiments) != 1 or ":" in frames.origin:
+        return ""
+    return f"http://127.0.0.1:5000/#/experiments/{experiments.pop()}/runs?viewStateShareKey=rlvr"
 
 
 def _in_short(shorts: Mapping[str, str], text: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from analysis.frames.frames import Frames
+from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Difference, Needed, detectable, difference, equivalent_within, needed
 from analysis.scores.crossed import LEVEL
@@ -34,6 +35,7 @@ class Compared:
     samples: int  # per problem; 0: numbers per run
     unfair: str = ""
     most: float = math.inf  # the largest difference that is possible
+    more_problems: bool = True  # whether the task has others than those that were measured
 
     @property
     def effect(self) -> float:
@@ -57,7 +59,8 @@ class Compared:
         """Seeds, problems or samples that would decide a difference of this size within the family."""
         if self.unfair:
             return Needed(None, None, None)
-        return needed(self.judged.summary, self.difference.sampling, self.samples, alpha=self.alpha)
+        counts = needed(self.judged.summary, self.difference.sampling, self.samples, alpha=self.alpha)
+        return counts if self.more_problems else replace(counts, problems=None)
 
     @property
     def detectable(self) -> float:
@@ -103,6 +106,15 @@ def study_level(frames: Frames) -> float:
     return 1 - min(rule["parts"] * rule["looks"][-1]["level"], 1 - LEVEL)
 
 
+def more_problems(arms: Iterable[Arm]) -> bool:
+    """Whether more problems can be had for the asking: the task makes as many as `task.test_problems` says, or only
+    `evaluation.problems` of its problems were measured. A file of problems has no others; of imports nothing is known.
+    """
+    knobs = ("task.test_problems", "evaluation.problems")
+    runs = [run for arm in arms for run in arm.runs]
+    return any(not any(key.startswith("task.") for key in run.config) or any(map(run.knob, knobs)) for run in runs)
+
+
 def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> str:
     """The kind of `needed` that costs the least time: `seeds`, `problems` or `samples`. More seeds train both arms
     again; more problems or samples only evaluate the trained policies again. "" if the difference is decided, nothing
@@ -119,12 +131,18 @@ def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> s
 
 
 def compare(
-    cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int, level: float = LEVEL, *, unfair: str = ""
+    cells: Mapping[K, Cell],
+    references: Mapping[K, Cell],
+    samples: int,
+    level: float = LEVEL,
+    *,
+    unfair: str = "",
+    more_problems: bool = True,
 ) -> dict[K, Compared]:
     """Each arm against its reference, one for all or one for each arm. Arms without common results are left out.
 
     Differences over one seed, which hold for single runs, and over several are separate families. samples: per problem.
-    level: of the intervals of each difference alone, and of the family. unfair: of every difference.
+    level: of the intervals of each difference alone, and of the family. unfair, more_problems: of every difference.
     """
     pairs = {key: (cell.scores, references[key].scores) for key, cell in cells.items() if key in references}
     differences = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
@@ -138,7 +156,10 @@ def compare(
             for (key, d), judged in zip(part.items(), of_family.judged, strict=True):
                 num_samples = samples if d.benchmark is not None else 0
                 least, most = cells[key].possible
-                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, unfair, most - least)
+                room = most - least
+                compared[key] = Compared(
+                    d, judged, len(part), of_family.alpha, num_samples, unfair, room, more_problems
+                )
     return {key: compared[key] for key in cells if key in compared}
 
 

@@ -16,7 +16,7 @@ from analysis.scores.cell import Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.comparison import Compared, compare, study_level
+from analysis.scores.comparison import Compared, compare, more_problems, study_level
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
@@ -193,7 +193,8 @@ class _Test:
 
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
         of_arms, of_references = ({key: pair[side] for key, pair in pairs.items()} for side in (0, 1))
-        judged = compare(of_arms, of_references, 0, self.level)
+        more = more_problems(self.setting.arms)
+        judged = compare(of_arms, of_references, 0, self.level, more_problems=more)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
         fewest = min(len(compared.difference.seeds) for compared in judged.values())
@@ -270,7 +271,8 @@ class _Test:
         if all(compared.judged.summary.alike for compared in undecided):
             return "all seeds agree"
         same = max(self.metric.scale * equivalent_within(c.judged.summary, self.level) for c in undecided)
-        would = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
+        more = all(n is not None for n in problems) and all(compared.more_problems for compared in undecided)
+        would = f"; {max(n or 0 for n in problems):,} problems would" if more else ""
         within = f"{same:.3g} {self.metric.of_differences}".rstrip()
         return f"no number of seeds alone would decide it{would}; the same within {within}"
 

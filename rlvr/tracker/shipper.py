@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import make_private, sync
+from rlvr.ledger.files import make_private, read_json, sync
 from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
@@ -65,6 +65,17 @@ class ShippedRun:
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to show of it. What cannot be read, or was left by a lost attempt, counts."""
+        return self.state.state is not State.PLANNED or layout.journal(self.directory).exists()
+
+    @property
+    def start(self) -> float:
+        """Unix time of the start of its first attempt; of its launch where that is not known."""
+        first = read_json(layout.job(layout.attempt(self.directory, 1))) or {}
+        return float(first.get("started") or self.info.created)
 
 
 @dataclass
@@ -214,9 +225,11 @@ class Shipper:
         sweep = next((sweep for sweep in sweeps if sweep.study == run.info.study), None)
         parent = None if sweep is None else self.parents.cursor(client, sweep)
         cursor = Cursor.load(run.directory, self.key)
-        if not cursor.is_of(client):
-            cursor = self._create(client, run, parent)
         report.shipped.setdefault(run.name, 0)
+        if not cursor.is_of(client):
+            if not run.begun:  # MLflow keeps the start of a run as it was created with: its wait would count as work
+                return
+            cursor = self._create(client, run, parent)
         if not self._send_lines(client, run, cursor, report):
             Cursor().save(run.directory, self.key)
             cursor = self._create(client, run, parent)
@@ -269,7 +282,7 @@ class Shipper:
             key = {"rlvr.run_id": run.info.run_id, name: first_tags[name]}
             for mlflow_run_id in client.find_all(experiment_id, key):
                 client.delete_run(mlflow_run_id)
-        mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.info.created)
+        mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.start)
         client.send_params(mlflow_run_id, values)
         cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
         cursor.save(run.directory, self.key)

@@ -26,7 +26,7 @@ def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: in
         "steps": 40,
         "lr": 1e-06,
         "loss": {"_target_": f"rlvr.loss.{loss}.{loss}", "_partial_": True},
-        "task": {"_target_": "rlvr.task.maze.Maze", "size": 7},
+        "task": {"_target_": "rlvr.task.maze.Maze", "size": 7, "test_problems": 512},
         "model": {"_target_": "rlvr.model.maze"},
         "trainer": {"updates": 4, "kl": 0.0},
         "evaluation": {"every": 40, "samples": 8, "k": list(K)},

@@ -105,6 +105,16 @@ def test_only_runs_that_are_in_a_store_can_be_browsed(tmp_path, capsys):
         assert ("mlflow ui --backend-store-uri sqlite:////" in capsys.readouterr().out) == is_there
 
 
+def test_the_runs_are_browsed_in_the_experiment_that_they_were_shipped_to(tmp_path, capsys):
+    home = study(tmp_path, (6, 6, 7))
+    layout.mlflow_database(home).touch()
+    (sweep,) = (home / "runs" / "sweeps").iterdir()
+    (sweep / "mlflow.json").write_text(json.dumps({"sqlite:///mlflow.db": {"experiment_id": "3"}}))
+    assert command.main(["--home", str(home), "--no-figures"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Browse the runs" in line]
+    assert line.endswith("   then http://127.0.0.1:5000/#/experiments/3/runs?viewStateShareKey=rlvr")
+
+
 def test_a_report_opens_with_its_verdicts(decided, tmp_path, capsys):
     assert command.main(["--home", decided, "--no-figures", "--exit-code", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out

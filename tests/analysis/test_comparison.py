@@ -381,6 +381,21 @@ def test_the_cheapest_way_to_decide_follows_from_the_measured_hours(tmp_path):
     assert cell_at(comparison(frames), "loss=pacs", "avg@8")["cheapest"] == "seeds"
 
 
+@pytest.mark.parametrize(
+    ("task", "evaluation", "more"), [({"test_problems": 8}, {}, True), ({}, {"problems": 8}, True), ({}, {}, False)]
+)
+def test_more_problems_are_advised_to_tasks_that_have_more(tmp_path, task, evaluation, more):
+    """Eight problems, on two of which the second arm is better by an eighth. A task whose problems are a file, all of
+    which were measured, has no others, however many would decide."""
+    base, better = [4] * PROBLEMS, [5, 5, *[4] * (PROBLEMS - 2)]
+    arms_of = (("grpo", base), ("rloo", better))
+    ends_of = {f"loss={loss} seed=0": {0: correct(0.5), 40: {"maze7": counts(*n)}} for loss, n in arms_of}
+    frozen = {"task": {"test_problems": None, **task}, "evaluation": evaluation}
+    write_planned(tmp_path, ends_of, frozen=frozen)
+    found = cell_at(comparison(load(tmp_path)), "loss=rloo", "avg@8")
+    assert (found["needed_problems"] > PROBLEMS, found["cheapest"] == "problems") == (more, False)
+
+
 def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
     """Seeds move both arms alike, so the mean of two arms varies as much as each of them."""
     frames = sweep(tmp_path, {1e-5: (0.5, 0.25, 0.75), 1e-3: (0.5, 0.25, 0.75)})

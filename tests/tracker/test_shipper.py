@@ -317,6 +317,25 @@ def test_a_run_has_the_times_of_its_start_and_end_and_its_parent_ends_with_it(lo
         assert parents[f"s-{cause}"] == status, cause
 
 
+def test_a_run_that_waited_for_a_core_has_the_duration_of_its_work(local, home):
+    """Planned at T0, begun 200 s later, ended at T0 + 1000.5: MLflow shows 800.5 s, and before it begins no run."""
+    run = make_run(home, "waited")
+    run.joinpath("metrics.jsonl").unlink()
+    make_sweep(home, "s-waited", ["waited"])
+    count = "select count(*) from tags where value = 'waited'"
+    shipper = Shipper(home, local.uri)
+    assert shipper.ship(run_dirs(home)).complete
+    assert query(local.database, count) == [(0,)]
+    add_steps(run, range(1))
+    end_attempt(run, 1, "ok")
+    job = run / "attempts" / "1" / "job.json"
+    job.write_text(json.dumps({**json.loads(job.read_text()), "started": T0 + 200}))
+    assert shipper.ship(run_dirs(home)).shipped == {"lad-js-waited": 1}
+    _, _, start, end = run_of(local, "waited")
+    assert end - start == 800_500
+    assert query(local.database, count) == [(1,)]
+
+
 def test_another_store_gets_everything_from_the_start(local, home, tmp_path, empty_database):
     run = make_run(home, "r", steps=3)
     Shipper(home, local.uri).ship([run])
