@@ -236,6 +236,8 @@ def _fault(path: str, *, chat: bool, system: str | None) -> str:
 def _fault_of_name(path: str) -> str:
     if (file := Path(path).expanduser()).suffix == gguf.SUFFIX and file.is_file():
         return gguf.fault_of(file)
+    if file.is_file():
+        return "a file, and not of the kind .gguf. Pass the directory that holds the model."
     if not HUB_NAME.fullmatch(path):
         return "neither a directory or .gguf file on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
     return ""

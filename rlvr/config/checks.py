@@ -13,7 +13,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.config import base_model, engine, memory, nodes, pairing, program, revisions, schema, unread, values
+from rlvr.config import base_model, engine, memory, nodes, own_code, pairing, program, revisions, schema, unread, values
 from rlvr.config.binding import UnresolvedConfig, bind, check_partial, close_match
 from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.look import FirstLook, look
@@ -230,7 +230,9 @@ def _built(plain: Mapping[str, Any], choices: Choices, show: int) -> tuple[TaskA
         cause = component_error(error)
         if isinstance(cause, ValueError | OSError):
             raise cause from None
-        raise ValueError(f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}") from error
+        raise ValueError(
+            f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}{own_code.line_of(cause)}"
+        ) from error
     abilities = TaskAbilities.of(task, choices.get("task"))
     try:
         return abilities, look(task, plain, show)
@@ -353,6 +355,8 @@ def check_evaluation(config: Knobs) -> None:
         )
     if not config.evaluation.k or min(config.evaluation.k) < 1:
         raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
+    if len(set(config.evaluation.k)) < len(config.evaluation.k):
+        raise ValueError(f"evaluation.k={list(config.evaluation.k)} lists a k twice. Drop one.")
     if max(config.evaluation.k) > config.evaluation.samples:
         raise ValueError(
             f"evaluation.k={max(config.evaluation.k)} is larger than evaluation.samples={config.evaluation.samples}: "

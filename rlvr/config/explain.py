@@ -6,6 +6,7 @@ options and knobs that there are, until one is at fault; Hydra's own text is sho
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -28,15 +29,17 @@ from omegaconf.errors import (
 from rlvr.config import option_files, schema, values
 from rlvr.config.binding import close_match
 from rlvr.config.checks import NotRead
-from rlvr.config.overrides import key_of, parse, quoted
+from rlvr.config.overrides import as_text, key_of, parse, quoted
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
 from rlvr.ledger.layout import home
+from rlvr.ledger.runs import flatten
 from rlvr.ledger.terminal import one_line
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 # Errors that a command reports in one line and with exit code 2; any other is a bug of ours and keeps its traceback.
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
+_NO_KNOB = " is not a knob."
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
 COPIES = ("tensorboard", "trackio", "wandb")  # to which rlvr/tracker/copies.py copies runs
@@ -81,7 +84,9 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
         return _interpolation_error(error, arguments, registry)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        return _no_option(group, option, registry)
+        typed = any(option in word for word in arguments)
+        place = "" if typed else option_files.place_of(option, arguments, registry)
+        return f"{place}: {_no_option(group, option, registry)}" if place else _no_option(group, option, registry)
     command = _Command(arguments, registry)
     if isinstance(error, NotRead):
         explanations = command.not_read(error.knob, error.loss)
@@ -89,7 +94,14 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
         explanations = command.faults(error, sweep)
     else:
         explanations = command.dropped_knobs()
-    return next(explanations, "") or _without_internals(str(error))
+    text = next(explanations, "") or _without_internals(str(error))
+    if _NO_KNOB in text:  # there may be several
+        text = " ".join(dict.fromkeys([text, *(further for further in explanations if _NO_KNOB in further)]))
+    if text.startswith("_target_: ") and (
+        place := option_files.place_of(text.split(":")[1].strip(), arguments, registry)
+    ):
+        return f"{place}: {text}"
+    return text
 
 
 def unreadable_option_lines(registry: Registry) -> list[str]:
@@ -124,6 +136,10 @@ class _Command:
         if isinstance(error, MissingMandatoryValue):
             yield f"{error.full_key} has no value: pass {error.full_key}=..."
         yield from self._rules_that_are_no_lists()
+        for key, value in self._set_in_study():
+            place = option_files.place_of(f"{key.rpartition('.')[2]}:", self.arguments, self.registry)
+            for override in _override(f"{key}={value}"):
+                yield from (f"{place}: {fault}" for fault in self._unknown(override))
         for key, value in self.typed.items():
             if self.registry.losses_with(key):
                 yield self._without_effect_in_arm(f"{key}={value}")
@@ -291,10 +307,14 @@ class _Command:
     @functools.cached_property
     def _config(self) -> DictConfig | None:
         """The config with the chosen options; None if they cannot be composed. Applied overrides change it."""
-        try:
-            return self.registry.compose(self._chosen)[0]
-        except BAD_INPUT:
-            return None
+        study = self.typed.get("study", "")
+        brought = self.registry.brought("study", study) if study in self.registry.readable("study") else ()
+        without_study = [f"{option.group}={option.option}" for option in brought if option.is_override]
+        without_study += [word for word in self._chosen if word != f"study={study}"]
+        for chosen in (self._chosen, without_study):
+            with contextlib.suppress(*BAD_INPUT):
+                return self.registry.compose(chosen)[0]
+        return None
 
     @functools.cached_property
     def losses(self) -> str:
@@ -306,6 +326,16 @@ class _Command:
         except BAD_INPUT:
             return "?"
         return str(choices.get("loss"))
+
+    def _set_in_study(self) -> list[tuple[str, str]]:
+        """(key, value as it is typed) of the axes and of the knobs that the file of the command's study sets."""
+        study = self.typed.get("study", "")
+        if study not in self.registry.readable("study"):
+            return []
+        content = cast("dict[str, Any]", OmegaConf.to_container(self.registry.node("study", study)))
+        knobs = {key: value for key, value in content.items() if key != "hydra"}
+        texts = {k: as_text(v) if isinstance(v, str) else values.typed(v) for k, v in flatten(knobs).items()}
+        return [*dict(self._of_study("hydra.sweeper.params")).items(), *texts.items()]
 
     def _of_study(self, key: str) -> Any:
         """The value of a key in the file of the command's study; () if there is none."""
@@ -341,6 +371,8 @@ def _without_internals(text: str) -> str:
 
 
 def _yaml_error(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{error.name}: no YAML, character {error.position + 1} is {error.character!r}, which no text has."
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"a config is no YAML: {_without_internals(str(error))}"
     mark = error.problem_mark
@@ -381,7 +413,14 @@ def _no_option(group: str, option: str, registry: Registry) -> str:
         return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.copies {option}."
     if group == "model" and "/" in option:
         return f"model={option} is no option. For a model of the hub or in a directory: model=hf model.path={option}."
-    return f"{group}={option} does not exist. {group} takes: {', '.join(options)}.{close_match(option, options)}"
+    below = (path for folder in registry.directories for path in Path(folder).rglob(f"{option}.y*ml"))
+    if not option.startswith((".", "/", "*")) and (file := next(below, None)):
+        where = Path(registry.directories[0], group, f"{option}.yaml")
+        return f"{group}={option} does not exist: {file} is no option of {group}. Move it to {where}."
+    absent = f" {Path(registry.directories[0], group, f'{option}.yaml')} is not there." if registry.directories else ""
+    return (
+        f"{group}={option} does not exist.{absent} {group} takes: {', '.join(options)}.{close_match(option, options)}"
+    )
 
 
 def _type_error(key: str, text: str, registry: Registry) -> str:

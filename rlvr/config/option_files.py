@@ -43,7 +43,13 @@ def check(words: Sequence[str], registry: Registry) -> None:
             raise ValueError(f"{file} is empty. Fill it, or choose another {group}.")
         if not isinstance(root, yaml.MappingNode):
             raise ValueError(f"{file}, line {root.start_mark.line + 1}: lines of `KNOB: VALUE` are expected.")
+        for key, value, line in _entries(root):
+            if key == "defaults" and not isinstance(value, yaml.SequenceNode):
+                raise ValueError(f"{file}, line {line}: a list is expected, each line as `- override /GROUP: OPTION`.")
         registry.lineage(f"{group}/{option}")
+        built_in = registry.node(group, registry.options(group)[0])
+        if built_in.get("_target_") and not registry.node(group, option).get("_target_"):
+            raise ValueError(f"{file} has no _target_. Write `_target_: MODULE.FUNCTION`: what makes the {group}.")
         for line, fault in _faults(group, option, root, registry):
             raise ValueError(f"{file}, line {line}: {fault}")
 
@@ -66,18 +72,27 @@ def _faults(group: str, option: str, root: yaml.Node, registry: Registry) -> Ite
     for key, value, line in _entries(root):
         if is_global and key not in KNOBS and key not in ("defaults", "hydra", group):
             yield line, f"{key} is not a knob of a run.{close_match(key, [*KNOBS, 'defaults', 'hydra'])}"
+        if is_global and key in _groups_of_run(registry) and isinstance(value, yaml.ScalarNode) and value.value:
+            yield line, f"a {key} is chosen under `defaults:`. Write `- override /{key}: {value.value}` there."
         if key == "defaults":
             yield from _of_defaults(value, registry)
         if key == "hydra":
             yield from _of_sweeper(value, registry)
 
 
+def _groups_of_run(registry: Registry) -> set[str | None]:
+    return {default.group for default in registry.load("run")[1] if isinstance(default, GroupDefault)}
+
+
 def _of_defaults(node: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
-    """Groups that every run has, chosen without `override` or without the slash."""
-    of_run = {default.group for default in registry.load("run")[1] if isinstance(default, GroupDefault)}
-    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+    """Groups that there are not, and groups that every run has, chosen without `override` or without the slash."""
+    of_run = _groups_of_run(registry)
+    for item in node.value:
         for key, value, line in _entries(item):
             written, group = key.partition(" ")[0], key.rpartition(" ")[2]
+            name = group.lstrip("/").partition("@")[0].partition("/")[0]
+            if group.startswith("/") and name not in registry.groups():
+                yield line, f"there is no group {name}.{close_match(name, registry.groups())}"
             if group.lstrip("/") in of_run and not (written == "override" and group.startswith("/")):
                 yield (
                     line,
@@ -86,13 +101,17 @@ def _of_defaults(node: yaml.Node, registry: Registry) -> Iterator[tuple[int, str
 
 
 def _of_sweeper(node: yaml.Node, registry: Registry) -> Iterator[tuple[int, str]]:
-    """Keys that no sweeper has, and axes that are no text."""
+    """A mode or keys that there are not, and axes that are no text."""
     known = {str(key) for option in registry.options("hydra/sweeper") for key in registry.node("hydra/sweeper", option)}
-    for name, sweeper, _ in _entries(node):
+    for name, sweeper, line_of_name in _entries(node):
+        if name == "mode" and sweeper.value not in ("RUN", "MULTIRUN"):
+            yield line_of_name, f"mode: {sweeper.value} is not known. Write `mode: MULTIRUN` for a sweep, or drop it."
         for key, value, line in _entries(sweeper) if name == "sweeper" else ():
             if key not in {*known, "sampler", "pruner"}:
                 yield line, f"{key} is not a knob of hydra.sweeper.{close_match(key, known)}"
             for axis, values, line_of_axis in _entries(value) if key == "params" else ():
+                if not values.value:
+                    yield line_of_axis, f"{axis} has no values. Write `{axis}: A,B`."
                 if isinstance(values, yaml.SequenceNode):
                     listed = ",".join(str(item.value) for item in values.value)
                     yield line_of_axis, f"the values of an axis are one text. Write `{axis}: {listed}`."

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -128,12 +129,15 @@ def _why_unreadable(word: str) -> str:
         return f"{word} begins with a dash that is no hyphen. Type it anew: -{word.lstrip(word[0])}."
     if word.startswith("-"):
         return f"{word} is no option of this command. `python -m rlvr.run --help` lists what can be typed."
+    if strange := re.search(r"[^\x00-\x7f]", word if not equals_sign else key + value):
+        name = unicodedata.name(strange[0], "a character without a name")
+        plain = unicodedata.normalize("NFKC", word)
+        remedy = f"Type {plain}." if plain.isascii() else "Type it anew, or put the text that it belongs to in quotes."
+        return f"{word}: {strange[0]!r} is {name}. {remedy}"
     if not equals_sign or not key:
         return f"{word}: no {'name of a knob' if equals_sign else 'value'}. {GRAMMAR}"
     if not re.fullmatch(r"[+~]*[A-Za-z_][\w./@:$-]*", key, re.ASCII):
         return f"{word}: {key!r} is no name of a knob. {GRAMMAR}"
-    if not value.isascii() or re.search(r"[^\w\s.,:=+*/@%?|${}()\[\]\\'\"~<>;!&^#-]", value, re.ASCII):
-        return f"{word}: letters and signs of other scripts must be in quotes. {GRAMMAR}"
     return f"{word}: the value cannot be read. {GRAMMAR}"
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -178,3 +179,13 @@ def _prefixes(dotted: str) -> list[str]:
     """`a.b.c` -> a, a.b, a.b.c: importing the last one imports the others too."""
     parts = dotted.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def line_of(error: BaseException) -> str:
+    """` (FILE, line N)` of the innermost call in code that is neither a library's nor ours; "" if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        ours = any(file.is_relative_to(imports.ROOT / package) for package in imports.PACKAGES)
+        if file.is_file() and not ours and not imports.is_common(file.parent):
+            return f" ({file}, line {frame.lineno})"
+    return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -75,9 +75,11 @@ class Registry:
         for typed, folder in folders.items():
             path = folder.removeprefix("file://")
             if "://" not in path and not (path and Path(path).is_dir()):
-                raise ValueError(f"{typed}: there is no such directory.")
-            if "://" not in path:
-                _check_names(Path(path))
+                is_file = bool(path) and Path(path).is_file()
+                raise ValueError(f"{typed}: {'that is a file' if is_file else 'there is no such directory'}.")
+        own = [Path(path) for folder in folders.values() if "://" not in (path := folder.removeprefix("file://"))]
+        for folder in own:
+            _check_names(folder, own)
         return Registry([*folders.values()])
 
     @property
@@ -236,8 +238,8 @@ def key_reading(name: str, node: Mapping[str, Any]) -> str | None:
     return next((key for key, value in flatten(node).items() if f"${{{name}}}" in str(value)), None)
 
 
-def _check_names(folder: Path) -> None:
-    """Raises ValueError for an option of a config directory that has the name of a built-in one."""
+def _check_names(folder: Path, others: Iterable[Path]) -> None:
+    """Raises ValueError for an option that has the name of a built-in one, or of one of another config directory."""
     for group in (path.name for path in schema.CONF.iterdir() if path.is_dir()):
         for file in sorted((folder / group).rglob("*.yaml")):
             built_in = schema.CONF / file.relative_to(folder)
@@ -246,6 +248,9 @@ def _check_names(folder: Path) -> None:
                     f"{file.resolve()} has the name of a built-in option, {built_in.resolve()}, which would be used in "
                     "its place. Give it another name."
                 )
+            for other in (other / file.relative_to(folder) for other in others if other != folder):
+                if other.is_file() and not other.samefile(file):
+                    raise ValueError(f"{file} and {other} have one name, and one would hide the other. Rename one.")
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:

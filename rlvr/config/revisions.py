@@ -43,6 +43,13 @@ def check(plain: Mapping[str, Any]) -> None:
         for _, name in leaves(named):
             match = _match(name, kind) if isinstance(name, str) else None
             if match is not None and not COMMIT.fullmatch(match["revision"] or ""):
+                folder = Path(str(name)).parent
+                beside = sorted(path.name for path in folder.iterdir())[:5] if folder.name and folder.is_dir() else []
+                if beside:
+                    raise NotAvailable(
+                        f"{name} is no directory here, and as a name of the hub its commit is not known. {folder} has: "
+                        f"{', '.join(beside)}."
+                    )
                 raise NotAvailable(
                     f"{name}: which commit it is now, neither the hub nor its cache on this machine says. Check the "
                     f"name and the network (private: `hf auth login`), or pass {section}.revision=COMMIT."

@@ -17,6 +17,7 @@ from typing import Any
 
 from rlvr.config import values
 from rlvr.config.imports import find_spec, own_entries, refuse_hidden
+from rlvr.ledger import terminal
 
 MOST_REEXPORTS = 20  # that are followed for one name
 MARKING = ("rlvr.objective.batch", "rlvr.model")  # modules whose decorators only mark a function, with their own name
@@ -77,7 +78,9 @@ def definition(target: str) -> Definition | None:
             return Definition(module, node)
         alias = alias or next((f"{star}.{attribute}" for star in module.starred if _binds(star, attribute)), None)
         if alias is None and node is None and not module.is_open:
-            raise ValueError(f"_target_: {target}: {name} defines no {attribute}")
+            near = terminal.near(attribute, module.bindings)
+            near = near if attribute.isidentifier() else " Write MODULE.FUNCTION."
+            raise ValueError(f"_target_: {target}: {name} defines no {attribute}.{near}")
         if alias is None:
             return None
         dotted = alias
@@ -91,7 +94,7 @@ def _refuse_module(name: str, target: str) -> None:
         outer, _, inner = outer.rpartition(".")
     known = read(outer) if outer else None
     if not outer or (known is not None and not known.is_open and not _binds(outer, inner)):
-        raise ValueError(f"_target_: {target}: no module {name}")
+        raise ValueError(f"_target_: {target}: no module {name or target}. Write MODULE.FUNCTION.")
 
 
 def _binds(module: str, name: str) -> bool:

@@ -117,6 +117,8 @@ def check_finite(plain: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}={value} must be less than 2^63: numbers have 64 bits.")
         if not math.isfinite(value):
             raise ValueError(f"{key}={value} must be a finite number.")
+        if value == 0 and math.copysign(1, value) < 0:
+            raise ValueError(f"{key}={value} is 0, and would be another run than {key}=0. Type {key}=0.")
         if isinstance(value, float) and value and not FLOAT32[0] < abs(value) < FLOAT32[1]:
             raise ValueError(f"{key}={value} must be 0, or of a size from {FLOAT32[0]} to {FLOAT32[1]}: a float32.")
 

@@ -14,13 +14,12 @@ import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import imports, own_code, schema, targets
+from rlvr.config import own_code, schema, targets
 from rlvr.config.checks import component_error
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
@@ -109,21 +108,11 @@ def _message_of(error: Exception) -> str:
     wrapped: the component that was called, and the original.
     """
     original = component_error(error)
-    text = f"{type(original).__name__}: {original}{_own_line(original)}"
+    text = f"{type(original).__name__}: {original}{own_code.line_of(original)}"
     if original is error:
         return text
     component = str(error).partition("\n")[0].rstrip(":")
     return f"{component}: {text}"
-
-
-def _own_line(error: BaseException) -> str:
-    """` (FILE, line N)` of the innermost call in code that is neither a library's nor ours; "" if there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename).resolve()
-        ours = any(file.is_relative_to(imports.ROOT / package) for package in imports.PACKAGES)
-        if file.is_file() and not ours and not imports.is_common(file.parent):
-            return f" ({file}, line {frame.lineno})"
-    return ""
 
 
 def serve() -> None:

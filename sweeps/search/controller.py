@@ -197,7 +197,7 @@ class Search:
         # >=: the newest reported step was not judged yet if the controller was killed in between.
         if prune and record.step >= newest_step and trial.should_prune():
             pruner = type(self.study.pruner).__name__
-            why = f"{pruner} at step {record.step}: trial {trial.number} of search {self.sweep_id}"
+            why = f"{pruner}, by the value of step {record.step}: trial {trial.number} of search {self.sweep_id}"
             trial.set_user_attr("pruned", why)
 
     def _check_metrics(self, record: journal.Record) -> None:
@@ -222,7 +222,7 @@ class Search:
         elif state.state is State.PRUNED:
             trial.set_user_attr("pruned", state.message)
             self.study.tell(trial, state=TrialState.PRUNED)
-            self.runs.say(f"trial {trial.number}: pruned at step {state.step}   {open_trial.point}")
+            self.runs.say(f"trial {trial.number}: pruned after step {state.step}   {open_trial.point}")
         else:
             cause = state.cause or ("cancelled" if state.state is State.PLANNED else state.state.value)
             self._tell_failed(trial, cause, state.message or message)

@@ -138,7 +138,7 @@ def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Pat
         state = searching.ledger.state(trial.user_attrs["run_id"])
         records = journal.read(layout.journal(searching.ledger.run_dir(state.run_id))).records
         if pruned:
-            why = f"MedianPruner at step 1: trial {trial.number} of search s"
+            why = f"MedianPruner, by the value of step 1: trial {trial.number} of search s"
             assert (state.state, state.message, [r.step for r in records]) == ("pruned", why, [1])
         else:
             complete.append(value)

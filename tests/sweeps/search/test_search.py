@@ -227,7 +227,7 @@ def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_pat
         assert json.loads((run_dir / "attempts/1/exit.json").read_text())["cause"] == "pruned"
         assert list(deterministic(run_dir)) == list(range(len(deterministic(run_dir))))
         assert 20 < len(deterministic(run_dir)) < 5000
-        assert "MedianPruner at step 20:" in trial["message"]
+        assert "MedianPruner, by the value of step 20:" in trial["message"]
     pids = {json.loads(p.read_text())["pid"] for p in tmp_path.glob("runs/*/attempts/1/job.json")}
     assert len(pids) == 1
 
