@@ -168,6 +168,8 @@ def _boxed(content: str) -> list[Any]:
             parsed += _whole(values)  # math-verify reads 1 \pm \sqrt5, but no \pm in a fraction
         elif len(sides) == 2 and not re.search("[,;]", content):
             parsed += _whole(sides[1])  # 17 \bmod 5 = 2
+    if (outside := math_notation.divided_outside(content)) != content:
+        parsed += _whole(outside)
     if "I" in content:
         # The parser takes I, a current or an identity matrix, for the imaginary unit: I^2 R would be -R.
         return [part if isinstance(part, str) else part.xreplace({sympy.I: CURRENT}) for part in parsed]

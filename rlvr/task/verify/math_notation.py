@@ -111,6 +111,13 @@ def _repeating_as_fraction(decimal: re.Match[str]) -> str:
     return rf"\frac{{{numerator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
 
 
+def _decimal(number: re.Match[str]) -> str:
+    """0xff as 255, 0b101 as 5. One of more than DECIMAL_DIGITS digits unchanged."""
+    hexadecimal, binary = number.groups()
+    digits = hexadecimal or binary
+    return number[0] if len(digits) > DECIMAL_DIGITS else str(int(digits, 16 if hexadecimal else 2))
+
+
 def _interval(match: re.Match[str]) -> str:
     """]1, 2[ as (1, 2). Any other brackets unchanged."""
     opening, ends, closing = match.groups()
@@ -218,6 +225,7 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     (rf"^\s*(?:=|\\(?:approx|sim|simeq)(?![a-zA-Z])|(?:approximately|about)(?![a-zA-Z])){GAP}*", "", "≈ 12, = 12"),
     # As programs write.
     (NESTED, _matrix, "[[1, 2], [3, 4]]"),
+    (r"(?<![\w.])0(?:x([\da-fA-F]+)|b([01]+))(?![\w.^])", _decimal, "0xff, which would be 0 times x"),
     (r"\+/-", r"\\pm ", "+/-3"),
     (r"(?<![a-zA-Z\\])(?:np|numpy|math|sympy)\.(?=[a-z])", "", "math.pi"),
     (r"(?:Fraction|Rational)\(\s*(-?\d+)\s*,\s*(\d+)\s*\)", r"\\frac{\1}{\2}", "Fraction(2, 3)"),
@@ -298,9 +306,14 @@ CALLS = [
         (r"(?<![a-zA-Z\\])ceil\s*\(", r"\lceil ", r"\rceil "),
     )
 ]
+# Functions before a quotient: \ln 3/2 may be \ln(3)/2 as well as \ln(3/2), which parsers take it for.
+DIVIDED = re.compile(
+    rf"(\\(?:{FUNCTIONS})(?![a-zA-Z]))\s*"
+    rf"(\{{[^{{}}]*\}}|(?=[\da-zA-Z\\])(?:\d+(?:\.\d+)?\s*)?(?:[a-zA-Z]|\\(?:{NAMES}))?)(?<!\s)\s*(?=/)"
+)
 # Not of \mathbf{e}_{r}: {e}_{r} could not be parsed.
 FONT = re.compile(
-    r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it)|hbox|text(?:it|tt|sf)|mathbb(?=\{\d+\})|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)"
+    r"\\(?:boldsymbol|bm|pmb|math(?:bf|sf|it|tt)|hbox|text(?:it|tt|sf)|mathbb(?=\{\d+\})|bf|sf)(?![a-zA-Z])\s*(?!\{[^{}]*\}\s*_)"
 )
 LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
 
@@ -313,6 +326,11 @@ def plain(text: str) -> str:
     for opening, before, after in CALLS:
         text = _arguments_in_braces(text, opening, before, after)
     return re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
+
+
+def divided_outside(text: str) -> str:
+    r"""The text with functions divided as a whole: \ln(3)/2 for \ln 3/2. People write it for \ln(3/2) as well."""
+    return DIVIDED.sub(r"\1(\2)", text)
 
 
 def _arguments_in_braces(text: str, opening: re.Pattern[str], before: str, after: str) -> str:
