@@ -147,6 +147,7 @@ ANSWER_LINE = re.compile(rf"^.*{ANSWER_IS}(.*)$", re.MULTILINE)
 PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){ANSWER_IS}")
 LETTER_AND_TEXT = re.compile(r"(?:(?i:option|choice) )?\(?([A-Pa-p])(?:[).:]+\s*(.*)| \((.*)\))?")
 MARKS = "*$` "
+THOUGHT_END = "</think>"  # of models that reason, before what they say
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
@@ -154,7 +155,7 @@ def named_choice(response: str, choices: Sequence[str], marking: Marking | None 
     """The letter of the choice that a response names; None if it names none.
 
     Without a marking it is read from the last \\boxed{...}; without one from the last <answer> tag, else from the last
-    line with an answer; else the response is nothing but a choice.
+    line with an answer; else the response, but for a thought before it, is nothing but a choice.
     """
     markings: tuple[Marking, ...] = (marking,) if marking else ("box", "tag")
     for way in markings:
@@ -165,7 +166,7 @@ def named_choice(response: str, choices: Sequence[str], marking: Marking | None 
     for line_end in reversed(ANSWER_LINE.findall(response)):
         if letter := _letter(line_end, choices):
             return letter
-    return _letter(response, choices)
+    return _letter(response.rpartition(THOUGHT_END)[2], choices)
 
 
 def _letter(text: str, choices: Sequence[str]) -> str | None:

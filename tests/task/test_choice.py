@@ -105,6 +105,8 @@ def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
         ("B) Paris", "B"),
         ("B) Rome", None),
         ("A B", None),
+        ("<think>\nA or C?\n</think>\n\nB", "B"),
+        ("<think>\nA or C?\nB", None),
         ("I take B", None),
         ("", None),
     ],
