@@ -29,7 +29,20 @@ def accuracy(metrics: Mapping[str, float]) -> float | None:
     On the validation split, if it is measured, so that what is selected by it is reported on other problems. metrics:
     all metrics of a step, by name. None if there is no evaluation among them.
     """
-    scores = {name: value for name, value in metrics.items() if is_main_result(name)}
+    return _mean_of_benchmarks({name: value for name, value in metrics.items() if is_main_result(name)})
+
+
+def standing(metrics: Mapping[str, float]) -> list[float] | None:
+    """By what an evaluation is better than another: its accuracy, then, if rewards are graded, the mean reward.
+
+    The first alone would not tell evaluations apart where no answer is called right. Parameters as of `accuracy`.
+    """
+    rewards = {name: value for name, value in metrics.items() if name.endswith("/mean_reward")}
+    ranks = [accuracy(metrics), _mean_of_benchmarks(rewards)]
+    return None if ranks[0] is None else [rank for rank in ranks if rank is not None]
+
+
+def _mean_of_benchmarks(scores: Mapping[str, float]) -> float | None:
     validation = [value for name, value in scores.items() if name.startswith(VALIDATION)]
     values = validation or list(scores.values())
     return math.fsum(values) / len(values) if values else None

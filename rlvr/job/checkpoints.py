@@ -16,10 +16,10 @@ from omegaconf import DictConfig
 from rlvr.config.schema import Section
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import ENDS_AT
-from rlvr.ledger.checkpoints import checkpoints, is_unevaluated, superseded
+from rlvr.ledger.checkpoints import as_score, checkpoints, is_unevaluated, superseded
 from rlvr.ledger.digests import set_aside
 from rlvr.ledger.files import remove
-from rlvr.metrics import accuracy
+from rlvr.metrics import standing
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
@@ -66,7 +66,7 @@ class Checkpoints:
         """config: the group `checkpoint` of a run. steps: the number of the last step."""
         self.trainer, self.directory, self.config = trainer, directory, config
         self._clock = SaveClock(config, steps)
-        self.best: float | None = None  # score of the best checkpoint, if it is kept
+        self.best: list[float] | None = None  # score of the best checkpoint, if it is kept
         self._unevaluated: int | None = None  # step of the resumed checkpoint, if it was saved before its evaluation
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
@@ -128,7 +128,7 @@ class Checkpoints:
             return None
         extra = self.trainer.load(newest)
         self._clock.stepped_at = time.monotonic()
-        self.best = extra["best"]
+        self.best = as_score(extra["best"])
         self._unevaluated = None if extra["unevaluated"] is None else extra["step"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", newest.name)
@@ -151,10 +151,10 @@ class Checkpoints:
             distributed.barrier()
         return None
 
-    def _score(self, metrics: Mapping[str, float]) -> float | None:
-        """The accuracy in `metrics` if the best checkpoint is kept and this accuracy is the best so far; else None."""
-        score = accuracy(metrics) if self.config.keep_best else None
-        best = -math.inf if self.best is None else self.best
+    def _score(self, metrics: Mapping[str, float]) -> list[float] | None:
+        """The `standing` of an evaluation if the best checkpoint is kept and it is the best so far; else None."""
+        score = standing(metrics) if self.config.keep_best else None
+        best = [-math.inf] if self.best is None else self.best
         return score if score is not None and score > best else None
 
     def _drop(self, written: Path) -> None:

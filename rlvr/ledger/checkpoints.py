@@ -17,7 +17,7 @@ def checkpoints(directory: Path) -> list[Path]:
 
 def best_checkpoint(directory: Path) -> Path | None:
     """The checkpoint with the best evaluation; None if none has a score (see `checkpoint.keep_best`)."""
-    scores = {path: _score(path) for path in checkpoints(directory)}
+    scores = {path: as_score(_extra(path).get("score")) for path in checkpoints(directory)}
     scored = {path: score for path, score in scores.items() if score is not None}
     return max(scored, key=scored.__getitem__, default=None)
 
@@ -27,8 +27,9 @@ def is_unevaluated(checkpoint: Path) -> bool:
     return _extra(checkpoint).get("unevaluated") is not None
 
 
-def _score(checkpoint: Path) -> float | None:
-    return _extra(checkpoint).get("score")
+def as_score(recorded: list[float] | float | None) -> list[float] | None:
+    """A recorded `rlvr.metrics.standing`. Checkpoints of 0.2 have the accuracy alone, as a number."""
+    return [recorded] if isinstance(recorded, int | float) else recorded
 
 
 def _extra(checkpoint: Path) -> Mapping[str, Any]:

@@ -213,8 +213,8 @@ def never_right(groups: Sequence[Rollout]) -> list[str]:
         return []
     return [
         f"none of {len(rewards)} samples has the outcome `correct`, whatever its reward: as long as that is so, every "
-        "accuracy is 0, and by accuracy the best checkpoint, tune=, until= and tables choose. Give the answers that "
-        "count as right the outcome `correct`, or compare by BENCHMARK/mean_reward."
+        "accuracy is 0, and by accuracy tune=, until= and tables choose (the best checkpoint is then that of most "
+        "reward). Give the answers that count as right the outcome `correct`, or compare by BENCHMARK/mean_reward."
     ]
 
 

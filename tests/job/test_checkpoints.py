@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.ledger.attempt import ENDS_AT
+from rlvr.ledger.checkpoints import best_checkpoint
 from rlvr.ledger.digests import files_of
 from tests.support.ranks import results
 from tests.trainer.tiny import make_trainer
@@ -50,7 +51,7 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     resumed = make_checkpoints(tmp_path)
     extra = resumed.resume()
     assert extra is not None
-    assert (extra["step"], extra["position"], resumed.best) == (4, 40, 0.5)
+    assert (extra["step"], extra["position"], resumed.best) == (4, 40, [0.5])
     assert not resumed.due(5, {"evaluation/maze/avg_at_8": 0.45})
     assert finish(resumed, 5) == ["5"]
 
@@ -60,6 +61,18 @@ def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_pat
     assert checkpoints.due(1, {"evaluation/bandit/expected_reward": 0.0})
     assert not checkpoints.due(1, {"evaluation/maze/avg_at_8": float("nan")})
     assert not checkpoints.due(1, {"evaluation/maze/error": 1.0})
+
+
+def test_where_nothing_is_called_right_the_best_is_by_mean_reward(tmp_path: Path) -> None:
+    """Also between evaluations of equal accuracy. Of equal ones in both, the first is kept."""
+    kept = list[str]()
+    checkpoints = make_checkpoints(tmp_path, every=100)
+    for step, (accuracy, reward) in enumerate([(0.0, 0.2), (0.0, 0.6), (0.0, 0.6), (0.0, 0.4), (0.1, 0.3)], start=1):
+        metrics = {"evaluation/essay/avg_at_8": accuracy, "evaluation/essay/mean_reward": reward}
+        if checkpoints.due(step, metrics):
+            checkpoints.save(step, 10 * step, metrics)
+        kept.append(str(best_checkpoint(tmp_path))[-1])
+    assert "".join(kept) == "12225"
 
 
 def weights(checkpoints: Checkpoints) -> dict[str, torch.Tensor]:

@@ -159,7 +159,7 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     last = trained(run)[1]
     scores = [name for name in last if "/avg_at_" in name]
     assert scores == ["evaluation/maze_5x5/avg_at_2", "validation/maze_5x5/avg_at_2"]
-    assert run.checkpoints.best == last["validation/maze_5x5/avg_at_2"]
+    assert run.checkpoints.best == [last["validation/maze_5x5/avg_at_2"]]
     assert len(pq.read_table(layout.evaluation(run.dir, 1))) == 4 * 2
 
 

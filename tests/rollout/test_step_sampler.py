@@ -189,7 +189,7 @@ def test_a_run_stopped_in_an_evaluation_resumes_it(ahead: int, tmp_path: Path, m
     assert scores(whole)["step-00000002"] is not None
 
 
-def scores(run: TrainingRun) -> dict[str, float | None]:
+def scores(run: TrainingRun) -> dict[str, list[float] | None]:
     states = {path.name: layout.trainer_state(path).read_text() for path in checkpoints(run.checkpoints.directory)}
     return {name: json.loads(state)["extra"]["score"] for name, state in states.items()}
 
