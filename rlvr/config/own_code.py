@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -25,6 +26,9 @@ CHOSEN, AVERAGING = ("rlvr.loss.", "rlvr.objective.", "rlvr.task."), "rlvr.objec
 # ledger, tracker) carry numbers and make none.
 PLATFORM = ("rlvr.job", "rlvr.metrics", "rlvr.model", "rlvr.noise", "rlvr.records", "rlvr.rollout", "rlvr.trainer")
 VERIFIERS = "rlvr.task.verify"
+# Functions that import the module of a given name. The texts of a file that mentions one count as such names.
+BY_NAME = ("import_module", "__import__", "find_spec", "resolve_name", "run_module")
+MODULE_NAME = re.compile(r"(?P<dots>\.*)(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::[\w.]*)?")
 # Digest of the code of each imported module. A process that trains several runs keeps using the module that it
 # imported, even if the file has changed since.
 _as_imported: dict[str, str] = {}
@@ -34,7 +38,8 @@ def files(config: object, paths: Sequence[str]) -> dict[str, Path]:
     """Module -> file, of every `_target_` in these directories and in our packages of components, and of all modules of
     both places that they import; package -> directory, of those that count as one.
 
-    paths: `import_paths` of the run. Imports are read from source, including those inside functions; nothing is run.
+    paths: `import_paths` of the run. Imports are read from source, including those inside functions and those of
+    names that are texts in it; nothing is run.
     """
     directories = {Path(path).resolve() for path in paths}
     file_of_module: dict[str, Path] = {}
@@ -157,22 +162,43 @@ def _cached_digest(file: Path, _size: int, _time_ns: int) -> str:
 
 
 def _possible_imports(module: str, spec: ModuleSpec) -> Iterator[str]:
-    """All dotted names that a module's import statements contain; not every one is a module."""
+    """All dotted names that a module's import statements contain, and those of its texts if it imports modules by name;
+    not every one is a module.
+    """
     file = str(spec.origin)
     try:
         tree = ast.parse(Path(file).read_bytes()) if file.endswith(".py") else None
     except SyntaxError:
         tree = None
-    for node in ast.walk(tree) if tree else ():
+    package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+    nodes = list(ast.walk(tree)) if tree else []
+    by_name = any(_imports_by_name(node) for node in nodes)
+    for node in nodes:
+        names = list[str]()
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
             names = [f"{source_of(node, package)}.{alias.name}" for alias in node.names]
-        else:
-            continue
+        elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = _named(node.value, package)
         for name in names:
             yield from _prefixes(name)
+
+
+def _imports_by_name(node: ast.AST) -> bool:
+    """Whether a piece of code mentions a function that imports the module of a given name."""
+    names = {node.attr} if isinstance(node, ast.Attribute) else {node.id} if isinstance(node, ast.Name) else set[str]()
+    names |= {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+    return not names.isdisjoint(BY_NAME)
+
+
+def _named(text: str, package: str) -> list[str]:
+    """The module that a text may name in a module of this package: `a.b`, `.b`, or the entry point `a.b:function`."""
+    match = MODULE_NAME.fullmatch(text)
+    if match is None:
+        return []
+    relative = ast.ImportFrom(match["name"], [], len(match["dots"]))
+    return [source_of(relative, package)]
 
 
 def _prefixes(dotted: str) -> list[str]:

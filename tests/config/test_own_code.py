@@ -49,6 +49,27 @@ def test_files_are_those_of_targets_and_of_what_they_import_from_the_same_direct
     assert files["oc_terms.weights"] == mine / "oc_terms/weights.py"
 
 
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ('import importlib\nimportlib.import_module("oc_unused")', "oc_unused"),
+        ('from importlib import import_module as load\nfor name in ("oc_unused",):\n    load(name)', "oc_unused"),
+        (
+            'TABLE = {"mine": "oc_unused:loss"}\n\ndef find(name):\n    return pkgutil.resolve_name(TABLE[name])',
+            "oc_unused",
+        ),
+        ('__import__(name="oc_unused")', "oc_unused"),
+        ('importlib.import_module(".unused", __package__)', "oc_terms.unused"),
+        ('LABEL = "oc_unused"', None),  # nothing is imported by name
+        ('importlib.import_module(f"oc_{which}")', None),
+    ],
+)
+def test_modules_that_texts_name_count_where_code_imports_by_name(mine: Path, code: str, seen: str | None) -> None:
+    (mine / "oc_terms/weights.py").write_text(code)
+    files = own_code.files(CONFIG, [str(mine)])
+    assert {"oc_unused", "oc_terms.unused"} & files.keys() == ({seen} if seen else set())
+
+
 def test_the_objective_has_files_of_ours(mine: Path) -> None:
     ours = own_code.files({"loss": {"_target_": "rlvr.loss.grpo.grpo"}}, [])
     assert {"rlvr.loss.grpo", "rlvr.objective.batch", "rlvr.objective.micro_batch", "rlvr.objective.reduce"} <= set(
