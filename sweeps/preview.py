@@ -66,6 +66,8 @@ def look_lines(look: FirstLook) -> Iterator[str]:
         reading = "of which only the same text is right" if shown.read is None else f"read as {shown.read}"
         yield f"right answer: {shown.typed}{shown.place and f' ({shown.place})'}, {reading}"
     yield f"\nA response ends with {' or '.join(look.ends) or 'tokens that the model names: it is not here'}."
+    if not look.ends:
+        yield "Before it is here, prompts are shown without its chat template, and words are counted for tokens."
     if look.marks:
         yield f"Its answer is read {' or '.join(look.marks)}."
     least, median, most = look.lengths
@@ -121,7 +123,8 @@ def _own_and_common(differences: Sequence[Flat]) -> tuple[list[Flat], Flat]:
 
 
 def _shown(differences: Mapping[str, Any]) -> str:
-    return " ".join(f"{k}={json.dumps(v) if not isinstance(v, str) else v}" for k, v in differences.items())
+    texts = {k: v if isinstance(v, str) and v.isprintable() else json.dumps(v) for k, v in differences.items()}
+    return " ".join(f"{key}={text}" for key, text in texts.items())
 
 
 # --- resources, memory, time and disk

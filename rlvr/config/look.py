@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rlvr.config.base_model import response_ends
+from rlvr.ledger import gguf
 from rlvr.records import ArmedTask, GuessedTask, Problem, SolvedTask, Split, Task, TaughtTask
 from rlvr.task.fence import ASKED, Marking, requests
 from rlvr.task.math import Math
@@ -22,6 +23,8 @@ from rlvr.task.verified import Loaded, Prompted
 
 WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")  # no command of LaTeX
 PROSE = 5  # words that no final answer has
+FEW = 0.05  # share of the right answers that may be prose
+DOUBLED = re.compile(r"\\\\[a-zA-Z]{2,}")  # \\boxed, typed as if a backslash had to be escaped
 # \n as two characters. Before a lower-case letter it may be a command of LaTeX, such as \neq, but for these words.
 ESCAPE = re.compile(r"\\[nt](?![a-z])|\\n(?=(?:answer|please|question|problem|put|solve|think|let|the)\b)")
 
@@ -72,7 +75,8 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
             *_requests(task, file, rows),
         ]
     node: Mapping[str, Any] = plain.get("policy") or plain["model"] or {}
-    reader = Reader(node.get("path"), bool(node.get("chat")), node.get("system"))
+    path = None if node.get("path") is None else gguf.as_directory(str(node["path"]))
+    reader = Reader(path, bool(node.get("chat")), node.get("system"))
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     ends = response_ends(reader.path, chat=bool(reader.chat)) if reader.path else []
     notable += _with_ends(files, ends)
@@ -86,6 +90,8 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
+    if isinstance(task, Math):  # a parser makes products of the letters of words
+        read = [None if _is_prose(problem) else text for problem, text in zip(problems, read, strict=True)]
     before, lengths = reader.lengths([problem.prompt for problem in problems])
     shown = list[ShownPrompt]()
     for index, problem in enumerate(problems[:num_shown]):
@@ -113,7 +119,7 @@ def _with_ends(files: Mapping[str, Sequence[Posed]], ends: Sequence[str]) -> lis
     numbers = {(file, end): sum(end in p.problem.prompt for p in rows) for file, rows in files.items() for end in ends}
     return [
         f"{file}: {number} of the first {len(files[file])} prompts contain {end}, which the model reads as the end of "
-        "a response. Write it otherwise."
+        "a response. Write it otherwise, or if these are turns of a chat: give the problem alone, with model.chat=true."
         for (file, end), number in numbers.items()
         if number
     ]
@@ -222,11 +228,11 @@ def _brief(guess: str) -> str:
 
 
 def _prose(file: str, rows: Sequence[Posed], knobs: Mapping[str, Any]) -> list[str]:
-    """A sentence if most right answers are prose, which mathematics cannot equal. Raises ValueError if they are, in a
-    column that the user has not named.
+    """A sentence if right answers are prose, which mathematics cannot equal. Raises ValueError if most are, in a column
+    that the user has not named.
     """
-    prose = [posed for posed in rows if len(WORD.findall(str(posed.problem.answer))) >= PROSE]
-    if 2 * len(prose) <= len(rows):
+    prose = [posed for posed in rows if _is_prose(posed.problem)]
+    if len(prose) <= FEW * len(rows):
         return []
     cell = prose[0].answer
     sentence = (
@@ -234,9 +240,13 @@ def _prose(file: str, rows: Sequence[Posed], knobs: Mapping[str, Any]) -> list[s
         f"as {cell.shown} ({cell.place}, column {cell.column}). If the final answer is in another column: "
         f"task.answer_field=NAME, of {', '.join(prose[0].row)}."
     )
-    if knobs.get("answer_field") is None:
+    if knobs.get("answer_field") is None and 2 * len(prose) > len(rows):
         raise ValueError(f"{sentence} If it is in this one: task.answer_field={cell.column}")
     return [sentence]
+
+
+def _is_prose(problem: Problem) -> bool:
+    return len(WORD.findall(str(problem.answer))) >= PROSE
 
 
 def _requests(task: Task, file: str, rows: Sequence[Posed]) -> list[str]:
@@ -268,13 +278,22 @@ def _words(marks: Collection[Marking]) -> str:
 
 
 def _escapes(plain: Mapping[str, Any]) -> list[str]:
-    """A sentence for each typed text with a line break as two characters: the model reads a backslash and a letter."""
+    """A sentence for each typed text with an escape of another language, which the model reads character by character:
+    a line break as two, a command of LaTeX with two backslashes.
+    """
     section = "policy" if plain.get("policy") else "model"
     node: Mapping[str, Any] = plain[section] or {}
     texts: dict[str, object] = {"task.template": plain["task"].get("template"), f"{section}.system": node.get("system")}
-    return [
-        f"{key} has {match[0][:2]} as two characters, which the model reads so. In bash a line break is typed within "
-        f"$'...': $'{key}=\"...\\n...\"'."
-        for key, text in texts.items()
-        if isinstance(text, str) and (match := ESCAPE.search(text))
-    ]
+    sentences = list[str]()
+    for key, text in texts.items():
+        if isinstance(text, str) and (escape := ESCAPE.search(text)):
+            sentences.append(
+                f"{key} has {escape[0][:2]} as two characters, which the model reads so. In bash a line break is typed "
+                f"within $'...': $'{key}=\"...\\n...\"'."
+            )
+        if isinstance(text, str) and (doubled := DOUBLED.search(text)):
+            sentences.append(
+                f"{key} has {doubled[0]} with two backslashes, which the model reads so. Within '...' type one: "
+                f"{doubled[0][1:]}."
+            )
+    return sentences

@@ -4,12 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-Marking = Literal["box", "tag", "answer", "last_number", "whole"]
+Marking = Literal["box", "tag", "answer", "hashes", "last_number", "whole"]
 # How a prompt asks for each, and how an answer is given.
 ASKED: dict[Marking, tuple[str, str]] = {
     "box": ("within \\boxed{}", "\\boxed{%s}"),
     "tag": ("between <answer> and </answer>", "<answer>%s</answer>"),
     "answer": ('on a line of its own after "Answer:"', "Answer: %s"),
+    "hashes": ('after "####"', "#### %s"),  # as GSM8K
     "last_number": ("as the last number of your response", "%s"),
     "whole": ("as your whole response", "%s"),
 }
@@ -20,6 +21,7 @@ NUMBER = re.compile(
 UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
 ANSWER = re.compile(r"\banswer[ \t*]*:[\s*]*([^\n]+)", re.IGNORECASE)  # **Answer:** 12
+HASHES = re.compile(r"####[ \t*]*([^\n]*[^\s*])")
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 
 
@@ -35,6 +37,8 @@ def marked(response: str, marking: Marking) -> str | None:
     if marking == "answer":
         answers = ANSWER.findall(response)
         return (marked(answers[-1], "box") or answers[-1].strip(" \t\r*")) if answers else None
+    if marking == "hashes":
+        return next(reversed(HASHES.findall(response)), None)
     boxed = last_boxed(response)
     return None if boxed is None else boxed[len("\\boxed{") : -1]
 
@@ -53,6 +57,7 @@ REQUESTS: dict[Marking, str] = {
     "box": r"\\f?box\w*\b",
     "tag": r"<answer>",
     "answer": r"(?i)\b(?:form|format|after|behind|with|as|like|write)\W{1,12}answer[ *]*:",
+    "hashes": r"(?i)\b(?:after|as|behind|form|format|like|use|with|write)\W{1,12}####",
     "last_number": re.escape(ASKED["last_number"][0]),
     "whole": re.escape(ASKED["whole"][0]),
 }

@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rlvr.config.look import look
+from rlvr.ledger import gguf
 from rlvr.records import Problem, Reward, binary
 from tests.support.tasks import make_task, write_jsonl
 
@@ -42,6 +43,11 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "DAPO, as advised": (DAPO, {"marked": "answer", "template": "{problem}"}, ""),
     "DAPO, twice": (DAPO, {"marked": "answer"}, "and task.template asks for it on a line of its own"),
     "a box, twice": ("{} Put the answer in \\boxed{{}}.", {}, "Type 'task.template=\"{problem}\"'."),
+    "GSM8K of verl": (
+        '{} Let\'s think step by step and output the final answer after "####".',
+        {},
+        "Type task.marked=hashes 'task.template=\"{problem}\"'.",
+    ),
     "a template of one's own": ("{}", {"template": "{problem} End with 'Answer: X'."}, "Type task.marked=answer."),
     "nothing": ("{}", {"template": "{problem}"}, "neither most problems nor task.template ask for that"),
     "the whole response": ("{}", {"template": "{problem}", "boxed": False}, ""),
@@ -63,6 +69,8 @@ def test_right_answers_that_are_prose_are_refused_unless_their_column_was_named(
         notable(path)
     assert "9 of the first 9 right answers are prose" in notable(path, answer_field="solution")
     assert not notable(path, answer_field="final")
+    rows = [{"problem": f"{i} + 1?", "answer": PROSE.format(i) if i % 3 == 0 else str(i)} for i in range(9)]
+    assert "3 of the first 9 right answers are prose" in notable(write_jsonl(tmp_path / "some.jsonl", rows))
     boxed = data(tmp_path, answer=PROSE.format("\\boxed{{{}}}"), column="solution")
     assert not notable(boxed)
 
@@ -82,6 +90,14 @@ def test_line_breaks_typed_as_two_characters_are_noticed(template: str, is_notic
     assert said.startswith("task.template has \\n as two characters") is is_noticed
     assert bool(said) is is_noticed
     assert "model.system has" in notable(data(tmp_path), model={"path": None, "system": template}) or not is_noticed
+
+
+def test_doubled_backslashes_are_noticed(tmp_path: Path) -> None:
+    said = notable(data(tmp_path), template=r"{problem} Put it in \\boxed{}.")
+    assert (
+        said
+        == r"task.template has \\boxed with two backslashes, which the model reads so. Within '...' type one: \boxed."
+    )
 
 
 @pytest.fixture
@@ -130,6 +146,20 @@ def test_what_is_shown_is_what_the_model_reads(chat: bool, model: str, tmp_path:
     assert (shown.num_tokens, seen.lengths, seen.num_rows, seen.text_only) == (most, (most, most, most), 2, 0)
     assert seen.ends == (("</s>", "<end>") if chat else ("</s>",))
     assert seen.marks == ("within \\boxed{}", "between <answer> and </answer>")
+
+
+def test_of_a_gguf_file_the_model_that_it_became_is_asked(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    (file := tmp_path / "x.gguf").write_bytes(b"weights")
+    task, plain = make_task("sums"), {"task": {}, "model": {"path": str(file), "chat": True}}
+    problem = task.problem("train", 0).prompt
+    assert (look(task, plain, 1).prompts[0].prompt, look(task, plain, 1).ends) == (problem, ())
+    (converted := Path(gguf.as_directory(str(file)))).parent.mkdir(parents=True)
+    Path(model).rename(converted)
+    assert look(task, plain, 1).prompts[0].prompt == f"<user> {problem} <end>\n<assistant> "
+    assert look(task, plain, 1).ends == ("</s>", "<end>")
 
 
 def test_a_generated_problem_is_shown_in_its_words() -> None:

@@ -115,6 +115,7 @@ def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> 
             ["So.\nAnswer: $144$.", "**Answer:** 144", r"Answer: \boxed{144}", "Answer: 3\nNo.\nanswer: \\(144\\)"],
             [r"\boxed{144}", "144"],
         ),
+        ("hashes", 'after "####"', ["#### One\n#### $144$", "####144", "#### **144**\nBye"], ["144", "####\n144"]),
         ("last_number", "as the last number of your response", ["12 times 12 is 144."], ["a gross"]),
         ("whole", "as your whole response", ["144", r"\boxed{144}"], [""]),
     ]
