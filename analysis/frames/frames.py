@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from analysis.frames.counts import Counts, ProblemCounts
 from analysis.frames.digest import Digest
+from analysis.frames.runs import IMPORTED
 from analysis.frames.samples import Response, StoredSamples, of_texts
 from analysis.frames.tables import METRICS, Tables, with_names
 
@@ -160,8 +161,10 @@ class Frames:
 
     @property
     def baseline(self) -> str:
-        """The selector of the arm that the study compares others to; "" if it names none."""
-        return str(self.newest("baseline") or "")
+        """The selector of the arm that the study compares others to; "" if it names none. Imports have no study: the one
+        that was given first is their baseline."""
+        imported = next((run.typed for run in self.rows[:1] if run.study == IMPORTED), ())
+        return str(self.newest("baseline") or " ".join(imported))
 
     @property
     def claims(self) -> list[Mapping[str, Any]]:

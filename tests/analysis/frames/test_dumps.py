@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 from analysis import command
+from analysis.frames import bundle
 from analysis.frames.dumps import Dump, frames
 from analysis.report.grid import _deciding, difference_text
 from analysis.report.table import Format, Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import base_cell, cell
 from analysis.scores.metric import benchmarks, parse
+from analysis.scores.selection import default_reference
 
 
 def jsonl(path: Path, rows: list[dict]) -> Path:
@@ -220,6 +222,19 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     (cell,) = cells[(cells["row"] == "arm=b") & (cells["metric"] == "avg@4")].to_dict("records")
     assert (cell["mean"], cell["difference"]) == (pytest.approx((9 * 0.75 + 0.5) / 10), pytest.approx(0.45))
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
+
+
+def test_imports_are_compared_to_the_one_that_was_given_first(tmp_path):
+    """Whatever their ids, which are hashes, the alphabet, their numbers say, and wherever GRPO stands."""
+    for names in (("zeta", "alpha"), ("loss=lad", "loss=grpo"), ("lr=1e-5", "lr=1e-6", "arm=other")):
+        dump = jsonl(tmp_path / "d.jsonl", [{"problem_id": p, "reward": p % 2} for p in range(4)])
+        imports = [frames(Dump(dump, "rlvr", name)) for name in names]
+        for given in (imports, imports[::-1]):
+            together = bundle.merged(given)
+            of_first = given[0].rows[0].group_id
+            reference = default_reference(arms(together), together.baseline)
+            assert {arm.group_id for arm in reference.values()} == {of_first}, names
+            assert [sweep.sweep_id for sweep in together.sweeps] == [part.sweeps[0].sweep_id for part in given]
 
 
 def test_imports_keep_the_diversity_of_their_responses(tmp_path, capsys, monkeypatch):
