@@ -366,6 +366,8 @@ def _studies(parts: Sequence[Frames]) -> tuple[Frames, ...]:
 def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:
     """The distinct sweeps, oldest first as in `read_sweeps`, since the claims of a study are those of its newest sweep;
     those without a time as given."""
-    as_given = [sweep for part in parts for sweep in part.sweeps]
-    newest = {sweep.sweep_id: sweep for sweep in sorted(reversed(as_given), key=lambda s: s.created)}
-    return tuple(sorted((newest[i] for i in dict.fromkeys(s.sweep_id for s in as_given)), key=lambda s: s.created))
+    by_id: dict[str, Sweep] = {}
+    for sweep in (sweep for part in parts for sweep in part.sweeps):
+        if sweep.sweep_id not in by_id or sweep.created > by_id[sweep.sweep_id].created:
+            by_id[sweep.sweep_id] = sweep
+    return tuple(sorted(by_id.values(), key=lambda s: s.created))

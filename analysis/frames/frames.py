@@ -161,8 +161,8 @@ class Frames:
 
     @property
     def baseline(self) -> str:
-        """The selector of the arm that the study compares others to; "" if it names none. Imports have no study: the one
-        that was given first is their baseline."""
+        """The selector of the arm that the study compares others to; "" if it names none. Imports have no study: their
+        baseline is the one that was given first."""
         imported = next((run.typed for run in self.rows[:1] if run.study == IMPORTED), ())
         return str(self.newest("baseline") or " ".join(imported))
 

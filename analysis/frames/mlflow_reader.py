@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import math
 import os
-import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
@@ -20,6 +21,8 @@ import pandas as pd
 from analysis.frames.runs import RunRecord
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, lines_by_reason
+
+R = TypeVar("R")
 
 ANSWER_S, REPLY_S = 3.0, 60.0  # how long a server may take to answer the first request, and any other
 LONGEST_PAGE, MOST_PAGES = 1 << 20, 10_000  # bytes of an answer to /health; pages of a search
@@ -74,8 +77,7 @@ class MlflowReader:
             for run_id in run_ids:
                 for run in self._attempts.get(run_id, ()):
                     for name in run.data.metrics:
-                        with _deadline():
-                            history = client.get_metric_history(run.info.run_id, name)
+                        history = _answered(client.get_metric_history, run.info.run_id, name)
                         rows += [(run_id, m.step, name, m.value, m.timestamp) for m in history]
         frame = pd.DataFrame(rows, columns=["run_id", "step", "name", "value", "timestamp"])
         first = frame.sort_values("timestamp", kind="stable").drop_duplicates(["run_id", "step", "name"])
@@ -144,8 +146,7 @@ def _pages(search: Any, **arguments: Any) -> list[Any]:
     """The results of all pages of a search. Raises ValueError for pages without end."""
     results, token = list[Any](), None
     for _ in range(MOST_PAGES):
-        with _deadline():
-            page = search(**arguments, **({} if token is None else {"page_token": token}))
+        page = _answered(search, **arguments, **({} if token is None else {"page_token": token}))
         results += page
         if not page.token:
             return results
@@ -155,25 +156,26 @@ def _pages(search: Any, **arguments: Any) -> list[Any]:
     raise ValueError("its pages have no end")
 
 
-@contextlib.contextmanager
-def _deadline() -> Iterator[None]:
-    """Raises TimeoutError within it after REPLY_S: MLflow's own timeout is that of a part of an answer, which may have
-    parts without end. Signals reach the main thread alone.
+def _answered(request: Callable[..., R], *arguments: Any, **named: Any) -> R:
+    """The result of a request. Raises TimeoutError after REPLY_S: MLflow's own timeout is that of a part of an answer,
+    which may have parts without end. It has a thread of its own, since signals reach the main thread alone.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    outcome: Future[R] = Future()
 
-    def late(*_: object) -> None:
-        raise TimeoutError(f"it has not answered within {REPLY_S:.0f} s")
+    def ask() -> None:
+        try:
+            outcome.set_result(request(*arguments, **named))
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            outcome.set_exception(error)
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, REPLY_S)
+    asking = threading.Thread(target=ask, name="MLflow", daemon=True)
+    asking.start()
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        return outcome.result(REPLY_S)
+    except TimeoutError:
+        if asking.is_alive():  # reads on, and fills the memory
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(asking.ident or 0), ctypes.py_object(SystemExit))
+        raise TimeoutError(f"it has not answered within {REPLY_S:.0f} s") from None
 
 
 def _record(run_id: str, run: Any, study: str) -> RunRecord:
