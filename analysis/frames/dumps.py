@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 
 from analysis.frames.counts import counted
 from analysis.frames.digest import What
-from analysis.frames.frames import CHOICES, Frames
-from analysis.frames.runs import IMPORTED, RunRecord, runs_frame
+from analysis.frames.frames import CHOICES, IMPORTED, Frames
+from analysis.frames.runs import RunRecord, runs_frame
 from analysis.frames.samples import of_table
 from analysis.frames.tables import Tables, joined, of_run, schema
 from rlvr.ledger.cause import State

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from analysis.frames.counts import Counts, ProblemCounts
 from analysis.frames.digest import Digest
-from analysis.frames.runs import IMPORTED
 from analysis.frames.samples import Response, StoredSamples, of_texts
 from analysis.frames.tables import METRICS, Tables, with_names
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+IMPORTED = "imported"  # the study of samples of other trainers
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
 # Config keys in which the runs of one table must agree: problems, starting policy, length, and evaluation.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")

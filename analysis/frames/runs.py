@@ -19,8 +19,6 @@ from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 
 BROWSE = "http://127.0.0.1:5000"  # the address of `make browse`
 
-IMPORTED = "imported"  # the study of samples of other trainers
-
 
 @dataclass
 class RunRecord:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frames import Frames, records
-from analysis.frames.runs import IMPORTED
+from analysis.frames.frames import IMPORTED, Frames, records
 from analysis.report.cells import BASE as BASE_ROW
 from analysis.report.cells import Block, MetricColumn, Row, cells_frame, columns, fill
 from analysis.report.table import Table, format_of, with_notes
