@@ -6,7 +6,7 @@ import contextlib
 import faulthandler
 import logging
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +34,27 @@ def logging_to(path: Path) -> Iterator[IO[str]]:
         finally:
             faulthandler.unregister(signal.SIGQUIT)
             root.removeHandler(handler)
+
+
+class _Share(logging.Handler):
+    def __init__(self, report: Callable[[float], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (share := getattr(record, "share", None)) is not None:
+            self._report(share)
+
+
+@contextlib.contextmanager
+def share_of_base_policy(report: Callable[[float], None]) -> Iterator[None]:
+    """Context in which the share of a base policy's pre-training that is done is reported, whenever it is logged."""
+    logger, handler = logging.getLogger("rlvr.model.pretrain"), _Share(report)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def brief(metrics: Mapping[str, float]) -> str:

@@ -16,7 +16,7 @@ from rlvr.config.schema import as_dict, is_pretrained
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.job.exact_policy import exact_policy
 from rlvr.job.handover import Handover
-from rlvr.job.log import brief
+from rlvr.job.log import brief, share_of_base_policy
 from rlvr.job.mixture import Mixture, split_streams
 from rlvr.job.parts import Parts, gather_rollouts
 from rlvr.ledger import inputs, layout
@@ -57,7 +57,8 @@ class TrainingRun:
         self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
         self._phase("checkpoint" if checkpoints(layout.checkpoints(run_dir)) else "base policy", 0)
         alive = (lambda: None) if attempt is None else attempt.alive
-        self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
+        with share_of_base_policy(lambda share: self._phase(f"base policy {share:.0%}", 0)):
+            self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         self.place, self.task = parts.place, parts.task
         self.advantage = instantiate(config.advantage)
         self.importance_level: mismatch.Level = config.rollout.importance_level or "token"

@@ -116,7 +116,8 @@ class Pretraining:
             if time.monotonic() - logged > LOG_EVERY_S or step + 1 == steps:
                 logged = time.monotonic()
                 left_s = (logged - began) / (step + 1) * (steps - step - 1)
-                log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left_s)
+                share = {"share": (step + 1) / steps}  # read by rlvr/job/log.py
+                log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left_s, extra=share)
         model.eval()
         return curve
 

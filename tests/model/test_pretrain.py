@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlvr.model.pretrain as pretraining
+from rlvr.job.log import share_of_base_policy
 from rlvr.model.load import load
 from rlvr.model.pretrain import Pretraining, _initial_model, pretrain
 from rlvr.model.tokenizer import encode, word_tokenizer
@@ -108,3 +109,13 @@ def test_the_share_of_the_learning_rate_rises_then_falls_to_zero() -> None:
     assert shares[:3] == pytest.approx([0.5, 1.0, 1.0])
     assert shares[6] == pytest.approx(0.5)  # half-way of the cosine
     assert shares[10] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_share_that_is_done_reaches_the_heartbeat_of_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "LOG_EVERY_S", -1.0)
+    shares = list[float]()
+    with caplog.at_level(logging.INFO), share_of_base_policy(shares.append):
+        pretrain(Echo(length=3), tmp_path, **{**KNOBS, "steps": 4})
+    assert shares == [0.25, 0.5, 0.75, 1.0]
