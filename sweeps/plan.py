@@ -128,7 +128,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[PlannedRu
                 paths[of_run] = imports.import_paths(targets.packages(plain))
                 targets.refuse_targets(plain, paths[of_run])
                 own_code.refuse_missing(plain, paths[of_run])
-            program.check_words(words, plain)
+            program.check_words(words, plain, checker.registry)
             checker.check(setting.config, setting.choices, plain, setting.written)
             checker.check_task(setting.config, setting.choices, plain)
         typed = _typed(words)

@@ -81,7 +81,8 @@ class Checker:
         usual = functools.partial(self.registry.as_written, choices)
         nodes.check(plain["cluster"], trains=not is_evaluation, usual=usual)
         if plain["program"]:
-            program.check(plain, choices, self.registry)
+            with self._missing_noted():
+                program.check(plain, choices, self.registry)
             check_evaluation(knobs)
             return
         if is_evaluation:

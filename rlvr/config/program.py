@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from hydra.utils import get_method
+
 from rlvr.config import values
 from rlvr.config.binding import close_match
 from rlvr.config.overrides import key_of
-from rlvr.config.registry import SHORTHANDS, Registry
+from rlvr.config.registry import SHORTHANDS, Registry, key_reading
 from rlvr.config.schema import Choices, as_dict
 from rlvr.config.signature import signature
 from rlvr.ledger.runs import flatten
@@ -38,12 +40,17 @@ def trimmed(plain: dict[str, Any], choices: Choices) -> tuple[dict[str, Any], Ch
     return kept, {k: option for k, option in choices.items() if k.partition("@")[0] not in (*unread, "rollout")}
 
 
-def check_words(words: Iterable[str], plain: Mapping[str, Any]) -> None:
-    """Raises ValueError for a typed word that the program of a frozen config does not read."""
+def check_words(words: Iterable[str], plain: Mapping[str, Any], registry: Registry) -> None:
+    """Raises ValueError for a typed word that the program of a frozen config does not read.
+
+    A knob to which its file refers, as in `updates: ${trainer.updates}`, is read.
+    """
     program: Mapping[str, Any] = plain.get("program") or {}
     for key in map(key_of, words) if program else ():
         section, _, knob = key.partition(".")
-        if (section in OF_TRAINER or section in USED) and not _is_read(key, program):
+        referring = as_dict(registry.node("program", str(plain["choices"]["program"])))
+        is_read = _is_read(key, program) or key_reading(key, referring) is not None
+        if (section in OF_TRAINER or section in USED) and not is_read:
             listed = section in READABLE or (section == "rollout" and knob and not knob.startswith("engine"))
             advice = f", or list {section if section in READABLE else key} under `reads` in its file" if listed else ""
             raise ValueError(
@@ -80,11 +87,15 @@ def check(plain: Mapping[str, Any], choices: Choices, registry: Registry) -> Non
             raise ValueError(f"cluster.{knob}={plain['cluster'][knob]}: a program has one process. Drop it.")
     written = flatten(as_dict(registry.node("program", str(choices["program"]))))
     for name, value in flatten(program).items():
-        if name not in written:
+        if name not in written and not any(
+            value == {} and name.startswith(f"{key}.") for key, value in written.items()
+        ):
             raise ValueError(
                 f"program.{name} is not in the file of program={choices['program']}, which lists its knobs."
                 f"{close_match(name, written)}"
             )
-        default = written[name]
+        default = written.get(name)
         if default is not None and not (isinstance(default, str) and ("${" in default or default == "???")):
             values.check(f"program.{name}", value, type(default), lambda _, default=default: default)
+    if own := program.get("check"):
+        get_method(str(own))(plain)

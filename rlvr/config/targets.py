@@ -15,6 +15,7 @@ from rlvr.ledger.runs import TRUST, flatten, trusted
 # Packages that contain only components, and the modules with components of other packages.
 COMPONENTS = {
     "rlvr.job.command",
+    "rlvr.job.trl",
     "rlvr.loss",
     "rlvr.objective",
     "rlvr.task",

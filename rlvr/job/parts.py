@@ -22,6 +22,7 @@ from rlvr.job.policy import evaluated
 from rlvr.ledger import digests, rollouts
 from rlvr.ledger.policies import weights_digest
 from rlvr.ledger.stages import presample_settings
+from rlvr.model.hugging_face import PreTrainedTokenizerBase
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Rollout, Task, TaughtTask
@@ -45,6 +46,19 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
     if dist.get_world_size() == 1:
         return [mine]
     return [rollouts.rollouts_from_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
+
+
+def response_ends(
+    base: Path, tokenizer: PreTrainedTokenizerBase, task: Task, *, chat: bool
+) -> tuple[tuple[int, ...], list[int], int | None]:
+    """(ids that end a response, those of them that are no part of its text, the one that ends a turn if there is one).
+
+    The task's own end word is part of the answer; a model's end-of-turn token is not.
+    """
+    turn = end_of_turn(base, tokenizer) if chat else None
+    ends = end_tokens(skeleton(base), tokenizer, turn)
+    end_word = tokenizer.get_vocab().get(task.end_word) if isinstance(task, TaughtTask) else None
+    return ends, [token for token in ends if token != end_word], turn
 
 
 def one_thread_at_a_time(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
@@ -103,8 +117,7 @@ class Parts:
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         policy = config.policy or config.model
         chat, system = bool(policy.get("chat")), policy.get("system")
-        turn = end_of_turn(self.base, tokenizer) if chat else None
-        ends = end_tokens(skeleton(self.base), tokenizer, turn)
+        ends, silent, turn = response_ends(self.base, tokenizer, self.task, chat=chat)
         self.end: Any = tokenizer.eos_token_id if turn is None else turn  # of a known answer
         self.first_responses = FirstResponses(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
@@ -112,9 +125,6 @@ class Parts:
         shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes
         max_tokens = config.rollout.max_tokens or self.task.max_tokens
         self.place = Place(device, pad, max_tokens, shard_over)
-        # The task's own end word is part of the answer; a model's end-of-turn token is not.
-        end_word = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
-        silent = [token for token in ends if token != end_word]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
         self.engine: Engine = open_engine(
             self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device, self.base)

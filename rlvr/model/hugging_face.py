@@ -9,11 +9,14 @@ is no. Only this file imports transformers, so that the answer is given before t
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from transformers.utils import import_utils
 
 ALL = "RLVR_ALL_PACKAGES"  # environment variable: "1" if a program (docs/programs.md) needs them
 NOT_USED = frozenset[str]() if os.environ.get(ALL) == "1" else frozenset({"accelerate", "scipy", "sklearn"})
+if find_spec("trl") is not None:  # its trainers need accelerate, and a process may carry out their runs and ours
+    NOT_USED -= {"accelerate"}
 
 _is_installed = import_utils._is_package_available
 

@@ -40,7 +40,7 @@ def frozen(folder: Path, *words: str) -> dict[str, Any]:
     typed = ["program=mine", *words]
     config, choices = registry.compose(typed)
     plain = frozen_config(config, choices)
-    check_words(typed, plain)
+    check_words(typed, plain, registry)
     Checker(registry).check(config, choices, plain)
     return plain
 
