@@ -48,7 +48,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
         state = _state_text(states[run.run_id])
         of_run = of_run | ({"control": run.control} if run.control else {})
         lines.append(f"  {run.run_id}  {run.name:{width}}  {state:18}  {_shown(of_run)}".rstrip())
-    lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
+    lines += ["", *_scales(todo or plan.runs), *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     past = alike(todo, ledger)
@@ -128,6 +128,27 @@ def _shown(differences: Mapping[str, Any]) -> str:
 
 
 # --- resources, memory, time and disk
+
+
+def _scales(runs: Sequence[PlannedRun]) -> list[str]:
+    """A line for each recipe: what it, and what was typed beside it, make of model, task, steps and lengths."""
+    lines: dict[str, None] = {}
+    for run in runs:
+        flat, choices = flatten(run.config), run.config["choices"]
+        if not choices.get("paper") or run.config.get("program"):
+            continue
+        sizes = [
+            f"task.{knob}={flat[key]}" for knob in ("size", "level") if flat.get(key := f"task.{knob}") is not None
+        ]
+        length = flat.get("rollout.max_tokens") or flat.get("task.max_tokens")
+        words = [f"model={flat.get('model.path') or choices.get('model')}", f"task={choices.get('task')}", *sizes]
+        shape = (
+            f"{flat['steps']:,} steps of {flat['rollout.prompts']:,} problems with {flat['rollout.samples']:,} answers"
+        )
+        lines[
+            f"paper={choices['paper']}: {' '.join(words)}, {shape}{f' of up to {length:,} tokens' if length else ''}"
+        ] = None
+    return list(lines)
 
 
 def _resources(runs: Sequence[PlannedRun], *, slurm: bool) -> list[str]:

@@ -65,6 +65,23 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
 
 
+def test_a_recipe_says_at_which_scale_it_is_and_what_was_typed_beside_it_counts(tmp_path: Path) -> None:
+    """The numbers of conf/paper/maxrl_maze.yaml and of conf/paper/small/smollm.yaml."""
+    mazes, sums, usual = (
+        preview(planned([*words, "cluster=local"]), Ledger(tmp_path), slurm=False).splitlines()
+        for words in (
+            ["paper=maxrl_maze", "steps=2000"],
+            ["paper=small/smollm", f"model.revision={'a' * 40}"],
+            ["steps=9"],
+        )
+    )
+    shape = "2,000 steps of 32 problems with 128 answers"
+    assert f"paper=maxrl_maze: model=maze_3m task=maze task.size=17, {shape}" in mazes
+    model = f"model=HuggingFaceTB/SmolLM2-135M-Instruct@{'a' * 40} task=sums task.level=1"
+    assert f"paper=small/smollm: {model}, 20 steps of 8 problems with 8 answers of up to 16 tokens" in sums
+    assert not any(line.startswith("paper=") for line in usual)
+
+
 def test_what_all_runs_have_is_said_once_and_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
     new_plan = planned(["steps=9", "seed=0"], ["steps=9", "seed=1"])
     marked = replace(new_plan, runs=(new_plan.runs[0], replace(new_plan.runs[1], control="seeds")))
