@@ -44,12 +44,14 @@ def code(text: str) -> str:
 
 def tables() -> dict[str, Callable[[Path], str]]:
     """By name, the function that makes a table. It is given an empty folder."""
-    from tests.compatibility import architectures, data, notations, texts
+    from tests.compatibility import architectures, contradictions, data, notations, others, texts
 
     return {
         "architectures": lambda folder: rendered(architectures.HEAD, architectures.rows(folder)),
         "tokenizers": lambda folder: rendered(texts.HEAD_OF_TOKENIZERS, texts.tokenizers(folder)),
         "templates": lambda folder: rendered(texts.HEAD_OF_TEMPLATES, texts.templates(folder)),
         "data": lambda folder: rendered(data.HEAD, data.rows(folder)),
+        "contradictions": lambda folder: rendered(contradictions.HEAD, contradictions.rows(folder)),
         "notations": lambda folder: rendered(notations.HEAD, notations.rows()),
+        "others": lambda folder: rendered(others.HEAD, others.rows()),
     }

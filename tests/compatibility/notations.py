@@ -28,6 +28,8 @@ NOTATIONS: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("2x^2", ["2x**2", "2*x^2", r"2x^{2}"], ["2x", "4x^2"]),
         (r"2\sqrt{3}", ["2sqrt(3)", "2√3", r"\sqrt{12}"], [r"\sqrt{6}"]),
     ],
+    "a function before a quotient: either reading": [(r"\frac{\ln 3}{2}", [r"\ln 3/2"], [r"\ln 3"])],
+    "hexadecimal, binary": [("255", ["0xFF", "0b11111111", r"\text{0xff}"], ["0xF"]), ("0", [], ["0xFF"])],
     "Unicode": [("x^2", ["x²"], ["x³"]), ("-5", ["−5", "–5"], ["5"]), (r"\frac12", ["½"], ["¼"])],
     "equations": [("x+y=2", ["y = 2 - x", "2x+2y=4"], ["x+y=3"]), ("5", ["x = 5", "x=5"], ["x = 6"])],
     "sets, lists": [(r"\{1, 2\}", [r"\{2, 1\}", "1, 2"], [r"\{1\}", r"\{1, 2, 3\}"])],
