@@ -33,7 +33,8 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
         base = base_of(checkpoint)
     except InstantiationException as error:  # a base that is gone
         raise component_error(error) from None
-    checkpoints.export(directory, checkpoint, base, dtype=parse_dtype(dtype))
+    chat = bool(read_config(layout.run_of(checkpoint))["model"].get("chat"))
+    checkpoints.export(directory, checkpoint, base, dtype=parse_dtype(dtype), chat=chat)
 
 
 def base_of(checkpoint: Path) -> Path:

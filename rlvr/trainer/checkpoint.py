@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 
 from rlvr.ledger import digests
-from rlvr.ledger.files import publish, sync, temporary_path, write_json
+from rlvr.ledger.files import publish, read_json, sync, temporary_path, write_json
 from rlvr.ledger.layout import trainer_state
 from rlvr.ledger.policies import weights_digest
 from rlvr.model.hugging_face import GENERATION_CONFIG_NAME, GenerationConfig
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora, tensor_files
+from rlvr.trainer.collate import end_of_turn
 
 
 class Writer:
@@ -107,13 +108,32 @@ def check_base(path: Path, state: Mapping[str, Any], base: str) -> None:
         )
 
 
-def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
+def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype, chat: bool = False) -> None:
     """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
+
+    chat: prompts were turns of its chat template, so that the token that ends a turn ends responses elsewhere, too.
     """
     if fault := digests.fault_of(source):
         raise ValueError(f"{source} cannot be used: {fault}. Pass another checkpoint of the run.")
-    _publish(path, lambda directory: write_policy(directory, source, base, dtype=dtype))
+
+    def write(directory: Path) -> None:
+        write_policy(directory, source, base, dtype=dtype)
+        if chat:
+            _name_end_of_turn(directory)
+
+    _publish(path, write)
+
+
+def _name_end_of_turn(directory: Path) -> None:
+    """Add the token that ends a turn to generation_config.json, unless that or the tokenizer names it."""
+    tokenizer: Any = load_tokenizer(directory)
+    turn, file = end_of_turn(directory, tokenizer), directory / GENERATION_CONFIG_NAME
+    settings = read_json(file) or {}
+    ids = settings.get("eos_token_id")
+    ends = {*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id} - {None}
+    if turn is not None and turn not in ends:
+        write_json(file, settings | {"eos_token_id": sorted({*ends, turn})})
 
 
 def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:

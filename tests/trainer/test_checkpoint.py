@@ -1,6 +1,7 @@
 """A run continued from a checkpoint equals one that was never stopped; a checkpoint is complete or does not exist."""
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
 from tests.support.ranks import results
@@ -242,6 +244,25 @@ def test_export_has_the_wanted_precision_and_settings_that_transformers_refuses_
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
     assert model.config.dtype == torch.bfloat16
     assert all(torch.equal(p, weights(trainer)[name].bfloat16()) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize(("ids", "chat", "exported"), [(14, True, [3, 14]), (14, False, 14), ([3, 14], True, [3, 14])])
+def test_an_exported_chat_model_ends_its_turns_elsewhere_too(
+    tmp_path: Path, ids: Any, chat: bool, exported: Any
+) -> None:
+    """As vLLM and transformers read generation_config.json. The base model's names only the end of a text, 14."""
+    save_base(tmp_path / "base")
+    (tmp_path / "base/generation_config.json").write_text(json.dumps({"eos_token_id": ids, "top_p": 0.9}))
+    tokenizer = load_tokenizer(tmp_path / "base")
+    turn = tokenizer.convert_ids_to_tokens(3)
+    tokenizer.add_special_tokens({"additional_special_tokens": [turn]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} " + turn + " {% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "base")
+    make_trainer().save(tmp_path / "step-00000001", {})
+    paths = (tmp_path / name for name in ("policy", "step-00000001", "base"))
+    checkpoint.export(*paths, dtype=torch.float32, chat=chat)
+    settings = json.loads((tmp_path / "policy/generation_config.json").read_text())
+    assert settings == {"eos_token_id": exported, "top_p": 0.9}
 
 
 def test_weights_have_hugging_face_names_tied_ones_once() -> None:
