@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 VLLM   := .venv-vllm
+OLDEST := .venv-oldest
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart picture test test-third test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart picture test test-third test-oldest test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -51,6 +52,11 @@ test: $(STAMP)  ## the tests of a laptop, of less than a second each: no servers
 
 test-third: $(STAMP) vllm-env  ## one test of each real thing, and the third THIRD=0, 1 or 2 of the other slow ones
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'slow or real' --third $(THIRD)
+
+test-oldest:  ## the trainer and the objectives with the oldest torch that is supported, in an environment of its own (7 GB)
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet torch==2.11.0 --editable '.[dev]'
+	$(OLDEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not slow and not real' tests/trainer tests/loss tests/objective tests/model
 
 test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (an hour on two cores)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30  # two of the four mostly wait, for SLURM and servers

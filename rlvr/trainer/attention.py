@@ -29,6 +29,8 @@ from rlvr.trainer.rows import rows
 NAME, PADDED = "rlvr_packed", "rlvr_padded"
 # Arguments of attention variants that change the scores in a way that is not implemented here.
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+# Before torch 2.13 its kernel for sequences of any lengths has no grouped queries: these are attended in segments.
+VARLEN_TAKES_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class UnsupportedAttention(ValueError):
@@ -84,10 +86,10 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, sc
     """[N, H, D]"""
     if packed.key is not None:
         key, value = rows(key, packed.key), rows(value, packed.key)
-    grouped = query.shape[1] != key.shape[1]
+    grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     ends, longest = (packed.query_ends, packed.key_ends), (packed.longest_query, packed.longest_key)
     # (-1, 0): every key up to the query's own
-    result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
+    result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), **grouped)
     assert isinstance(result, Tensor)  # a tuple only if further outputs are requested
     return result
 
@@ -97,6 +99,8 @@ def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtyp
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not heads:
+        return False
+    if not VARLEN_TAKES_GROUPS and getattr(config, "num_key_value_heads", heads) != heads:
         return False
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return head_dim % 8 == 0 and head_dim <= 256 and torch.cuda.get_device_capability(device) >= AMPERE

@@ -14,6 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from rlvr.model.structure import decoder_layers, is_empty, layers_of
 from rlvr.trainer.actor import Actor
 
+# A rank may route no token to some expert: it must still take part in every sum. torch 2.13 has it.
+SUMS_UNUSED = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
+
 
 @dataclass(frozen=True)
 class Sharding:
@@ -32,8 +35,15 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     Gradients are summed over ranks, not averaged, in float32: the loss is already divided by counts of the whole
     mini-batch. A single rank that computes in float32 on a CPU has nothing to shard, to sum, to cast or to move: FSDP
     would only copy its weights, and take a tenth of a small model's step. Its model stays as it is.
+
+    Raises ValueError for a mixture of experts on several ranks if this torch cannot sum what a rank did not use.
     """
     single = sharding.mesh.size() == 1
+    if not (single or SUMS_UNUSED) and any(name.endswith("experts") for name, _ in actor.named_modules()):
+        raise ValueError(
+            f"torch {torch.__version__} cannot sum gradients of experts over several ranks, as a rank may use none of one. "
+            "Install torch 2.13, or train on one rank."
+        )
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
     # With offload all full weights are freed after each forward pass, even the root's, which FSDP keeps by default. A
     # single rank saves nothing by freeing them: it keeps them for the backward pass.
@@ -68,8 +78,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     for module in _sharded(actor):  # each module has a factor of its own: set on the root only, layers would average
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
-        # A rank may route no token to some expert: it must still take part in every sum.
-        module.set_reduce_scatter_unused_params(True)
+        if SUMS_UNUSED:
+            module.set_reduce_scatter_unused_params(True)
 
 
 def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:
@@ -102,8 +112,16 @@ def forget_passes(actor: nn.Module) -> None:
 
     Only for an actor without gradients: sums of gradients over ranks that are under way would be lost.
     """
-    if isinstance(actor, FSDPModule) and actor._get_fsdp_state()._is_root:  # set by the first forward pass
+    if not isinstance(actor, FSDPModule) or not actor._get_fsdp_state()._is_root:  # set by the first forward pass
+        return
+    if hasattr(actor, "reset_iter_state"):  # torch 2.13
         actor.reset_iter_state()
+        return
+    release(actor)
+    actor._get_fsdp_state()._comm_ctx.post_forward_order.clear()
+    states: list[Any] = [module._get_fsdp_state() for module in _sharded(actor)]
+    for group in (state._fsdp_param_group for state in states if state._fsdp_param_group):
+        group._post_forward_indices.clear()
 
 
 def _sharded(actor: nn.Module) -> Iterator[FSDPModule]:

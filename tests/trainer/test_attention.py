@@ -103,8 +103,8 @@ def test_which_models_and_gpus_have_a_kernel_for_sequences_of_any_lengths(monkey
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     wide, narrow = qwen2(hidden=32), qwen2(hidden=16)  # heads of 8 and of 4
     for model, device, dtype, capability, takes in (
-        (wide, gpu, torch.bfloat16, (8, 0), True),
-        (wide, gpu, torch.float16, (8, 0), True),
+        (wide, gpu, torch.bfloat16, (8, 0), attention.VARLEN_TAKES_GROUPS),  # of grouped queries: from torch 2.13 on
+        (wide, gpu, torch.float16, (8, 0), attention.VARLEN_TAKES_GROUPS),
         (wide, gpu, torch.float32, (8, 0), False),
         (wide, cpu, torch.bfloat16, (8, 0), False),
         (narrow, gpu, torch.bfloat16, (8, 0), False),

@@ -107,10 +107,17 @@ def learned(model: PreTrainedModel | None = None, data: Batch | None = None, **k
     return gradients(trainer)
 
 
+def _groups(state: Any) -> list[Any]:
+    """A module's groups of sharded weights, of which it had one at most before torch 2.13."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
+
+
 def gathered(module: nn.Module) -> int:
     """Bytes of memory that hold full weights beside the shards, all layers together."""
     sharded = [m for m in module.modules() if isinstance(m, FSDPModule)]
-    groups = [group for m in sharded for group in m._get_fsdp_state()._fsdp_param_groups]
+    groups = [group for m in sharded for group in _groups(m._get_fsdp_state())]
     full = [tensor for group in groups for p in group.fsdp_params for tensor in p.all_gather_outputs]
     return sum(numbers_of(tensor).untyped_storage().nbytes() for tensor in full)
 
@@ -126,7 +133,7 @@ def frozen_passes(trainer: Trainer) -> int:
     frozen = [policy for policy in (trainer.frozen.base, trainer.frozen.resettable) if isinstance(policy, FSDPModule)]
     order = [entry for policy in frozen for entry in policy._get_fsdp_state()._comm_ctx.post_forward_order]
     states = [m._get_fsdp_state() for policy in frozen for m in policy.modules() if isinstance(m, FSDPModule)]
-    groups = [group for state in states for group in state._fsdp_param_groups]
+    groups = [group for state in states for group in _groups(state)]
     return len(order) + sum(len(group._post_forward_indices) for group in groups)
 
 
