@@ -86,7 +86,7 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, sc
     """[N, H, D]"""
     if packed.key is not None:
         key, value = rows(key, packed.key), rows(value, packed.key)
-    grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     ends, longest = (packed.query_ends, packed.key_ends), (packed.longest_query, packed.longest_key)
     # (-1, 0): every key up to the query's own
     result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), **grouped)

@@ -41,8 +41,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     single = sharding.mesh.size() == 1
     if not (single or SUMS_UNUSED) and any(name.endswith("experts") for name, _ in actor.named_modules()):
         raise ValueError(
-            f"torch {torch.__version__} cannot sum gradients of experts over several ranks, as a rank may use none of one. "
-            "Install torch 2.13, or train on one rank."
+            f"torch {torch.__version__} cannot sum gradients of experts over ranks, of which one may use none of them: "
+            "install torch 2.13, or train on one rank."
         )
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
     # With offload all full weights are freed after each forward pass, even the root's, which FSDP keeps by default. A
