@@ -150,7 +150,7 @@ class Subject:
     def evaluate(self, model: Any, step: int) -> dict[str, float]:
         """Record an evaluation of a step. Returns its seconds; the run adds the rest."""
         began, options = time.perf_counter(), self.config.evaluation
-        self.sampler.engine.sync(_weights(model))
+        self.sampler.engine.sync(weights_of(model))
         sampling = Sampling(self.max_tokens, self.run.seed + NOISE_STREAM, 0, options.temperature, options.top_p)
         groups = self.sampler(self.run.held_out, options.samples, sampling, RolloutCost())
         rows = [(g.problem, *row) for g in groups for row in zip(g.texts, g.completions, g.rewards, strict=True)]
@@ -158,7 +158,7 @@ class Subject:
         return {"time/evaluation_s": time.perf_counter() - began}
 
 
-def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+def weights_of(model: Any) -> Iterator[tuple[str, Tensor]]:
     """The weights of a model under the names that they have without adapters, which are added to them."""
     for name, parameter in model.named_parameters():
         if "lora_" in name:

@@ -20,6 +20,7 @@ from rlvr.config.imports import child_environment
 from rlvr.config.registry import Registry
 from rlvr.config.trl import arguments
 from rlvr.job import process
+from rlvr.job.trl import weights_of
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import read
@@ -92,6 +93,21 @@ def test_the_gradient_is_that_of_grpo_trainer(name: str, tmp_path: Path) -> None
     data = off_policy(model)
     ours.learn(data)
     assert worst(gradients(ours), of_trl(plain, model, data, tmp_path, name)) < CLOSE
+
+
+def test_adapters_are_part_of_the_weights_that_are_evaluated() -> None:
+    """The function of a model with adapters is that of the model with these weights."""
+    from peft import LoraConfig, get_peft_model
+
+    adapted: Any = get_peft_model(qwen2(), LoraConfig(r=3, lora_alpha=7, target_modules="all-linear"))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    plain, words = qwen2(seed=1), torch.arange(12)[None]
+    assert not plain.load_state_dict(dict(weights_of(adapted)), strict=False).unexpected_keys
+    plain.tie_weights()
+    assert not torch.allclose(plain(words).logits, qwen2()(words).logits, atol=0.1)
+    torch.testing.assert_close(plain(words).logits, adapted(words).logits, rtol=1e-4, atol=1e-4)
 
 
 WORDS = ["loss=grpo", "task=coins", "model=coins_tiny", "model.steps=150", "steps=4", "checkpoint.every=1"]
