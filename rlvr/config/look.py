@@ -79,7 +79,8 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     reader = Reader(path, bool(node.get("chat")), node.get("system"))
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
     ends = response_ends(reader.path, chat=bool(reader.chat)) if reader.path else []
-    notable += _with_ends(files, ends)
+    # Also without `chat`: prompts may be turns already, of which the model would not be stopped.
+    notable += _with_ends(files, response_ends(reader.path, chat=True) if reader.path else [])
     first: Sequence[Posed] = next(iter(files.values()), ())
     problems = [posed.problem for posed in first] or _generated(task, "test" if plain.get("policy") else "train")
     read_first = [posed.problem for rows in files.values() for posed in rows]
@@ -119,7 +120,8 @@ def _with_ends(files: Mapping[str, Sequence[Posed]], ends: Sequence[str]) -> lis
     numbers = {(file, end): sum(end in p.problem.prompt for p in rows) for file, rows in files.items() for end in ends}
     return [
         f"{file}: {number} of the first {len(files[file])} prompts contain {end}, which the model reads as the end of "
-        "a response. Write it otherwise, or if these are turns of a chat: give the problem alone, with model.chat=true."
+        "a response or turn. Write it otherwise, or if these are turns of a chat: give the problem alone, with "
+        "model.chat=true."
         for (file, end), number in numbers.items()
         if number
     ]

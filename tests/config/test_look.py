@@ -118,10 +118,15 @@ def model(tmp_path: Path) -> str:
 
 def test_prompts_with_the_text_of_an_end_token_are_named(model: str, tmp_path: Path) -> None:
     path = write_jsonl(
-        tmp_path / "data.jsonl", [{"prompt": "Is <s>x</s> HTML?", "answer": "1"}, {"prompt": "y", "answer": "2"}]
+        tmp_path / "data.jsonl",
+        [{"prompt": "Is <s>x</s> HTML?", "answer": "1"}, {"prompt": "<user> y <end>\n<assistant> ", "answer": "2"}],
     )
     lines = notable(path, reader={"path": model, "chat": False, "system": None, "max_tokens": 8})
-    assert f"{path}: 1 of the first 2 prompts contain </s>, which the model reads as the end of a response." in lines
+    for token in ("</s>", "<end>"):  # the second ends turns of its chat template, which the prompts do not use
+        named = (
+            f"{path}: 1 of the first 2 prompts contain {token}, which the model reads as the end of a response or turn."
+        )
+        assert named in lines
     assert "1 of the first" not in notable(path)
 
 
