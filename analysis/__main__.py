@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -20,26 +19,17 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     from analysis import command  # after the check above, because it imports `rlvr`
+    from analysis.serve import sweeps_process
 
     arguments = sys.argv[1:] if arguments is None else arguments
     code = command.main(arguments)
     if code != command.BAD_INPUT and arguments[:1] not in command.VERBS:  # the verbs only read or write files
         options = command.read_options(arguments)
         if not options.files:
-            _ship_in_background(expected.parent, [] if options.home is None else ["--home", str(options.home)])
+            home = [] if options.home is None else ["--home", str(options.home)]
+            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            sweeps_process(["sync", "--background", *home], **silent)  # ended runs that MLflow lacks
     return code
-
-
-def _ship_in_background(root: Path, options: list[str]) -> None:
-    """Start a process that ships ended runs to MLflow which are not there yet. root: the directory of `sweeps`."""
-    subprocess.Popen(
-        [sys.executable, "-P", "-m", "sweeps", "sync", "--background", *options],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 if __name__ == "__main__":

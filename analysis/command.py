@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.serve is not None:
                 from analysis.serve import serve
 
-                serve(lambda: _built(options), options.serve)
+                serve(lambda: _built(options), options.serve, home_of(options.home))
             outcomes = _rebuild(options, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
@@ -256,7 +256,9 @@ def _built(options: argparse.Namespace) -> Built:
     _, files = _write(of_study, options, home)
     logs = {str(log): home / str(log) for log in of_study.runs["log"] if log} if of_study.home else {}
     live = any(run.state in (State.PLANNED, State.QUEUED, State.RUNNING) for run in of_study.rows)
-    return Built(files[0].read_bytes(), logs, live)
+    names = {sweep.sweep_id: f"all of {sweep.name or sweep.study or sweep.sweep_id}" for sweep in of_study.sweeps}
+    names |= {run.run_id: f"{run.name} ({run.state})" for run in of_study.rows if run.state != State.FINISHED}
+    return Built(files[0].read_bytes(), logs, live, names if of_study.home else {})
 
 
 def _study(

@@ -1,19 +1,27 @@
 """`python -m analysis --serve PORT`: the page on loopback, built anew while runs go on, with the logs it links to.
 
 The address has a token, as other users of the machine can reach loopback too. Nothing but the page and these logs is
-served, and nothing can be changed.
+served. Two buttons on it stop or retry a sweep or run of the page, by `python -m sweeps`, as the user who serves it.
 """
 
 from __future__ import annotations
 
 import hmac
+import html
+import math
+import os
 import secrets
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 from rlvr.ledger import terminal
 
@@ -21,49 +29,95 @@ LEAST_WAIT = 20.0  # seconds between two builds
 SHARE = 0.1  # of the time, at most, that builds take: runs need the cores
 LOG_BYTES = 1 << 20  # of a log its end is shown
 PLACE = "reports/live/index.html"  # two folders below the home, so that the page's links to logs are right
+ACT = "act"  # where the buttons lead
+ACTIONS = {"cancel": "Stop", "retry": "Retry"}  # commands of `python -m sweeps`
+LONGEST_FORM = 1 << 10  # bytes
+STARTING_S = 60.0  # after a button the page is built anew at least for so long: runs take a moment to begin
+ACT_S = 20.0  # how long an answer waits for a command; a retry goes on for as long as its runs
 
 
 @dataclass(frozen=True)
 class Built:
-    """A page. logs: the files it links to, by their path relative to the home; live: whether some run goes on."""
+    """A page. logs: the files it links to, by their path relative to the home; live: whether some run goes on; names:
+    by id what may be stopped and retried, in words."""
 
     page: bytes
     logs: Mapping[str, Path]
     live: bool
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Site:
-    """What is served below `/<token>/`. build: makes the page; it is called again, when asked for, while runs go on."""
+    """What is served below `/<token>/`. build: makes the page; it is called again, when asked for, while runs go on.
+    act: carries out a command on a sweep or run, and returns what is said of it."""
 
-    def __init__(self, build: Callable[[], Built]) -> None:
+    def __init__(self, build: Callable[[], Built], act: Callable[[str, str], str]) -> None:
         self.token = secrets.token_urlsafe(16)
-        self._build, self._lock = build, threading.Lock()
+        self._build, self._act, self._lock = build, act, threading.Lock()
+        self._said = ""  # of the last command
+        self._live_until = -math.inf
         self._built, self._next = self._timed()
 
     def answer(self, path: str, host: str) -> tuple[int, str, bytes]:
         """(status, content type, body). host: of the request: other names than loopback's come from foreign pages."""
-        _, token, *rest = (*path.split("/", 2), "")
-        if host.rpartition(":")[0] not in ("127.0.0.1", "localhost") or not hmac.compare_digest(
-            token.encode(), self.token.encode()
-        ):
+        place = self._place(path, host)
+        if place is None:
             return 403, "text/plain", b"Open the whole address that `python -m analysis --serve` printed.\n"
-        if rest[0] == PLACE:
+        if place == PLACE:
             return 200, "text/html", self._page()
-        log = self._built.logs.get(rest[0])
+        log = self._built.logs.get(place)
         if log is None or not log.is_file():
             return 404, "text/plain", b"There is no such page.\n"
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             return 200, "text/plain", file.read()
 
+    def act(self, path: str, host: str, origin: str, form: str) -> int:
+        """The status of an answer to a button. origin: of the page that has it: no other page may press it."""
+        if self._place(path, host) != ACT or origin != f"http://{host}":
+            return 403
+        typed = {name: values[0] for name, values in parse_qs(form).items()}
+        action, name = typed.get("do", ""), typed.get("name", "")
+        if action not in ACTIONS or name not in self._built.names:
+            return 400
+        said = self._act(action, name)
+        with self._lock:
+            self._said, self._next, self._live_until = said, 0.0, time.monotonic() + STARTING_S
+        return 303
+
+    def _place(self, path: str, host: str) -> str | None:
+        """What is asked for, below the token; None without the token, or from a page that is none of ours."""
+        _, token, *rest = (*path.split("/", 2), "")
+        is_here = host.rpartition(":")[0] in ("127.0.0.1", "localhost")
+        return rest[0] if is_here and hmac.compare_digest(token.encode(), self.token.encode()) else None
+
     def _page(self) -> bytes:
         with self._lock:
-            if self._built.live and time.monotonic() >= self._next:
+            live = self._built.live or time.monotonic() < self._live_until
+            if live and time.monotonic() >= self._next:
                 self._built, self._next = self._timed()
-            if not self._built.live:
-                return self._built.page
+                live = self._built.live or time.monotonic() < self._live_until
+            page = self._built.page.replace(b"<body>", b"<body>" + self._buttons(), 1)
+            page = page.replace(b"form-action 'none'", b"form-action 'self'", 1)
+            if not live:
+                return page
             wait = max(1, round(self._next - time.monotonic()))
-            return self._built.page.replace(b"<head>", b'<head><meta http-equiv="refresh" content="%d">' % wait, 1)
+            return page.replace(b"<head>", b'<head><meta http-equiv="refresh" content="%d">' % wait, 1)
+
+    def _buttons(self) -> bytes:
+        """The form that stops or retries, above the page."""
+        options = [
+            f'<option value="{html.escape(i)}">{html.escape(text)}</option>' for i, text in self._built.names.items()
+        ]
+        if not options:
+            return b""
+        sure = "onclick=\"return confirm(this.textContent + '?')\""
+        buttons = [f'<button name="do" value="{action}" {sure}>{label}</button>' for action, label in ACTIONS.items()]
+        style = "padding:.5rem;font:.875rem system-ui;display:flex;gap:.5rem;align-items:center;flex-wrap:wrap"
+        said = f"<output>{html.escape(self._said)}</output>"
+        chosen = f'<select name="name" aria-label="sweep or run">{"".join(options)}</select>'
+        inside = "".join([chosen, *buttons, said])
+        return f'<form method="post" action="/{self.token}/{ACT}" style="{style}">{inside}</form>'.encode()
 
     def _timed(self) -> tuple[Built, float]:
         began = time.monotonic()
@@ -78,13 +132,26 @@ def server(site: Site, port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, kind, body = site.answer(self.path, self.headers.get("Host", ""))
+            self._send(status, kind, body)
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > LONGEST_FORM:
+                self._send(400, "text/plain", b"")
+                return
+            form = self.rfile.read(int(length)).decode(errors="replace")
+            status = site.act(self.path, self.headers.get("Host", ""), self.headers.get("Origin", ""), form)
+            self._send(status, "text/plain", b"")
+
+        def _send(self, status: int, kind: str, body: bytes) -> None:
             self.send_response(status)
             for name, value in (
                 ("Content-Type", f"{kind}; charset=utf-8"),
                 ("Content-Length", str(len(body))),
                 ("Cache-Control", "no-store"),
-                ("Referrer-Policy", "no-referrer"),  # the address is the key
+                ("Referrer-Policy", "same-origin"),  # the address is the key; without any, buttons would have no origin
                 ("X-Content-Type-Options", "nosniff"),
+                *([("Location", f"/{site.token}/{PLACE}")] if status == 303 else []),
             ):
                 self.send_header(name, value)
             self.end_headers()
@@ -96,9 +163,38 @@ def server(site: Site, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
 
-def serve(build: Callable[[], Built], port: int) -> None:
+def sweeps_process(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start `python -m sweeps` with these words, beyond the life of this process: nothing here imports it."""
+    root = Path(__file__).resolve().parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "sweeps", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+        **options,
+    )
+
+
+def actions(home: Path) -> Callable[[str, str], str]:
+    """What carries out the commands of buttons, for the sweeps and runs of a home."""
+
+    def act(action: str, name: str) -> str:
+        with tempfile.TemporaryFile("w+") as output:  # no pipe: a retry writes to it after this process
+            process = sweeps_process([action, name, "--home", str(home)], stdout=output, stderr=subprocess.STDOUT)
+            try:
+                process.wait(ACT_S)
+            except subprocess.TimeoutExpired:
+                return f"{ACTIONS[action]} {name}: at work."
+            output.seek(0)
+            return output.read(LONGEST_FORM).strip() or f"{ACTIONS[action]} {name}: exit code {process.returncode}."
+
+    return act
+
+
+def serve(build: Callable[[], Built], port: int, home: Path) -> None:
     """Serve until interrupted. Raises LookupError for a port that is taken."""
-    site = Site(build)
+    site = Site(build, actions(home))
     try:
         running = server(site, port)
     except OSError as error:

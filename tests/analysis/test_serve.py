@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -18,11 +18,15 @@ def built(*, live: bool, logs: dict[str, Path] | None = None) -> Built:
     return Built(b"<head></head>", logs or {}, live)
 
 
+def no_act(action: str, name: str) -> str:
+    raise AssertionError((action, name))
+
+
 def test_only_the_page_and_its_logs_are_served_and_only_with_the_token(tmp_path: Path) -> None:
     log = tmp_path / "out.log"
     log.write_bytes(b"x" * serve.LOG_BYTES + b"the end")
     (tmp_path / "secret").write_text("s")
-    site = Site(lambda: built(live=False, logs={"runs/a/out.log": log}))
+    site = Site(lambda: built(live=False, logs={"runs/a/out.log": log}), no_act)
     assert site.answer(f"/{site.token}/{PLACE}", HERE) == (200, "text/html", b"<head></head>")
     status, _, body = site.answer(f"/{site.token}/runs/a/out.log", HERE)
     assert (status, len(body), body[-7:]) == (200, serve.LOG_BYTES, b"the end")
@@ -33,11 +37,42 @@ def test_only_the_page_and_its_logs_are_served_and_only_with_the_token(tmp_path:
     assert site.answer(f"/{site.token}/{PLACE}", "evil.example:8800")[0] == 403  # a name that leads to loopback
 
 
+def test_a_button_is_heeded_with_the_token_from_our_own_page_on_what_is_shown_there() -> None:
+    pressed = list[tuple[str, str]]()
+
+    def act(action: str, name: str) -> str:
+        pressed.append((action, name))
+        return "<done>"
+
+    page = b"<head form-action 'none'></head><body></body>"
+    site = Site(lambda: Built(page, {}, False, {"3f2a": "all of <b>"}), act)
+    here, form = f"http://{HERE}", "do=cancel&name=3f2a"
+    for path, host, origin, typed, status in (
+        (f"/{site.token}/act", HERE, here, form, 303),
+        (f"/{site.token[:-1]}/act", HERE, here, form, 403),
+        (f"/{site.token}/{PLACE}", HERE, here, form, 403),
+        (f"/{site.token}/act", HERE, "", form, 403),
+        (f"/{site.token}/act", HERE, "null", form, 403),
+        (f"/{site.token}/act", HERE, "http://127.0.0.1:8801", form, 403),
+        (f"/{site.token}/act", "evil.example:8800", "http://evil.example:8800", form, 403),
+        (f"/{site.token}/act", HERE, here, "do=gc&name=3f2a", 400),
+        (f"/{site.token}/act", HERE, here, "do=cancel&name=other", 400),
+        (f"/{site.token}/act", HERE, here, "", 400),
+    ):
+        assert site.act(path, host, origin, typed) == status, (path, host, origin, typed)
+    assert pressed == [("cancel", "3f2a")]
+    shown = site.answer(f"/{site.token}/{PLACE}", HERE)[2].decode()
+    assert f'<form method="post" action="/{site.token}/act"' in shown
+    assert "form-action 'self'" in shown
+    assert "all of &lt;b&gt;" in shown
+    assert "&lt;done&gt;" in shown
+
+
 def test_the_page_reloads_itself_and_is_built_anew_until_all_runs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(serve.time, "monotonic", lambda: now[0])
     states = iter([True, True, False])
-    site = Site(lambda: built(live=next(states)))
+    site = Site(lambda: built(live=next(states)), no_act)
     address = f"/{site.token}/{PLACE}"
     assert b'http-equiv="refresh" content="20"' in site.answer(address, HERE)[2]
     now[0] = 15
@@ -61,12 +96,19 @@ def test_options_without_effect_are_refused(typed: list[str], capsys: pytest.Cap
 def test_a_browser_gets_the_report(tmp_path: Path) -> None:
     write_study(tmp_path)
     options = command.read_options(["--serve", "0", "--home", str(tmp_path), "--no-figures"])
-    site = Site(lambda: command._built(options))
+    site = Site(lambda: command._built(options), serve.actions(tmp_path))
     with server(site, 0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         with urlopen(f"http://127.0.0.1:{running.server_port}/{site.token}/{PLACE}") as answer:
-            assert "no-referrer" in answer.headers["Referrer-Policy"]
-            assert "<h2>Curves</h2>" in answer.read().decode()
+            assert "same-origin" in answer.headers["Referrer-Policy"]
+            page = answer.read().decode()
+        assert "<h2>Curves</h2>" in page
+        here, (sweep,) = f"http://127.0.0.1:{running.server_port}", (tmp_path / "runs" / "sweeps").iterdir()
+        form = f"do=cancel&name={sweep.name}".encode()
+        with urlopen(Request(f"{here}/{site.token}/act", form, {"Origin": here})) as answer:
+            assert f"Nothing of sweep {sweep.name} is running" in answer.read().decode()
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(Request(f"{here}/{site.token}/act", form, {"Origin": "http://127.0.0.1"}))
         with pytest.raises(HTTPError, match="403"):
             urlopen(f"http://127.0.0.1:{running.server_port}/{PLACE}")
         running.shutdown()
