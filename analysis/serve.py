@@ -113,7 +113,7 @@ class Site:
             return b""
         sure = "onclick=\"return confirm(this.textContent + '?')\""
         buttons = [f'<button name="do" value="{action}" {sure}>{label}</button>' for action, label in ACTIONS.items()]
-        style = "padding:.5rem;font:.875rem system-ui;display:flex;gap:.5rem;align-items:center;flex-wrap:wrap"
+        style = "padding:0 0 1rem;font:.875rem system-ui;display:flex;gap:.5rem;align-items:center;flex-wrap:wrap"
         said = f"<output>{html.escape(self._said)}</output>"
         chosen = f'<select name="name" aria-label="sweep or run">{"".join(options)}</select>'
         inside = "".join([chosen, *buttons, said])

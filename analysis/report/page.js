@@ -271,7 +271,7 @@
     const steps = [...new Set(reader.arms.flatMap((arm) => arm.evaluations.map((e) => e.step)))].sort((a, b) => b - a);
     const when = chooser("step", ["last evaluation", ...steps.map((step) => `step ${step}`)], 0);
     when.hidden = steps.length < 2;
-    const words = el("input", { type: "search", placeholder: "words in prompt, answer, responses" });
+    const words = el("input", { type: "search", size: 34, placeholder: "words in prompt, answer, responses" });
     words.addEventListener("input", list);
     const problems = el("div", { className: "problems" });
     const shown = el("div");
