@@ -81,6 +81,12 @@ def _swept(points: Sequence[Sequence[str]]) -> dict[str, list[str]]:
     return {k: v for k, v in values.items() if len(v) > 1}
 
 
+def _varied(points: Sequence[Sequence[str]]) -> set[str]:
+    """The override keys that differ between points, or that some points lack, such as knobs of an arm of `also`."""
+    keys = [set(_pairs(point)) for point in points]
+    return {*_swept(points)} | (set[str].union(*keys) - set[str].intersection(*keys))
+
+
 def _pairs(overrides: Sequence[str]) -> dict[str, str]:
     return dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
 
@@ -99,7 +105,7 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
         if training in trainings:
             raise ValueError(_duplicate_message(trainings[training], run))
         runs[run.run_id] = trainings[training] = run
-    swept = _swept([run.overrides for run in runs.values()])
+    swept = _varied([run.overrides for run in runs.values()])
     named = tuple(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()

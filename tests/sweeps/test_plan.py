@@ -53,6 +53,13 @@ def finish_after_a_stage(ledger: Ledger, run_id: str, steps: int, seconds: float
     os.utime(stage, times=(began + of_these_waited, began + of_these_waited))
 
 
+def test_where_names_would_be_too_long_they_keep_what_some_arms_alone_have() -> None:
+    common = ["loss=grpo", "task.test_problems=123", "evaluation.samples=16", "trainer.weight_decay=0.0123"]
+    common += ["rollout.temperature=0.987654321", "evaluation.temperature=0.987654321"]
+    names = [run.name for run in planned(common, [*common, "loss.clip_high=0.28"]).runs]
+    assert names == ["grpo-s0", "grpo-clip_high0.28-s0"]
+
+
 @pytest.mark.slow
 def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing_else() -> None:
     usual, other, study = planned(
