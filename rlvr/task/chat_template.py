@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DAY = datetime(2026, 1, 1)
 ANSWER = "Response0"  # an answer that no template contains
+MOST_PASSES = 1 << 16  # of all loops of a template, in one prompt
+PASSES = "num passes"  # no name that a template can read
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -97,8 +99,9 @@ class ChatTemplate:
 
 
 def _environment() -> Environment:
-    """A Jinja environment with the extensions, filters and globals that transformers provides to templates."""
-    from jinja2 import TemplateError, nodes
+    """A Jinja environment with the extensions, filters and globals that transformers provides to templates. Loops and
+    macros have MOST_PASSES together, and no number or text grows without one of them."""
+    from jinja2 import TemplateError, nodes, pass_context
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -112,16 +115,40 @@ def _environment() -> Environment:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
+    class Bounded(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(("*", "**"))
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "**" or any(isinstance(side, int) and abs(side) > MOST_PASSES for side in (left, right)):
+                raise TemplateError(f"it computes a power, or {MOST_PASSES:,} times something")
+            return super().call_binop(context, operator, left, right)
+
+        def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+            template = super()._parse(source, name, filename)
+            for block in template.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+                line = {"lineno": block.lineno, "environment": self}
+                counted = nodes.Filter(nodes.Const(True, **line), "counted", [], [], None, None, **line)
+                block.body.insert(0, nodes.ExprStmt(counted, **line))
+                if isinstance(block, nodes.For) and block.test is not None:
+                    block.test = nodes.And(counted, block.test, **line)
+            return template
+
+    @pass_context
+    def counted(context: Any, value: bool) -> bool:
+        passes = context.parent[PASSES] = context.parent.get(PASSES, 0) + 1
+        if passes > MOST_PASSES:
+            raise TemplateError(f"its loops have more than {MOST_PASSES:,} passes")
+        return value
+
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
     def tojson(value: Any, ensure_ascii: bool = False, **knobs: Any) -> str:  # Jinja's built-in filter escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, **knobs)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = tojson
+    environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
+    environment.filters.update(tojson=tojson, counted=counted)
+    del environment.globals["lipsum"], environment.filters["slice"]  # loops of their own
     environment.globals.update(raise_exception=refuse, strftime_now=now)
     return environment
 

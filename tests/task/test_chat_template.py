@@ -55,10 +55,24 @@ def test_a_template_that_refuses_a_system_prompt_says_so() -> None:
         template.prompt("Hello", "Be brief.")
 
 
+MANY, END = "{% for i in range(9999) %}", "{% endfor %}"
+
+
 @pytest.mark.parametrize(
     "source",
     [
         *("{% include 'x' %}", "{{ 1 / 0 }}", "{{ 1 + 'a' }}", "{{ '%99999999999d' % 1 }}", "{% if 1 %}" * 3000),
+        *(
+            "{% for i in range(10**9) %}{% endfor %}",
+            f"{MANY}{MANY}{END}{END}",
+            "{{ 9**9**9 }}",
+            "{{ 'a' * 10000000000 }}",
+        ),
+        f"{MANY}{{% for j in range(99999) if false %}}{END}{END}",
+        "{% for i in range(9999) recursive %}{{ loop(range(9999)) if loop.depth < 9 }}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(60) }}",
+        "{% set x = namespace(n=9) %}" + "{% for i in range(99) %}{% set x.n = x.n * x.n %}{% endfor %}",
+        *("{{ lipsum(n=999999999) }}", "{{ []|slice(999999999)|list }}"),
         *("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception | tojson }}", "{{ strftime_now(1) }}"),
     ],
 )
