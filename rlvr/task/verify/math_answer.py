@@ -420,7 +420,7 @@ def _consistent(gold: Answer, answer: Answer, asked: str) -> bool:
         and not _asks_for_interval(gold.text, asked)
     ):
         return False
-    if math_text.primes(gold.text) != math_text.primes(answer.text):
+    if math_text.primes(gold.text) != math_text.primes(answer.text) or math_text.other_prime(gold.text, answer.text):
         return False
     if math_text.statements(answer.text) - math_text.statements(gold.text):
         return False

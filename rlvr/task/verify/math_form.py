@@ -184,8 +184,11 @@ def _digits(node: Any) -> float:
         return 0.302 * max(int(number.p).bit_length(), int(number.q).bit_length())
     sizes = [_digits(child) for child in node.args]
     largest = max(sizes, default=1.0)
-    if largest > DIGITS or (node.args and node.args[-1].free_symbols and not isinstance(node, (sympy.Add, sympy.Mul))):
+    exponent = node if isinstance(node, sympy.Product) else node.args[-1] if node.args else sympy.S.One
+    if largest > DIGITS or (exponent.free_symbols and not isinstance(node, (sympy.Add, sympy.Mul))):
         return largest
+    if isinstance(node, sympy.Product):
+        return sum(sizes) * 10 ** min(largest, 9.0)
     if isinstance(node, sympy.Pow):
         return max(sizes[0], 0.1) * 10 ** min(sizes[1], 9.0)
     if isinstance(node, (sympy.factorial, sympy.gamma, sympy.exp, sympy.binomial)):

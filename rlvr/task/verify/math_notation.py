@@ -170,6 +170,7 @@ BASES["sixteen"] = 16
 # (pattern, replacement, why or what), in this order.
 REWRITINGS: list[tuple[str, Replacement, str]] = [
     (r"\\(?:text)?color\s*\{\w+\}|\\(?:underline|emph)(?=\s*\{)|\\(?:therefore|because)(?![a-zA-Z])", "", "decoration"),
+    (r"\\[hv]?phantom\s*\{[^{}]*\}", "", "empty space"),
     (r"\\(?:displaystyle|textstyle|normalsize|[lL]arge|LARGE|[hH]uge|small|tiny)(?![a-zA-Z])", "", "sizes"),
     (r"\\boxed\s+(?=\S)", "", r"\boxed 3"),
     (r"(?<=[\w})\]])\s*\{\}|:(?==)", "", r"\frac{3}{4}{}, x := 3"),

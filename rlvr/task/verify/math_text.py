@@ -203,6 +203,12 @@ def primes(text: str) -> list[tuple[str, str]]:
     return sorted(PRIMED.findall(sides(text)[-1]))
 
 
+def other_prime(gold: str, answer: str) -> bool:
+    """Whether the texts give values to names that differ in their primes alone, as g(2) = 3 and g'(2) = 3 do."""
+    names = [spelled(sides(text)[0]) for text in (gold, answer) if len(sides(text)) > 1]
+    return len(names) == 2 and names[0] != names[1] and len({name.replace("'", "") for name in names}) == 1
+
+
 # --- letters that are taken for units
 
 # What math-verify drops at the end of an expression as a unit, but may be a variable or a product: t of 5 + 3t, 2 a b.
