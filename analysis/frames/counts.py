@@ -47,11 +47,6 @@ class Counts:
         """Number of samples, in all evaluations, whose verifier failed."""
         return int(self.table["errors"].to_numpy().sum())
 
-    @cached_property
-    def evaluations(self) -> set[tuple[str, int]]:
-        """The run and step of every evaluation."""
-        return {(run_id, step) for run_id, step, _ in self._of}
-
     def of(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """The counts of an evaluation on a benchmark; None if its samples are not available."""
         return self._of.get((run_id, step, source))

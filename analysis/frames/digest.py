@@ -92,11 +92,12 @@ class Digest:
     @cached_property
     def _of_runs(self) -> Mapping[str, tuple[list[str], list[int], int]]:
         """By run: the metrics that it logged, the steps at which it was evaluated, its last step."""
-        runs: dict[str, tuple[list[str], list[int], int]] = {}
-        for run_id, part in self._frame.groupby("run_id", observed=True):
-            evaluated = sorted(set(part.loc[part["what"] == What.LOGGED.value, "step"].tolist()))
-            runs[str(run_id)] = list(map(str, part["name"].unique())), evaluated, int(part["step"].max())
-        return runs
+        frame = self._frame
+        names = frame[["run_id", "name"]].drop_duplicates().groupby("run_id", observed=True)["name"].agg(list).to_dict()
+        logged = frame.loc[frame["what"] == What.LOGGED.value, ["run_id", "step"]].drop_duplicates()
+        steps = logged.groupby("run_id", observed=True)["step"].agg(sorted).to_dict()
+        last = frame.groupby("run_id", observed=True)["step"].max()
+        return {str(i): (names[i], steps.get(i, []), int(step)) for i, step in last.to_dict().items()}
 
     def names(self, run_id: str) -> list[str]:
         """The metrics that a run logged."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from analysis.frames.counts import Counts, counted
+from analysis.frames.counts import counted
 from analysis.frames.digest import digest_of, thinned
 from analysis.frames.samples import read_table
 from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined, of_run
@@ -25,46 +25,64 @@ class Journal(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
+class Derived(NamedTuple):
+    """What is kept of a journal. faults: as Journal's."""
+
+    digest: pa.Table
+    drawn: pa.Table
+    last_step: int
+    faults: tuple[str, ...]
+
+    @classmethod
+    def of(cls, read: Journal) -> Derived:
+        steps = read.table["step"]
+        last = steps[-1].as_py() if len(steps) else 0
+        return cls(digest_of(read.table), thinned(read.table), last, read.faults)
+
+
 class RunFiles:
     """The files of runs of a home."""
 
     def __init__(self, home: Path, run_ids: Sequence[str]) -> None:
         self.run_ids = list(run_ids)
         self._folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
-        self._evaluations = {run_id: layout.evaluations(folder) for run_id, folder in self._folders.items()}
 
     def tables(self) -> Tables:
         """Those of frames/tables.py but for texts and responses, which are in the files of samples."""
         return Tables(
             {
-                "counts": functools.cache(self._counted),
-                "digest": lambda: joined("digest", [of_run(i, digest) for i, digest, _, _ in self._derived]),
+                "counts": lambda: self._counted[0],
+                "digest": lambda: joined("digest", [of_run(i, of.digest) for i, of in self._derived.items()]),
                 "drawn": functools.cache(
-                    lambda: joined("drawn", [of_run(i, drawn) for i, _, drawn, _ in self._derived])
+                    lambda: joined("drawn", [of_run(i, of.drawn) for i, of in self._derived.items()])
                 ),
                 METRICS: lambda: joined(METRICS, [of_run(i, _long(j.table)) for i, j in self._journals()]),
                 "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
             }
         )
 
+    def last_step(self, run_id: str) -> int:
+        """The last step in the journal of a run; 0 if there is none."""
+        return self._derived[run_id].last_step if run_id in self._derived else 0
+
     def notes_on_journals(self) -> list[str]:
         """A line for each journal that could not be read as a whole."""
         return [
-            f"{layout.journal(self._folders[run_id])}: {len(faults)} unreadable line(s) left out: {', '.join(faults)}."
-            for run_id, _, _, faults in self._derived
-            if faults
+            f"{layout.journal(self._folders[i])}: {len(of.faults)} unreadable line(s) left out: {', '.join(of.faults)}."
+            for i, of in self._derived.items()
+            if of.faults
         ]
 
-    def notes_on_samples(self, counts: Counts) -> list[str]:
-        """A line on the samples of `counts` that were not judged, and one for each damaged file."""
-        failed = f"{counts.num_errors} evaluation sample(s) whose verifier failed are left out of every average"
-        files = [(run_id, file) for run_id, of_run in self._evaluations.items() for file in of_run]
-        damaged = [file for run_id, file in files if (run_id, layout.step_of(file)) not in counts.evaluations]
+    def notes_on_samples(self) -> list[str]:
+        """A line on the samples that were not judged, and one for each damaged file."""
+        counts, damaged = self._counted
+        num_errors = int(counts["errors"].to_numpy().sum())
+        failed = f"{num_errors} evaluation sample(s) whose verifier failed are left out of every average"
         remedy = (
             "is damaged and left out. The metrics of that step in metrics.jsonl are used; put the file back if there "
             "is a copy, else delete it."
         )
-        not_judged = [f"{failed} and counted."] if counts.num_errors else []
+        not_judged = [f"{failed} and counted."] if num_errors else []
         return [*not_judged, *(f"{file} {remedy}" for file in [*damaged, *self._policies[1]])]
 
     def _journals(self) -> Iterator[tuple[str, Journal]]:
@@ -73,15 +91,23 @@ class RunFiles:
                 yield run_id, read_journal(layout.journal(folder))
 
     @functools.cached_property
-    def _derived(self) -> list[tuple[str, pa.Table, pa.Table, tuple[str, ...]]]:
-        """(run id, digest, curves, unreadable lines) of each journal, which itself is not kept: many fill a memory."""
-        return [(i, digest_of(j.table), thinned(j.table), j.faults) for i, j in self._journals()]
+    def _derived(self) -> dict[str, Derived]:
+        """By run; the journals themselves are not kept: many fill a memory."""
+        return {i: Derived.of(read) for i, read in self._journals()}
 
-    def _counted(self) -> pa.Table:
-        files = [(run_id, file) for run_id, of_run in self._evaluations.items() for file in of_run]
-        tables = [(i, file, read_table(file, ("source", "problem_id", "outcome"))) for i, file in files]
-        parts = [of_run(i, counted(table, layout.step_of(file) or 0)) for i, file, table in tables if table is not None]
-        return joined("counts", parts)
+    @functools.cached_property
+    def _counted(self) -> tuple[pa.Table, list[Path]]:
+        """(the counts of all evaluations, the files that cannot be read)."""
+        parts: list[pa.Table] = []
+        damaged: list[Path] = []
+        for run_id, folder in self._folders.items():
+            for file in layout.evaluations(folder):
+                table = read_table(file, ("source", "problem_id", "outcome"))
+                if table is None or not table.num_rows:
+                    damaged.append(file)
+                else:
+                    parts.append(of_run(run_id, counted(table, layout.step_of(file) or 0)))
+        return joined("counts", parts), damaged
 
     @functools.cached_property
     def _policies(self) -> tuple[dict[str, pa.Table], list[Path]]:

@@ -185,43 +185,39 @@ def _frames_of(listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd
     table = own_code.with_code(listing.home, table)
     readable = table[table["state"] != State.UNREADABLE.value]
     files = RunFiles(listing.home, [str(run_id) for run_id in readable["run_id"]])
-    frames = Frames(
-        runs=table,
-        tables=listing.tables(files),
-        stored=of_home(listing.home),
-        study=study,
-        question=next((plan.question for plan in reversed(plans) if plan.question), ""),
-        home=listing.home,
-        origin=listing.origin,
-        sweeps=tuple(plans),
-    )
     is_ledger = listing.origin == "ledger"
-    cut_short = _cut_journals(frames, listing.home) if is_ledger else {}
+    cut_short = _cut_journals(files, table, listing.home) if is_ledger else {}
     is_cut = table["run_id"].isin(list(cut_short))
     notes = [
         *listing.notes,
         *cut_short.values(),
         *(files.notes_on_journals() if is_ledger else ()),
-        *files.notes_on_samples(frames.judgements),
+        *files.notes_on_samples(),
         *own_code.notes(table),
     ]
-    return replace(
-        frames,
+    return Frames(
         runs=table.assign(state=table["state"].mask(is_cut, State.UNREADABLE.value)),
+        tables=listing.tables(files),
+        stored=of_home(listing.home),
+        study=study,
+        question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         notes=tuple(note.replace(f"{listing.home}/", "") for note in notes),
+        home=listing.home,
+        origin=listing.origin,
+        sweeps=tuple(plans),
     )
 
 
-def _cut_journals(frames: Frames, home: Path) -> dict[str, str]:
+def _cut_journals(files: RunFiles, runs: pd.DataFrame, home: Path) -> dict[str, str]:
     """By id of a finished run whose journal lacks its last step, a note on it: the run counts as unreadable.
 
     A finished run has recorded every step and evaluated the last one: such a journal was cut, or copied during the run.
     Its last evaluation is not the run's result. Nor do the samples of the last one suffice: its costs are missing.
     """
     notes: dict[str, str] = {}
-    for row in records_of(frames.runs):
+    for row in records_of(runs[["run_id", "name", "state", "steps"]]):
         run_id, steps = str(row["run_id"]), row["steps"]
-        last, file = frames.digest.last(run_id), layout.journal(layout.run(home, run_id))
+        last, file = files.last_step(run_id), layout.journal(layout.run(home, run_id))
         if row["state"] == State.FINISHED and last < steps:  # not for a run without a config: NaN
             fault = f"ends at step {last} of {steps:.0f}" if file.exists() else "is missing"
             notes[run_id] = (

@@ -67,16 +67,20 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
     if metric.kind == Kind.EVALUATION:
         return _logged(frames, [metric.key], seeds, run_ids, points)
     if metric.kind == Kind.POLICY:
-        of_runs = {
-            run.run_id: of_policy(frames.policy[frames.policy["run_id"] == run.run_id], run) for run in frames.rows
-        }
-        return _scores(seeds, [[of_runs[i].get(metric.name, math.nan)] for i in run_ids])
+        return _scores(seeds, [[_of_policies(frames).get(i, {}).get(metric.name, math.nan)] for i in run_ids])
 
     def so_far(run_id: str, step: int) -> float:
         is_hours = metric.kind == Kind.HOURS
         return hours(frames, run_id, step) if is_hours else frames.digest.mean(run_id, metric.key, step)
 
     return _scores(seeds, [[_between(points[i], lambda step, i=i: so_far(i, step))] for i in run_ids])
+
+
+@remembered
+def _of_policies(frames: Frames) -> dict[str, dict[str, float]]:
+    """`of_policy` of every run that stored a policy."""
+    policies = {str(run_id): policy for run_id, policy in frames.policy.groupby("run_id")}
+    return {run.run_id: of_policy(policies[run.run_id], run) for run in frames.rows if run.run_id in policies}
 
 
 def _scores(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:

@@ -157,12 +157,16 @@ def default_metrics(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
 
 def evaluation_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that evaluations of these runs logged."""
-    return sorted({n for i in run_ids for n in frames.digest.names(i) if n.startswith(EVALUATION)})
+    return sorted(n for n in _names(frames, run_ids) if n.startswith(EVALUATION))
 
 
 def training_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that the training of these runs logged."""
-    return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith((EVALUATION, VALIDATION))})
+    return sorted(n for n in _names(frames, run_ids) if not n.startswith((EVALUATION, VALIDATION)))
+
+
+def _names(frames: Frames, run_ids: Iterable[str]) -> set[str]:
+    return set[str]().union(*map(frames.digest.names, run_ids))
 
 
 def _evaluation(key: str) -> Metric:
