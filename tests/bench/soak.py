@@ -3,7 +3,8 @@ have finished.
 
 python -m tests.bench.soak --minutes 60 [--seed N] [--write-docs]
 
-Every few seconds there is a fault: a process is killed, a file cut, a bit flipped in a checkpoint, a server stopped.
+Every few seconds there is a fault: a process is killed, a file cut, a bit flipped in a checkpoint, a server stopped, a
+node fails, the disk is full. On one node no run of every third sweep can begin, and sbatch prints more than a number.
 Half of the launches ship to mlflow.db, half to an MLflow server. At the end each run is compared, by step and metric,
 with the same run trained on this machine without faults, and with its metrics in MLflow. Needs root and Debian's SLURM.
 Exit code 1: something was lost, doubled or wrong without a message.
@@ -38,15 +39,25 @@ from slurm.local_cluster.settings import Settings
 from tests.bench.__main__ import machine
 from tests.bench.row import put_between
 from tests.slurm.place import BANDIT, SlurmHome
+from tests.support.disks import small_disk
 from tests.tracker.places import Server
 
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->"
 RUN = ["steps=400", "evaluation.every=100", "checkpoint.every=40", "cluster.memory_gb=0.8", "cluster.requeues=50"]
-SEEDS = 3  # runs of a launch
+SEEDS, NODES = 3, 4  # runs of a launch, nodes of the cluster
 PAUSE_S = (1.0, 4.0)  # between two faults
 LAUNCH_S, SHIP_S = 10.0, 5.0  # longest time after which a launch, or a shipper, is killed
 TRIES = 12  # repetitions of the commands at the end
+DISK = "1g"  # of the home; a fault fills it
+SETUP = 'cluster.setup=["[ $SLURMD_NODENAME != n1 ]"]'  # of every third sweep: on this node none of its runs can begin
+BANNER = """#!/bin/sh
+echo "Welcome. See also https://example.org (updated 2026)"
+{sbatch} "$@"
+code=$?
+echo "Your quota: 3 of 7"
+exit $code
+"""
 SILENT = ("time/", "throughput/")  # prefixes of metrics that differ between any two runs
 
 
@@ -71,7 +82,8 @@ class Soak:
         """The overrides of a further sweep."""
         first = SEEDS * len(self.launches)
         store = [f"tracker.uri={self.server.uri}"] if len(self.launches) % 2 else []
-        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}", *store])
+        setup = [] if len(self.launches) % 3 else [SETUP]
+        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}", *store, *setup])
         return self.launches[-1]
 
     def command(self, words: Sequence[str]) -> list[str]:
@@ -152,6 +164,12 @@ def preempt(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
 
 
 @at_a_run
+def hang_up(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
+    process.send_signal(signal.SIGHUP)
+    return True
+
+
+@at_a_run
 def flip_checkpoint(soak: Soak, run_dir: Path, process: psutil.Process) -> bool:
     """The run is killed too, so that it reads the checkpoint."""
     files = [path for path in layout.checkpoints(run_dir).glob("step-*/*") if path.is_file()]
@@ -207,6 +225,28 @@ def kill_server(soak: Soak) -> str:
     return ""
 
 
+def fill_disk(soak: Soak) -> str:
+    """For a moment, to the last byte."""
+    filler = soak.place.home / "filler"
+    room = os.statvfs(soak.place.home)
+    try:
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
+        time.sleep(soak.random.uniform(*PAUSE_S))
+    finally:
+        filler.unlink()
+    return ""
+
+
+def fail_node(soak: Soak) -> str:
+    """SLURM sends its jobs to other nodes (NODE_FAIL)."""
+    node = f"NodeName=n{soak.random.randint(1, NODES)}"
+    soak.place.client("scontrol", "update", node, "State=DOWN", "Reason=soak")
+    time.sleep(soak.random.uniform(*PAUSE_S))
+    soak.place.client("scontrol", "update", node, "State=RESUME")
+    return ""
+
+
 def remove_mlflow(soak: Soak) -> str:
     layout.mlflow_database(soak.place.home).unlink(missing_ok=True)
     return ""
@@ -246,6 +286,7 @@ FAULTS: dict[str, Strike] = {
     "kill -9 of a run": kill_run,
     "kill -9 of a run's supervisor": kill_supervisor,
     "SIGTERM to a run": preempt,
+    "SIGHUP to a run": hang_up,
     "a bit flipped in a checkpoint": flip_checkpoint,
     "metrics.jsonl cut, run killed": tear_journal,
     "run.json cut": tear("runs/*/run.json"),
@@ -255,6 +296,8 @@ FAULTS: dict[str, Strike] = {
     "manifest.jsonl cut": tear("runs/sweeps/*/manifest.jsonl"),
     "mlflow.json (a cursor) cut": tear("runs/*/mlflow.json"),
     "mlflow.db deleted": remove_mlflow,
+    "a full disk": fill_disk,
+    "a node that fails": fail_node,
     "kill -9 of a launch": kill_launch,
     "kill -9 of the shipper": kill_shipper,
     "kill -9 of the MLflow server": kill_server,
@@ -371,6 +414,14 @@ def cause_faults(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
         time.sleep(soak.random.uniform(*PAUSE_S))
 
 
+def print_banners(folder: Path) -> None:
+    """Let sbatch print what sites print around the number of a job."""
+    folder.mkdir()
+    (wrapper := folder / "sbatch").write_text(BANNER.format(sbatch=shutil.which("sbatch")))
+    wrapper.chmod(0o755)
+    os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
 def table(faults: dict[str, Fault], harms: dict[str, Harm]) -> str:
     """A row for each kind of fault, with the harm to the runs that it struck, whichever fault caused the harm."""
     head = "| fault | times | runs lost | rows lost | rows doubled | wrong numbers |\n|---|---|---|---|---|---|\n"
@@ -389,12 +440,13 @@ def _row(name: str, times: int, of: Sequence[Harm]) -> str:
 def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
     """(text for docs/reliability.md, whether anything was lost, doubled or wrong without a message)."""
     soak = Soak(SlurmHome(home / "struck", cluster), server, seed)
+    print_banners(home / "bin")
     faults = {name: Fault(strike) for name, strike in FAULTS.items()}
     cause_faults(soak, faults, minutes)
     heal(soak)
     calm = SlurmHome(home / "calm", cluster)
     for words in soak.launches:
-        peaceful = [word for word in words if not word.startswith("tracker.")]
+        peaceful = [word for word in words if not word.startswith(("tracker.", "cluster.setup"))]
         calm.launch(*peaceful, "cluster=local", "tracker=none", "cluster.report=false")
     harms = {
         run_dir.name: harm_of(soak, run_dir, calm.home / "runs" / run_dir.name)
@@ -420,11 +472,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = Path(tempfile.mkdtemp(prefix="rlvr-soak-", dir="/tmp"))
     root.chmod(0o711)  # the cluster's database runs as another user, who must be able to pass through
-    cluster = local.up(root / "c", nodes=4)
+    cluster = local.up(root / "c", nodes=NODES)
     server = Server(root)
     try:
         server.start()
-        text, harmed = run(cluster, root, server, options.minutes, options.seed)
+        with small_disk(root / "struck", DISK):
+            text, harmed = run(cluster, root, server, options.minutes, options.seed)
+            if harmed:
+                shutil.copytree(root / "struck", root / "kept")
     finally:
         server.kill()
         local.down(root / "c")
