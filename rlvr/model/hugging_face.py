@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from transformers.utils import import_utils
 
 ALL = "RLVR_ALL_PACKAGES"  # environment variable: "1" if a program (docs/programs.md) needs them
-NOT_USED = frozenset[str]() if os.environ.get(ALL) == "1" else frozenset({"accelerate", "scipy", "sklearn"})
-if find_spec("trl") is not None:  # its trainers need accelerate, and a process may carry out their runs and ours
-    NOT_USED -= {"accelerate"}
+# TRL's trainers need accelerate, and a process may carry out their runs and ours.
+OTHERS = {"scipy", "sklearn"} if find_spec("trl") else {"accelerate", "scipy", "sklearn"}
+NOT_USED = frozenset[str]() if os.environ.get(ALL) == "1" else frozenset(OTHERS)
 
 _is_installed = import_utils._is_package_available
 
