@@ -51,12 +51,12 @@ def add_steps(directory: Path, steps: Sequence[int] | range, attempt: int = 1) -
             file.write(encode(step, T0 + step + 0.123, attempt, metrics_of(step)))
 
 
-def end_attempt(directory: Path, number: int, cause: str | None) -> None:
+def end_attempt(directory: Path, number: int, cause: str | None, started: float = T0) -> None:
     """cause None: the attempt has not ended; this process is its process."""
     path = directory / "attempts" / str(number)
     path.mkdir(parents=True, exist_ok=True)
     who = {"pid": os.getpid(), "process_start": lock.process_start(os.getpid()), **lock.machine()}
-    (path / "job.json").write_text(json.dumps({"attempt": number, "host": f"node{number}", "started": T0, **who}))
+    (path / "job.json").write_text(json.dumps({"attempt": number, "host": f"node{number}", "started": started, **who}))
     if cause is not None:
         (path / "exit.json").write_text(json.dumps({"cause": cause, "code": 0, "time": T0 + 1000.5, "message": ""}))
 

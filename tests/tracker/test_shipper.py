@@ -278,7 +278,7 @@ def test_equal_sweeps_of_two_homes_have_a_parent_each_also_after_their_cursors_a
         for run_id in ("a", "b"):
             run = make_run(home, run_id, created=T0 + 100 * number)
             (run / "metrics.jsonl").write_bytes(encode(0, T0 + 100 * number + 1, 1, {"x": 0.5}))
-            end_attempt(run, 1, "ok")
+            end_attempt(run, 1, "ok", started=T0 + 100 * number)
         make_sweep(home, "s", ["a", "b"], created=T0 + 100 * number)
         Shipper(home, local.uri).ship(run_dirs(home))
     (first, _), (second, _) = query(local.database, parents)
@@ -327,9 +327,7 @@ def test_a_run_that_waited_for_a_core_has_the_duration_of_its_work(local, home):
     assert shipper.ship(run_dirs(home)).complete
     assert query(local.database, count) == [(0,)]
     add_steps(run, range(1))
-    end_attempt(run, 1, "ok")
-    job = run / "attempts" / "1" / "job.json"
-    job.write_text(json.dumps({**json.loads(job.read_text()), "started": T0 + 200}))
+    end_attempt(run, 1, "ok", started=T0 + 200)
     assert shipper.ship(run_dirs(home)).shipped == {"lad-js-waited": 1}
     _, _, start, end = run_of(local, "waited")
     assert end - start == 800_500
