@@ -48,12 +48,22 @@ def _mean_of_benchmarks(scores: Mapping[str, float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def unparsable(metrics: Mapping[str, float]) -> float | None:
-    """The share of responses without an answer that the verifier can read: the mean over an evaluation's benchmarks.
+def shown_scores(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """What `status` shows of an evaluation: its accuracy, and the shares of responses without an answer that the
+    verifier can read ("unparsable") and that ended by themselves ("finished"), as means over its benchmarks.
 
-    metrics: all metrics of a step, by name. None if there is no evaluation among them.
+    metrics: all metrics of a step, by name. None without an evaluation among them, and for "finished" where responses
+    have one token, whose end is no other.
     """
-    values = [metrics[name] for name in metrics if name.startswith(EVALUATION) and name.endswith("/unparsable")]
+    means = {name: _mean_of_responses(metrics, name) for name in ("unparsable", "finished", "length")}
+    length = means.pop("length")
+    if length is not None and length <= 1:
+        means["finished"] = None
+    return {"accuracy": accuracy(metrics), **means}
+
+
+def _mean_of_responses(metrics: Mapping[str, float], name: str) -> float | None:
+    values = [value for key, value in metrics.items() if key.startswith(EVALUATION) and key.endswith(f"/{name}")]
     return math.fsum(values) / len(values) if values else None
 
 

@@ -60,9 +60,15 @@ def number(value: float | None) -> str:
 
 
 def _score(state: RunState) -> str:
-    """The accuracy, and where it measures the form of answers more than the answers: `0.000 (97% unparsable)`."""
-    most = state.unparsable is not None and state.unparsable >= 0.5
-    return number(state.accuracy) + (f" ({state.unparsable:.0%} unparsable)" if most else "")
+    """The accuracy, and where it measures the form of answers more than the answers: `0.000 (97% unparsable)`, or
+    `0.281 (0% finished)`.
+    """
+    share = ""
+    if state.unparsable is not None and state.unparsable >= 0.5:
+        share = f" ({state.unparsable:.0%} unparsable)"
+    elif state.finished_share is not None and state.finished_share < 0.05:
+        share = f" ({state.finished_share:.0%} finished)"
+    return number(state.accuracy) + share
 
 
 def pace(rate: float | None) -> str:

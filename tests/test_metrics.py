@@ -20,7 +20,7 @@ from rlvr.metrics import (
     maj_at_k,
     pass_at_k,
     percentile,
-    unparsable,
+    shown_scores,
     weight_grpo,
     weight_maxrl,
     weight_ml,
@@ -134,11 +134,15 @@ def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_
     others = {"evaluation/maze_7x7/pass_at_8": 1.0, "evaluation/maze_7x7/error": 0.1, "reward/accuracy": 0.9}
     assert accuracy(evaluation | others) == 0.5
     assert accuracy(others) is None
-    assert unparsable(others) is None
-    assert (
-        unparsable({"evaluation/a/unparsable": 0.5, "validation/a/unparsable": 0, "evaluation/b/unparsable": 1}) == 0.75
-    )
     assert accuracy({"evaluation/bandit/expected_reward": -1.5}) == -1.5
+
+
+def test_what_status_shows_of_responses_is_the_mean_over_benchmarks() -> None:
+    assert shown_scores({"reward/accuracy": 0.9}) == {"accuracy": None, "unparsable": None, "finished": None}
+    of_a = {"evaluation/a/unparsable": 0.5, "validation/a/unparsable": 0, "evaluation/a/finished": 0.25}
+    both = of_a | {"evaluation/b/unparsable": 1, "evaluation/b/finished": 0.75, "evaluation/a/length": 9}
+    assert shown_scores(both) == {"accuracy": None, "unparsable": 0.75, "finished": 0.5}
+    assert shown_scores({"evaluation/a/finished": 0, "evaluation/a/length": 1})["finished"] is None  # one token each
 
 
 def test_accuracy_is_that_of_the_validation_split_where_it_is_measured() -> None:

@@ -30,7 +30,7 @@ from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ordered
 from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import EVALUATION, accuracy, unparsable
+from rlvr.metrics import EVALUATION, shown_scores
 from rlvr.records import Rollout, Sampling, right_answer
 from rlvr.rollout.evaluation import (
     NOISE_STREAM,
@@ -165,7 +165,7 @@ class Evaluation:
         if self.journal is not None:
             self.journal.record(STEP, metrics)
         if self.attempt is not None:
-            self.attempt.heartbeat(1, 1, "done", accuracy=accuracy(metrics), unparsable=unparsable(metrics))
+            self.attempt.heartbeat(1, 1, "done", **shown_scores(metrics))
         log.info("%s", brief(metrics))
 
     def _heartbeat(self, done: int, total: int) -> None:

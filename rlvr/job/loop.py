@@ -27,7 +27,7 @@ from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import VALIDATION, accuracy, unparsable
+from rlvr.metrics import VALIDATION, shown_scores
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch, declared_needs
 from rlvr.records import ArmedTask, Rollout, Sampling, right_answer
@@ -240,7 +240,7 @@ class TrainingRun:
         """Record a finished step in the journal; then save a checkpoint, if one is due."""
         if self.journal is not None:
             self.journal.record(step, metrics)
-        self._phase("train", step, accuracy=accuracy(metrics), unparsable=unparsable(metrics))
+        self._phase("train", step, **shown_scores(metrics))
         if self.checkpoints.due(step, metrics):
             self._save(step, metrics)
         log.info("step %d/%d %s", step, self.config.steps, brief(metrics))

@@ -28,7 +28,7 @@ from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import key_of
 from rlvr.ledger.samples import write_samples
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import EVALUATION, VALIDATION, accuracy, unparsable
+from rlvr.metrics import EVALUATION, VALIDATION, shown_scores
 from rlvr.records import Completion, Problem, Reward, Rollout, Sampling, Task, right_answer
 from rlvr.rollout.evaluation import Answers, evaluation_metrics, held_out_problems, warnings
 from rlvr.rollout.rewards import rewards_of
@@ -129,8 +129,7 @@ class Run:
         self._attempt.check_lease()
         metrics = {**metrics, **self._measured.pop(step, {})}
         self._journal.record(step, metrics)
-        scores = {"accuracy": accuracy(metrics), "unparsable": unparsable(metrics)}
-        self._attempt.heartbeat(step, self.steps, "train", **scores)
+        self._attempt.heartbeat(step, self.steps, "train", **shown_scores(metrics))
         log.info("step %d/%d %s", step, self.steps, brief(metrics))
 
     @property

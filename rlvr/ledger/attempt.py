@@ -22,6 +22,7 @@ from rlvr.ledger.cause import Cause, cause_of
 from rlvr.ledger.files import PASSING_ERRORS, UNWRITABLE_ERRORS, read_json, write_json
 
 HEARTBEAT_S = 1.0
+SCORES = ("accuracy", "unparsable", "finished")  # of an evaluation, in heartbeats: `rlvr.metrics.shown_scores`
 HALVINGS = 3
 WATCH_S = 5.0  # longer than heartbeats are apart, and than file servers usually cache them
 # Environment variables of a rank. STORE: the file through which the ranks of one node find each other. RAY_NETWORK: set
@@ -87,7 +88,7 @@ class Attempt:
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
         previous_beat = read_heartbeat(layout.attempt(run_dir, number - 1))
-        scores = {name: previous_beat.get(name) for name in ("accuracy", "unparsable")}
+        scores = {name: previous_beat.get(name) for name in SCORES}
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", **scores}
         self._beat_lock = threading.Lock()  # guards _beat and the times below
         self._first_step: int | None = None
@@ -149,12 +150,10 @@ class Attempt:
         is_same_file = (held.st_dev, held.st_ino) == (on_disk.st_dev, on_disk.st_ino)
         return is_same_file and newest_attempt(self.run_dir) == self.number
 
-    def heartbeat(
-        self, step: int, steps: int, phase: str, accuracy: float | None = None, unparsable: float | None = None
-    ) -> None:
+    def heartbeat(self, step: int, steps: int, phase: str, **scores: float | None) -> None:
         """Report that `step` of `steps` are done. Written at most once a second, but at once when the phase changes.
 
-        accuracy, unparsable: of an evaluation; None keeps the last one reported, if need be by the previous attempt.
+        scores: SCORES of an evaluation; None keeps the last one reported, if need be by the previous attempt.
         """
         with self._beat_lock:
             now, previous, self._last_heartbeat = time.time(), self._last_heartbeat, time.monotonic()
@@ -167,7 +166,6 @@ class Attempt:
             if "origin" in self._beat:
                 self._beat["longest"] = max(self._beat.get("longest", 0.0), self._last_heartbeat - previous)
             self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
-            scores = {"accuracy": accuracy, "unparsable": unparsable}
             self._beat |= {name: score for name, score in scores.items() if score is not None}
             self._has_unwritten_beat = True
             if changed or time.monotonic() - self._last_write >= HEARTBEAT_S:

@@ -32,7 +32,8 @@ class RunState:
     steps: int = 0
     phase: str = ""
     accuracy: float | None = None
-    unparsable: float | None = None  # share of the last evaluation's responses
+    unparsable: float | None = None  # share of the last evaluation's responses; so is the next
+    finished_share: float | None = None
     cause: str = ""
     message: str = ""
     seconds: float = 0.0  # total of all attempts: useful + replayed + wasted
@@ -145,6 +146,7 @@ def read(run_dir: Path) -> RunState:
         phase=str(shown.beat.get("phase", "")),
         accuracy=shown.score("accuracy"),
         unparsable=shown.score("unparsable"),
+        finished_share=shown.score("finished"),
         cause=shown.end.cause.value if shown.end else "",
         message=message,
         seconds=useful + replayed + wasted,

@@ -69,7 +69,7 @@ def _status(home: Path, environment: dict[str, str]) -> Row:
     run_ids = Ledger(home).runs()
     for run_id in run_ids:
         with Attempt.open(Ledger(home).run_dir(run_id)) as attempt:
-            attempt.heartbeat(1, 10, "train", 0.5)
+            attempt.heartbeat(1, 10, "train", accuracy=0.5)
             attempt.close(Cause.PREEMPTED)
     status_s = min(timed(lambda: _run(home, environment, "-m", "sweeps", "status"))() for _ in range(REPEATS))
     name = f"sweeps status, {len(run_ids):,} runs"

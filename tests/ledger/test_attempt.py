@@ -189,12 +189,12 @@ def test_a_run_at_work_on_another_host_is_busy_where_its_lock_does_not_hold(
 def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_path: Path) -> None:
     attempt = Attempt.open(tmp_path)
     beat = attempt.path / "heartbeat.json"
-    attempt.heartbeat(0, 9, "start", 0.25)
+    attempt.heartbeat(0, 9, "start", accuracy=0.25)
     attempt.heartbeat(1, 9, "start")
     assert read(beat)["step"] == 0
     attempt.heartbeat(2, 9, "train")
     assert (read(beat)["step"], read(beat)["phase"], read(beat)["accuracy"]) == (2, "train", 0.25)
-    attempt.heartbeat(3, 9, "train", 0.5)
+    attempt.heartbeat(3, 9, "train", accuracy=0.5)
     assert read(beat)["step"] == 2
     attempt.close(Cause.PREEMPTED)
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
@@ -250,7 +250,7 @@ def test_signs_of_life_from_other_threads_do_not_change_the_rate(tmp_path: Path)
 def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
     for accuracy in (0.5, None):
         with Attempt.open(tmp_path) as attempt:
-            attempt.heartbeat(1, 9, "train", accuracy)
+            attempt.heartbeat(1, 9, "train", accuracy=accuracy)
             attempt.close(Cause.PREEMPTED)
     assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
 

@@ -199,7 +199,7 @@ def test_an_accuracy_of_nan_is_none_and_leaves_status_json(tmp_path: Path, capsy
     ledger = make_run(tmp_path)
     ledger.record_sweep("s", {"study": "x"}, [{"run_id": "r"}])
     with Attempt.open(ledger.run_dir("r")) as attempt:
-        attempt.heartbeat(1, 2, "train", float("nan"))
+        attempt.heartbeat(1, 2, "train", accuracy=float("nan"))
         attempt.close("diverged")
     assert main(["status", "s", "--json", "--home", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -94,7 +94,7 @@ def test_a_killed_run_is_lost_and_one_at_work_is_running(tmp_path: Path) -> None
     ledger = make_ledger(tmp_path, "abc")
     code = (
         "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]);"
-        "a.heartbeat(3, 10, 'train', 0.5); print(flush=True); time.sleep(60)"
+        "a.heartbeat(3, 10, 'train', accuracy=0.5); print(flush=True); time.sleep(60)"
     )
     run_dir = str(ledger.run_dir("abc"))
     process = subprocess.Popen([sys.executable, "-c", code, run_dir], stdout=subprocess.PIPE)

@@ -63,7 +63,7 @@ def work(run_dir: Path, told: dict[str, Any], attempt: Attempt, stop: StopFlag) 
         with (run_dir / "steps.txt").open("a") as steps:
             steps.write(f"{step}\n")
         write_text(saved, str(step))
-        attempt.heartbeat(step, told["steps"], "train", step / told["steps"])
+        attempt.heartbeat(step, told["steps"], "train", accuracy=step / told["steps"])
     if told["act"] in set(Cause):
         return Cause(told["act"]), "as told"
     return Cause.OK, ""

@@ -34,7 +34,8 @@ def make_home(home: Path) -> Ledger:
     ):
         with Attempt.open(ledger.run_dir(run_id)) as attempt:
             attempt.log_path.write_text(f"log of {run_id}\n")
-            attempt.heartbeat(3, 12, "train", 0.25, 0.97 if run_id == "done" else 0.1)
+            bad = {"unparsable": 0.97} if run_id == "done" else {"unparsable": 0.1, "finished": 0.01}
+            attempt.heartbeat(3, 12, "train", accuracy=0.25, **bad)
             attempt.close(cause, message)
     ledger.create_run("alone", "{}", {"name": "name-alone"})
     return ledger
@@ -116,6 +117,8 @@ def test_on_a_narrow_terminal_names_and_states_survive(width: int, tmp_path: Pat
     assert max(map(len, [head, *lines])) <= width
     for line, word in zip(lines, ("finished", "diverged", "interrupted", "planned"), strict=True):
         assert f"{name} {word}" in " ".join(line.split())
+    shares = [share in file.getvalue() for share in ("0.250 (97% unparsable)", "0.250 (1% finished)")]
+    assert shares == [width > 40] * 2
     assert ("accuracy" in head, "━" in lines[0]) == {40: (False, False), 80: (True, False), 160: (True, True)}[width]
 
 
