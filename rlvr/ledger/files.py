@@ -130,10 +130,11 @@ def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False)
 
     durable, new: as for `write_atomically`.
     """
-    if durable:
-        for path_inside in aside.rglob("*") if aside.is_dir() else ():
-            sync(path_inside)
-        sync(aside)
+    for written in (*(aside.rglob("*") if aside.is_dir() else ()), aside):
+        if is_shared() and written.is_file() and not written.is_symlink():
+            written.chmod(stat.S_IMODE(written.stat().st_mode) | 0o060)  # safetensors writes for its user alone
+        if durable:
+            sync(written)
     if aside.is_dir() and path.is_dir() and not new:
         _replace_directory(aside, path)
         return

@@ -49,7 +49,7 @@ SEEDS, NODES = 3, 4  # runs of a launch, nodes of the cluster
 PAUSE_S = (1.0, 4.0)  # between two faults
 LAUNCH_S, SHIP_S = 10.0, 5.0  # longest time after which a launch, or a shipper, is killed
 TRIES = 12  # repetitions of the commands at the end
-DISK = "1g"  # of the home; a fault fills it
+DISK = "256m"  # of the home; a fault fills it
 SETUP = 'cluster.setup=["[ $SLURMD_NODENAME != n1 ]"]'  # of every third sweep: on this node none of its runs can begin
 BANNER = """#!/bin/sh
 echo "Welcome. See also https://example.org (updated 2026)"
@@ -228,10 +228,10 @@ def kill_server(soak: Soak) -> str:
 def fill_disk(soak: Soak) -> str:
     """For a moment, to the last byte."""
     filler = soak.place.home / "filler"
-    room = os.statvfs(soak.place.home)
     try:
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 20))
         time.sleep(soak.random.uniform(*PAUSE_S))
     finally:
         filler.unlink()

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -159,6 +160,19 @@ def test_a_file_that_its_server_has_replaced_is_read_once_more(
         else:
             with pytest.raises(OSError, match="[Ss]tale"):
                 read(path)
+
+
+def test_what_a_library_writes_for_its_user_alone_is_the_groups_in_a_shared_home(tmp_path, monkeypatch) -> None:
+    """As safetensors does: its files are 0600 whatever the umask."""
+    for shared, mode in (("", 0o600), ("1", 0o660)):
+        monkeypatch.setenv("RLVR_SHARED", shared)
+        with files.write_atomically(tmp_path / f"stage{shared}") as aside:
+            aside.mkdir()
+            (aside / "model.safetensors").touch(mode=0o600)
+            (aside / "of others").symlink_to(tmp_path / "original")
+            (tmp_path / "original").touch(mode=0o600)
+        assert stat.S_IMODE((tmp_path / f"stage{shared}" / "model.safetensors").stat().st_mode) == mode
+        assert stat.S_IMODE((tmp_path / "original").stat().st_mode) == 0o600
 
 
 def test_only_the_owner_may_read_private_files(tmp_path: Path) -> None:
