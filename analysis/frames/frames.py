@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -164,7 +165,8 @@ class Frames:
         """The selector of the arm that the study compares others to; "" if it names none. Imports have no study: their
         baseline is the one that was given first."""
         imported = next((run.typed for run in self.rows[:1] if run.study == IMPORTED), ())
-        return str(self.newest("baseline") or " ".join(imported))
+        is_selector = all(re.fullmatch(r"""[^\s=]+=[^\s,'"[\]{}]+""", knob) for knob in imported)  # it's: a name alone
+        return str(self.newest("baseline") or (" ".join(imported) if is_selector else ""))
 
     @property
     def claims(self) -> list[Mapping[str, Any]]:

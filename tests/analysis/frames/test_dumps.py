@@ -234,7 +234,15 @@ def test_imports_are_compared_to_the_one_that_was_given_first(tmp_path):
             of_first = given[0].rows[0].group_id
             reference = default_reference(arms(together), together.baseline)
             assert {arm.group_id for arm in reference.values()} == {of_first}, names
+            assert default_reference(arms(given[0]), given[0].baseline) == {}, names
             assert [sweep.sweep_id for sweep in together.sweeps] == [part.sweeps[0].sweep_id for part in given]
+
+
+def test_an_import_may_have_any_name(tmp_path):
+    dump = jsonl(tmp_path / "d.jsonl", [{"problem_id": 1, "reward": 1}])
+    for name in ("it's", 'a "b', "[x", "a,b", "{", "x y"):
+        together = bundle.merged([frames(Dump(dump, "rlvr", arm)) for arm in (name, "other")])
+        assert len(default_reference(arms(together), together.baseline)) == 1, name
 
 
 def test_imports_keep_the_diversity_of_their_responses(tmp_path, capsys, monkeypatch):
