@@ -1,7 +1,5 @@
 """`python -m analysis`: see analysis/command.py."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec

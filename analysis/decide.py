@@ -3,8 +3,6 @@
 Plain data in and out: sweeps/growing asks for them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

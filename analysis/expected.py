@@ -3,8 +3,6 @@
 Plain data in and out: a launch imports this module if its study expects anything (sweeps/expected.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The Markdown is inserted into a page between two comments; the rest of the page 
 files give the same bytes, so that a page and the evidence beside it cannot disagree.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

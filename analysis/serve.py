@@ -4,8 +4,6 @@ The address has a token, as other users of the machine can reach loopback too. N
 served. Two buttons on it stop or retry a sweep or run of the page, by `python -m sweeps`, as the user who serves it.
 """
 
-from __future__ import annotations
-
 import hmac
 import html
 import math

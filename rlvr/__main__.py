@@ -3,8 +3,6 @@
 The command does not put the working directory on Python's path, so that no file there can hide one of our modules.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Sequence

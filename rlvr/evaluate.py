@@ -21,8 +21,6 @@ them on SLURM, cluster.ranks shares one among processes. `python -m analysis --s
 All knobs: docs/evaluate.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

@@ -5,8 +5,6 @@ python -m rlvr.export RUN DIRECTORY --best --dtype bfloat16          the best on
 python -m rlvr.export runs/RUN_ID/checkpoints/step-00000040 DIRECTORY
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluation metrics on counts and answers. numpy only."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sampling noise as a function of keys, not of history: the same for any batch, number of ranks or order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

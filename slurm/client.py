@@ -1,7 +1,5 @@
 """The SLURM commands: each has a timeout, and each failure is a ValueError of one line. Standard library only."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

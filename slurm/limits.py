@@ -3,8 +3,6 @@
 sbatch itself accepts many jobs that no node can ever run, and leaves them waiting.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ submitit's own jobs are pickles that it renames after sbatch has returned: if th
 are lost. Therefore only its script is used; a task reads its work from files that exist before sbatch is called.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`python -m sweeps`: see sweeps/commands.py."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

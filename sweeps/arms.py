@@ -1,7 +1,5 @@
 """Summaries of a sweep's runs: of each arm (runs that differ by their seed alone), and of all runs together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`python -m sweeps`: the state of sweeps and runs, and their logs; cancel, retry, clean up, ship metrics to MLflow."""
 
-from __future__ import annotations
-
 import argparse
 import codecs
 import contextlib

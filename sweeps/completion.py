@@ -4,8 +4,6 @@ It completes `rlvr ...`, and `python -m rlvr.run ...`, `sweeps`, `analysis`: gro
 sweeps and studies. The shell asks this module at each tab, which takes half a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import sys

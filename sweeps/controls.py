@@ -8,8 +8,6 @@ still      the reference with lr=0: the metrics of a policy that learns nothing
 The analysis compares every arm with its controls (analysis/scores/controls.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlvr.config.overrides import key_of, seed_of

@@ -7,8 +7,6 @@ sweep of the study has. A study may grow over several launches: an arm that is m
 So is a claim about time where runs share machines: its runs may be there for other claims.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ removed when no run starts from it.
 Metrics, samples and logs are never removed, nor anything of a run that another version has written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """`--json`: launches as plain data, for programs. Reads the ledger and writes nothing. Schema: docs/sweeps.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Launches a plan: writes it to the ledger, then starts its runs. Relaunches from the ledger."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Executes the runs of a sweep on this machine: one launcher with a pool of warm workers, no daemon."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

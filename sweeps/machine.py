@@ -1,7 +1,5 @@
 """What this machine has, and how many runs it has room for."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Names: the name and the tags of a sweep, and names of runs that are unique on the ledger."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The time and disk space of planned runs, estimated from finished runs of their kind."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Turns composed configs into the runs of a sweep: checks and names each, and refuses two that are the same."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time

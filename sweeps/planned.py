@@ -1,7 +1,5 @@
 """A planned run of a sweep, and how it is written to the ledger."""
 
-from __future__ import annotations
-
 import functools
 import socket
 import time

@@ -1,7 +1,5 @@
 """`--dry-run`: a description of what a launch would do. Reads the ledger and writes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -3,8 +3,6 @@
 Hydra constructs its launcher and its sweepers itself, without arguments of ours: they read the current session.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Starts runs that are on the ledger, on SLURM or on this machine; and what is undone if they are refused."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Collection, Generator, Mapping

@@ -1,7 +1,5 @@
 """`python -m sweeps sync`: ships metrics that launches could not ship, each to the store of its launch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

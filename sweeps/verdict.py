@@ -1,7 +1,5 @@
 """How a run ended (by the ledger, else its worker's answer or its process's exit status), and how a launch ended."""
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ able to report anything: it may wait for a lock that is never released, for a co
 for a file server that is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The child processes of a local launch: workers that execute runs, the metrics shipper, the guard against orphans."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

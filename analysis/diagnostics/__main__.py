@@ -3,8 +3,6 @@
 NAME is weights, replay or bandit_landscape. FOLDER holds its CSV files; NAME.png and NAME.pdf are put beside them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

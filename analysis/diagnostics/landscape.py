@@ -1,7 +1,5 @@
 """The figure of LAD's loss landscape: all policies over three arms, and where descent leads (LAD, Figure 2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

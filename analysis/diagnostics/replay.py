@@ -1,7 +1,5 @@
 """The figure of a replay: which objectives agree on the direction, and whom each of them pulls up or pushes down."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 `python -m rlvr.diagnostics.weights` measures <home>/reports/weights/weights.csv and draws it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

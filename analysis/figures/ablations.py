@@ -1,7 +1,5 @@
 """The figures of ablations along one knob: pass@k against k, or metrics against the knob."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The figure of DPH-RL's divergences: a row per arm with its styles of answers, what it kept and found, accuracy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 A device is a GPU or, where there is none, a process on a CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bandit figure: learned density over the arms against LAD's target, a panel per method (LAD, figure 1)."""
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np

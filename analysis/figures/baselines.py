@@ -1,7 +1,5 @@
 """The figure of baselines: a row per objective, a panel per column of the table."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

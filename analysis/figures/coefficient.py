@@ -1,8 +1,6 @@
 """Accuracy and coverage against the coefficient of a divergence to the base policy, of a loss or of GRPO's penalty;
 GRPO and DAPO without one are horizontal lines (DPH-RL, figure 2, which shows the reverse KL)."""
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames

@@ -1,7 +1,5 @@
 """The divergence figure: a bar per divergence, strict and weak families coloured, their means dashed."""
 
-from __future__ import annotations
-
 import math
 
 from matplotlib.artist import Artist

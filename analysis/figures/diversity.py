@@ -4,8 +4,6 @@ Each problem has its own plane, fitted to the right answers of all policies toge
 subtracted: the figure shows how far apart the answers of a policy are, not how far apart the policies are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

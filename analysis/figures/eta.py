@@ -1,7 +1,5 @@
 """The η figure: accuracy and coverage against 1/η, a line per divergence; GRPO and the base policy are horizontal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.artist import Artist

@@ -1,7 +1,5 @@
 """Evaluation scores against the training step: a line per arm, the mean over its seeds, with a 95 % band over them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The likelihood figure: accuracy in training and by rollouts, and gradient by pass rate (MaxRL, figures 2, 8, 9)."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

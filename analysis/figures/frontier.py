@@ -1,7 +1,5 @@
 """The frontier: pass@k and entropy against avg@k along training, a path per arm from the base policy to its end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.artist import Artist

@@ -1,7 +1,5 @@
 """Mazes with walks of a policy: one that reaches the goal and one that does not (MaxRL, figure 10)."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

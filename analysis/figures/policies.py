@@ -1,7 +1,5 @@
 """pass@k against k, on a logarithmic axis: a line per evaluated policy, with its 95 % band."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

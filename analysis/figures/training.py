@@ -1,7 +1,5 @@
 """Training curves: a line per arm, the mean over its seeds, with its 95 % band over them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist

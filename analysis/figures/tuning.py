@@ -1,7 +1,5 @@
 """Validation score against the tuned knob, a curve per arm."""
 
-from __future__ import annotations
-
 import math
 
 from matplotlib.figure import Figure

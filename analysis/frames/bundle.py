@@ -13,8 +13,6 @@ written to, and control characters in its texts are replaced (those of prompts a
 are kept).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Judged samples of every evaluation, counted by problem: the input of avg@n, pass@k and their differences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -2,8 +2,6 @@
 means and sums of training up to it. And its curves, thinned for drawing: of a long run they are means over bins of
 steps, so that 500 runs are drawn as fast as five."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum

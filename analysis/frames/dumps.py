@@ -13,8 +13,6 @@ The fields that are read from each row, by format (docs/analysis.md, "Runs of ot
 Samples without a step get the step UNNUMBERED, which is not 0: they come from a trained policy, not the base policy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Reads runs and metrics back from MLflow. The only file of `analysis` that imports mlflow or SQLAlchemy, on use."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import http.client

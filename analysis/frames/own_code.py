@@ -1,7 +1,5 @@
 """Runs whose numbers are made with different versions of the same code (a loss) or the same file (a benchmark)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 

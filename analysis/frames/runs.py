@@ -1,7 +1,5 @@
 """Runs and sweeps of the ledger: as records, and as the frame `runs`, on which the rest of this package builds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

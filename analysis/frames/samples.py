@@ -1,8 +1,6 @@
 """The samples of evaluations, read on request: from the files of a home, or from a table of responses. And numbers on
 their texts, of which a bundle stores those in `stored` for every evaluation, in place of the texts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -13,8 +13,6 @@ MLflow, or imported.
 `texts` and `responses` are of bundles and imports; a home has the files of its samples instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np

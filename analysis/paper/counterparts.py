@@ -1,7 +1,5 @@
 """Our runs in the layout of a paper's table: below each printed row the arms that correspond to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Draws a figure of a paper from its printed numbers, as lines or bars by series, with ours beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 printed; which numbers of a table a figure shows, in which layout, or, where the paper prints no number of it, what
 draws the same of our runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Every table is made here. A layout (a table of a paper, or the comparison that a
 in which row of which block, and which row each one is compared to.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lays a table out as titled grids of short texts, the same for every format."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The data that the scripts of a page draw: curves by arm, samples side by side, runs by knob; plain data, for JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What several figures share: a metric against a knob, pass@k against k, the looks of lines, legends."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections import Counter

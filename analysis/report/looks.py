@@ -1,8 +1,6 @@
 """How a line looks, alike on the page and in figures: the colour says the loss or the divergence, the shade a swept
 number, the dash the setting. GRPO is black everywhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

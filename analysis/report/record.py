@@ -1,7 +1,5 @@
 """A report as plain data, for programs: what `python -m analysis --json` prints (docs/analysis.md has the fields)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

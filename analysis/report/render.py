@@ -1,7 +1,5 @@
 """Renders a table as Markdown, CSV, LaTeX, or in the terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

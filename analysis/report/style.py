@@ -1,7 +1,5 @@
 """The look of every figure: sizes for print, colours that colour-blind readers can distinguish, reproducible bytes."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable, Sequence

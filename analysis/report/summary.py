@@ -1,7 +1,5 @@
 """The top of a page, which differences are decided, and its table of runs, with results, time and cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

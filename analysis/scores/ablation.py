@@ -1,7 +1,5 @@
 """Arms that differ by one knob: the rows of an ablation's table, a line of its figure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Arms: runs that differ by their seed alone. The rows of every table and the lines of every figure are arms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What may be compared: the arms of one setting (problems, base policy, length, evaluation) and their metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Arms against a reference: the difference of each, judged alone and in its family, and what would decide it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace

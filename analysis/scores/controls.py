@@ -1,7 +1,5 @@
 """Arms compared to their controls (`controls=`): random rewards, flipped rewards, no learning, and other seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Densities over the arms of a bandit: what a policy learned, P_π ∝ π/π_old, against LAD's target, P_A ∝ e^{A/η} (LAD,
 Eqs. 4 and 5)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Studies in which exact likelihood (loss cross_entropy) ran beside objectives that only use rewards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from analysis.frames.frames import Frames

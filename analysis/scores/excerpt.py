@@ -1,7 +1,5 @@
 """The samples that a page shows: of a few arms, the problems on which they differ most, along training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Several differences judged together: the chance of any false verdict in the family is 5 %. Arrays in, arrays out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

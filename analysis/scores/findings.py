@@ -1,8 +1,6 @@
 """Findings of a report besides its tables and claims: a baseline that no arm has, the looks of a stopping rule, tuning
 at an edge of the grid, arms that are not above their controls, runs that diverged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

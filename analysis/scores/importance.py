@@ -1,7 +1,5 @@
 """The importance of knobs: the share of the variance of results between runs that one knob alone explains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

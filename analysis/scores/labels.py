@@ -4,8 +4,6 @@ Config groups are `group=option`, as on the command line; numbers have spaces ar
 inverse beside it, which LAD's tables print.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

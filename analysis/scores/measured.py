@@ -1,7 +1,5 @@
 """The scores of runs at a point of training: an array over seeds and problems, or a number per run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Objectives that differ by their advantage, the arms of the likelihood studies: their names and their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 # Losses whose first update after a rollout is the plain policy gradient: they differ by their advantage alone.

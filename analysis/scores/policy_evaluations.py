@@ -1,7 +1,5 @@
 """Policies that were only sampled, not trained (`python -m rlvr.evaluate`): their arms, names and diversity."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """How much of the base policy training keeps (DPH-RL, arXiv:2509.07430): solved prompts, and the styles of answers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """The arms that a selector names, as in `loss=grpo` or `divergence=tv,hd eta = 0.5`, the reference of each arm, and the
 two sides of a claim: which arms are compared to which, of arms that have run or are planned."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

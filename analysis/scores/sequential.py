@@ -13,8 +13,6 @@ seeds has to show its own spread: Satterthwaite's degrees of freedom are then to
 own, so that one may stop while the others go on; their spread is pooled, and they keep to it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Student's t: the few functions that intervals need, with types. The only file of `analysis` that imports scipy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ pass@k and entropy are also compared where both arms are equally accurate. Betwe
 interpolated with the weight that puts the run at the level; scores problem by problem, so that they stay paired.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

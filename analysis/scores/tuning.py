@@ -1,7 +1,5 @@
 """The tuning of each arm: the values tried, their scores on the validation split, and the value picked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tables of ablations along one knob: a block per line of arms that differ by it alone, a row per value of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of DPH-RL's divergences: accuracy, what is kept of the base policy, what is newly solved, styles."""
 
-from __future__ import annotations
-
 import math
 
 from analysis.frames.frames import Frames

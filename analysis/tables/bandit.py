@@ -1,7 +1,5 @@
 """The bandit table: how close each method comes to LAD's target density, and how many of its modes it keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The table of baselines: every objective of a study on one task, with the diversity of its responses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table that every sweep gets: a row per arm, named by what was typed for it, against a reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

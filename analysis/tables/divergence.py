@@ -1,7 +1,5 @@
 """The divergence table: strict and weak f-divergences, averaged over η and at their best η (LAD, table 8)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

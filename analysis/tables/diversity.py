@@ -1,7 +1,5 @@
 """The table of what `python -m rlvr.diagnostics.diversity` measured of evaluations: words, embeddings, judges, cost."""
 
-from __future__ import annotations
-
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import cells_frame, row_records

@@ -1,7 +1,5 @@
 """The η table: one block per divergence, one row per 1/η, beside the base policy and GRPO (LAD, table 6)."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 

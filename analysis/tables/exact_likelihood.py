@@ -1,7 +1,5 @@
 """The likelihood table: each objective by rollouts per prompt, beside exact maximum likelihood (MaxRL, Fig. 2, 8)."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis.frames.frames import Frames

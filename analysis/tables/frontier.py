@@ -1,7 +1,5 @@
 """The frontier: arms compared to their reference at equal accuracy, tokens and time, not only at equal steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

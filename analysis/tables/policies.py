@@ -1,7 +1,5 @@
 """Evaluations of policies (`python -m rlvr.evaluate`): accuracy, pass@k, majority, what is kept of the base policy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

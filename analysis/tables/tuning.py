@@ -1,7 +1,5 @@
 """The table of what each arm's tuning measured on the validation split, value by value."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from analysis.frames.frames import Frames

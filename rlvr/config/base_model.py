@@ -3,8 +3,6 @@
 Only files are read; neither torch nor transformers is imported.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Checks a component's knobs against the parameters of its `_target_`: names, presence, types."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 from collections.abc import Callable, Collection, Mapping

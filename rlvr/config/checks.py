@@ -1,7 +1,5 @@
 """All checks of a composed config before launch. Each error is one line: what came, what is allowed, what to type."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The commands that `rlvr` bundles, and the modules behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

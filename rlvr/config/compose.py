@@ -1,7 +1,5 @@
 """Composes the points of a sweep cheaply: in full once per setting, then with other values."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import pickle

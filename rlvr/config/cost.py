@@ -5,8 +5,6 @@ out: prompts in the cache of other prompts, passes of frozen copies and of a cri
 training, the sum of gradients over ranks, and the transfer of weights to engines.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

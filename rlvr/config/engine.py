@@ -1,7 +1,5 @@
 """Checks of the sampling engine: installed, able to load the model, enough GPUs, and correct ratios. No torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Mapping

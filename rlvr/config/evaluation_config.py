@@ -3,8 +3,6 @@
 An evaluation is a run whose config names a policy. The ledger, sweeps and SLURM treat it as any other run.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any

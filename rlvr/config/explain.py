@@ -4,8 +4,6 @@ Hydra's messages are not read. The words of a command that it refused are examin
 options and knobs that there are, until one is at fault; Hydra's own text is shown only if none is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

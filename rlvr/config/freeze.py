@@ -1,7 +1,5 @@
 """Turns a composed config into what is kept of it: plain values, the identity of the run, a readable name."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence

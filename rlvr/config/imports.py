@@ -4,8 +4,6 @@ Child processes never search the working directory (`-P`). The import paths of a
 run (`import_paths` of run.json), so that jobs, retries and exports find the code without PYTHONPATH.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

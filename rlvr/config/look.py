@@ -1,7 +1,5 @@
 """One look at the data of a task before a launch: what the model reads, what counts as right, what contradicts."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -3,8 +3,6 @@
 Meant to be right within a fifth.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Nodes and ranks of a run, counted from the group `cluster` of its config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Only the files that a command chooses are read, those beside conf/: a damaged one must not break a run without it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parses what users type: Hydra's overrides, as alternative values of each key, and all combinations of them."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

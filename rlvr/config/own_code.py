@@ -1,7 +1,5 @@
 """The Python files that make a run's numbers, ours and its user's, and whether they changed since the run used them."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

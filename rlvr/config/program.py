@@ -5,8 +5,6 @@ its own file, and of the rest what does not depend on the trainer: seed, steps, 
 number of problems of a step and false rewards. What else it reads, such as `lr`, its file lists under `reads`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The sizes of models that recipes name, as they are on the hub: a dry run needs no download."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _COLUMNS = (

@@ -2,8 +2,6 @@
 comes after it read the same model and the same data.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The typed schema of a run's top-level config. The schema of a component is the signature of its `_target_`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

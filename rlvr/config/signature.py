@@ -4,8 +4,6 @@ Planning must not import torch, and most losses are in modules that do. What sou
 launch: such a component takes any knob (`takes_any`), and the start of its run names one that it does not have.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

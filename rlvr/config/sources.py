@@ -3,8 +3,6 @@
 For every compose Hydra reads the files of all chosen options anew, with YAML's parser in Python: a third of its time.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

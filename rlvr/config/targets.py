@@ -1,7 +1,5 @@
 """Restricts what a config on disk may call: our components, and code in the launch's own directories."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Versions read: TRL 1.16. Its dataclass is read from source (`rlvr.config.signature`): planning imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

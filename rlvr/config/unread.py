@@ -1,7 +1,5 @@
 """Refuses a knob that was changed although another setting makes it useless: no knob is silently ignored."""
 
-from __future__ import annotations
-
 from rlvr.config import values
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs

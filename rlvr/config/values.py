@@ -4,8 +4,6 @@ Ranges are part of a parameter's annotation, with names of pydantic and annotate
 `share: Annotated[float, Interval(ge=0, le=1)]`. A text in the annotation describes the value: "a share of lr".
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -4,8 +4,6 @@
 several ranks (rlvr/job/ranks.py), their engines divide the problems of pre-sampled answers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

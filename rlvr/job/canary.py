@@ -1,7 +1,5 @@
 """Checks that the engine samples from the policy in training, on fixed prompts after every sync."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

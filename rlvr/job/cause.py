@@ -1,7 +1,5 @@
 """The cause (rlvr/ledger/cause.py) of an exception: the one it carries, or one by its class or message."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """When a run saves a checkpoint, which checkpoints are kept, and from which one a run resumes."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

@@ -5,8 +5,6 @@ named there, which outlasts both processes: what a killed attempt wrote, the nex
 lines are answered on its standard input, a line each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -4,8 +4,6 @@ The samples depend neither on interruptions nor on the number of ranks: sample i
 the missing chunks, each of `world` ranks draws every `world`-th.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """A bandit's policy, computed instead of sampled: all arms are the one-token responses of one group."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

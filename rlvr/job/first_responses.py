@@ -1,7 +1,5 @@
 """Says what ends a response, and warns if of the first responses hardly any ends, or most have no answer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Copies the policy in training into the engine: at most once per update, and only before something is sampled."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The log of an attempt: all log records, prints and warnings, and the summary of a step in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import logging

@@ -1,7 +1,5 @@
 """One run: builds its objects from a frozen config, and trains."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import time

@@ -1,7 +1,5 @@
 """The parts of a run that exist before it trains: its task, its base policy, the engine that samples from it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

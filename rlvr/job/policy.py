@@ -1,7 +1,5 @@
 """The policy of a checkpoint as a directory in Hugging Face format, for an export or for an evaluation."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path

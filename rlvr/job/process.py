@@ -5,8 +5,6 @@ is a worker of the local launcher: it imports torch once, then executes the runs
 one JSON line each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

@@ -1,7 +1,5 @@
 """A run of another program than our trainer (docs/programs.md): what the program is given, and how it reports."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

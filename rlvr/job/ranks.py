@@ -10,8 +10,6 @@ node. With several nodes the first one listens at the address of `--ray`; furthe
 0 for COUNT. The nodes share a token, which is in the environment of each: RAY_AUTH_TOKEN.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

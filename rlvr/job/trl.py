@@ -5,8 +5,6 @@ Texts are ours too: AutoTokenizer takes another tokenizer than the directory's f
 responses lack the end word, by which our tasks know a complete answer.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The checkpoints of a run on disk. rlvr/trainer/checkpoint.py writes them; one with its final name is complete."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 written: training would continue from weights with one wrong bit, and every later number would silently be wrong.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import hashlib

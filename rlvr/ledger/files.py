@@ -5,8 +5,6 @@ ignore it, and `python -m sweeps gc` deletes it if the process that wrote it die
 has none where a lock keeps all other processes out of the directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

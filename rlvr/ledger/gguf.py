@@ -1,7 +1,5 @@
 """GGUF files as models: what their headers say, and the stages that they become (`rlvr.model.gguf` converts them)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

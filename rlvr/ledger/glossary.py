@@ -3,8 +3,6 @@
 python -m rlvr.ledger.glossary [NAME...]     # prints the whole page, or the entries of some metrics
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

@@ -1,7 +1,5 @@
 """What makes two runs the same run, as the planner, the ledger and the tracker define it. Imports little."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

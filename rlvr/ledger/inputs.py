@@ -5,8 +5,6 @@ in place, a resumed run would train on a mixture, and a finished one would pass 
 continues with other code, and records both versions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence

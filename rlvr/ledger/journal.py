@@ -12,8 +12,6 @@ A damaged line costs only its own step: readers get all other lines, and the num
 line, left by a crash or a write in progress, is not read until it is complete; the next attempt truncates it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -4,8 +4,6 @@ They stand under the directory that they lie in: a home, a run, an attempt, ... 
 them). An incomplete file is called `.<name>.<owner>.tmp`, in the same directory (rlvr/ledger/files.py).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """File locks, and records of processes that distinguish a live process from an earlier one with its id. No torch."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

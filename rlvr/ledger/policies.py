@@ -1,7 +1,5 @@
 """The digest that identifies a policy on disk: a checkpoint, or a directory in Hugging Face format."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

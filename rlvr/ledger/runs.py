@@ -4,8 +4,6 @@ run.json contains the number of its format. A run of another format was made by 
 never read.
 """
 
-from __future__ import annotations
-
 import functools
 import marshal
 import os

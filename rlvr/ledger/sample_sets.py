@@ -9,8 +9,6 @@ number of processes can add to a set, and an evaluation with more samples than t
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -5,8 +5,6 @@ seed, overrides, index} for each of its runs. A file that is damaged, or of anot
 sweep, which reports it in a line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

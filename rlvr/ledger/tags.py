@@ -5,8 +5,6 @@ whose params are the frozen config. The writer (rlvr/tracker) and the reader (an
 this module.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """The policy gradient with clipped importance weights: every token keeps its gradient."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """The clipped surrogate without some of the tokens whose covariance makes the entropy collapse."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """Exact maximum likelihood, for tasks whose answers are known."""
 
-from __future__ import annotations
-
 import torch
 
 from rlvr.objective.batch import Batch, Policy, Terms, needs

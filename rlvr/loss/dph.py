@@ -15,8 +15,6 @@ estimates KL(π_ref ‖ π).
 Beyond u = e^20 the derivatives keep their value at e^20: they still pull towards u = 1, and are finite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

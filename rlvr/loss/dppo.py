@@ -1,7 +1,5 @@
 """The policy gradient of tokens whose probability has not moved too far: trust regions on probabilities, not ratios."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """The policy gradient with a quadratic pull towards the probability of the policy that sampled."""
 
-from __future__ import annotations
-
 from pydantic import PositiveFloat
 
 from rlvr.objective.batch import Batch, Policy, Terms

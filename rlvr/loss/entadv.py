@@ -1,7 +1,5 @@
 """The clipped surrogate on advantages that favour uncertain tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """FlowRL: match the whole distribution of rewards, not its maximum."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

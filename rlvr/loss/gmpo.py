@@ -1,7 +1,5 @@
 """The geometric mean of a response's clipped token ratios."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import NonNegativeFloat
 

@@ -1,7 +1,5 @@
 """The clipped surrogate of PPO, GRPO and DAPO."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

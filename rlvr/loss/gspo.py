@@ -1,7 +1,5 @@
 """The clipped surrogate on the ratio of whole responses."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import NonNegativeFloat
 

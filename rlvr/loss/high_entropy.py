@@ -1,7 +1,5 @@
 """The clipped surrogate on the most uncertain tokens alone (80/20)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import Gt, Interval

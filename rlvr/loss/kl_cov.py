@@ -1,7 +1,5 @@
 """Policy gradient with a KL penalty on the tokens whose covariance makes the entropy collapse."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

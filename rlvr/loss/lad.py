@@ -1,7 +1,5 @@
 """LAD (arXiv:2602.20132): move the policy towards π_old·e^{A/η} under an f-divergence."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from pydantic import PositiveFloat

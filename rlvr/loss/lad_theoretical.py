@@ -1,7 +1,5 @@
 """LAD's theoretical loss (arXiv:2602.20132, Eq. 7): the f-divergence between two distributions over a few answers."""
 
-from __future__ import annotations
-
 import math
 
 import torch

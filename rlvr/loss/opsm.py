@@ -1,7 +1,5 @@
 """The clipped surrogate without wrong responses that the policy has left behind."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

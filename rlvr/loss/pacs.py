@@ -8,8 +8,6 @@ all three are wrong it is 0. `rloo` has (−1, −¼, 5/4) at (10, 0, 20), and d
 stays fixed: use `grpo` with trainer.reference_every=1, as released, or a low learning rate.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """The plain policy gradient."""
 
-from __future__ import annotations
-
 import torch
 
 from rlvr.objective.batch import Batch, Policy, Terms

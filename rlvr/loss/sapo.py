@@ -1,7 +1,5 @@
 """A smooth gate in place of clipping."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import PositiveFloat
 

@@ -1,7 +1,5 @@
 """Base policies: loaded, downloaded, tabular or pre-trained on a task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Converts the model of a GGUF file to a directory in Hugging Face format."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention in which several heads of queries share keys and values, where a GPU has no fused kernel for it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

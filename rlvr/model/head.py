@@ -3,8 +3,6 @@
 The trainer and the native engine both compute their logits here, so that they round alike.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear

@@ -1,7 +1,5 @@
 """A base policy from a directory, a GGUF file or the Hugging Face hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rlvr.ledger.gguf import SUFFIX

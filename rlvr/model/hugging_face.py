@@ -6,8 +6,6 @@ run starts. transformers asks `_is_package_available` for each of its optional p
 is no. Only this file imports transformers, so that the answer is given before the first model is imported.
 """
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 

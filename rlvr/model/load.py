@@ -1,7 +1,5 @@
 """Models in Hugging Face format: loading them whole, without weights (skeletons), or a small copy."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator

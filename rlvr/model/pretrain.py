@@ -1,7 +1,5 @@
 """A base policy pre-trained on a task's demonstrations, from random weights."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The structure of a causal language model of transformers: its layers, and the sizes of its inputs and outputs."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

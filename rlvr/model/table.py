@@ -1,7 +1,5 @@
 """A tabular base policy, built for a task from its demonstrations."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tabular policy: next-token logits that depend on the last token alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

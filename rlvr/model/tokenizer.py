@@ -1,7 +1,5 @@
 """Tokenizers: those of models, and word-level ones for tasks with a closed vocabulary."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

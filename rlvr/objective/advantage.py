@@ -5,8 +5,6 @@ the advantage [B] in the reward's dtype. Sums are float64. A group whose rewards
 has advantage exactly 0 wherever a mean is subtracted: a rounding error of 1e-17 has a sign, which LAD's tv would use.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Annotated, Literal, NamedTuple, get_args

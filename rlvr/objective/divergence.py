@@ -15,8 +15,6 @@ infinite, and clipping would turn the whole step into zero or NaN.) The derivati
 for these a may be arbitrarily large.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Valid orders and subset sizes for a group of responses: checked before launch and by the advantages. No torch."""
 
-from __future__ import annotations
-
 
 def orders(samples: int) -> range:
     """Orders T of the truncated likelihood (MaxRL) that a group of `samples` responses can estimate with a baseline."""

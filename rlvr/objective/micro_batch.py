@@ -1,7 +1,5 @@
 """The contribution of one micro-batch to the loss and the metrics of its optimiser mini-batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 

@@ -3,8 +3,6 @@
 Both have the same weights, but different kernels, precision and order of summation.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal, get_args
 

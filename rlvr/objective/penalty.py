@@ -1,7 +1,5 @@
 """Terms that can be added to any loss: KL divergence from the reference policy, and entropy."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Reduces terms to one number: masks, weights, divides by *global* counts. The only place where a loss is averaged."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """A child process that answers messages: started, addressed with a timeout, and killed. It ends with this process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Transfer of weights from the trainer to a vLLM on the same GPU: copied within the GPU, not through main memory."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any

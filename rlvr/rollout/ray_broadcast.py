@@ -1,7 +1,5 @@
 """Broadcast of new weights from the first rank's main memory to workers of Ray (rlvr/rollout/broadcast.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

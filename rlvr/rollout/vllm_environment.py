@@ -1,7 +1,5 @@
 """Environment variables of a vLLM's process, and the GPUs that they may name."""
 
-from __future__ import annotations
-
 import os
 
 import torch

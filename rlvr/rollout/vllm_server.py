@@ -19,8 +19,6 @@ during sampling are handled between two tokens: after a sync, running samples co
 existing keys and values. Cached prefixes belong to one version of the weights.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Programming problems: a Python program that passes all tests of the benchmark earns 1. Programs run in a sandbox."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

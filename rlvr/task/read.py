@@ -1,7 +1,5 @@
 """Rows of a data set: JSON lines (plain or gzip) and Parquet by path, or a data set of the Hugging Face hub by name."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import functools

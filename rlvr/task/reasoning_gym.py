@@ -4,8 +4,6 @@ Questions are generated and answers judged in a sandbox: some of the library's v
 and the questions of some generators depend on Python's hash seed, which is fixed in the sandbox.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Text to SQL: a query earns 1 if it returns what the benchmark's right query returns on the same SQLite database."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """The calls to MLflow, each safe to repeat. The only file of the tracker that imports mlflow."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -7,8 +7,6 @@ once, however often it is called. Needs `pip install 'rlvr[tensorboard]'`, `'rlv
 # protobuf creates the classes of its modules on import
 # pyright: reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

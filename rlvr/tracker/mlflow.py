@@ -1,7 +1,5 @@
 """Ship the metrics of runs to MLflow: `python -m rlvr.tracker.mlflow --home H [--sweep ID ...] [--follow]`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

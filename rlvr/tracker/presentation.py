@@ -4,8 +4,6 @@ The dashboard stores the columns of its table of runs in a saved view, which is 
 a saved view by itself: choose it under "Saved views", or open `/#/experiments/<id>/runs?viewStateShareKey=rlvr`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -6,8 +6,6 @@ socket in that directory. If we are root, the database runs as its own user, and
 read this Python. Needs Debian's `postgresql` and `pip install 'rlvr[tracking]'`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

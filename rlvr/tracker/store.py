@@ -1,7 +1,5 @@
 """Which MLflow store to write to, and whether it is usable. Imports no mlflow: a dead store costs only seconds."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

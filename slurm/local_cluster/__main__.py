@@ -1,7 +1,5 @@
 """`python -m slurm.local_cluster up | down | status`: a real SLURM on this machine, in one directory."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

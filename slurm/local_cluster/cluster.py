@@ -1,7 +1,5 @@
 """Starts and stops the cluster: munge, database, accounting, controller and nodes, in this order; then a first job."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

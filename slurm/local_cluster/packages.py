@@ -1,7 +1,5 @@
 """The Debian packages of the local cluster, and their installation."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The processes of a cluster, found among all processes: pid files are wrong after a crash, as pids are reused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@
 job of a wave calls it (sweeps/slurm/job_of_report.py) and submits the next wave. A repeated command calls it too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import signal

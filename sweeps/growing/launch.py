@@ -1,7 +1,5 @@
 """Launches a growing sweep, and continues it from the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from omegaconf import DictConfig

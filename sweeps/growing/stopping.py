@@ -7,8 +7,6 @@ wave, all with the same seeds, so that differences stay paired. A question that 
 given up, which can only make wrong decisions rarer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -4,8 +4,6 @@ A value is judged by the validation split alone (avg@n at the last evaluation, t
 that are reported have other seeds and read the test split once. Tuning runs appear in no tables but their own.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ is started. The same command takes up every trial whose result was not told: fin
 followed, the others started again.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The results of a search: its best trials, printed and, with the command of each, written to the sweep's directory."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shlex

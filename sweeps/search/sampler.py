@@ -4,8 +4,6 @@ A sampler is constructed anew for every parameter, and its noise is a function o
 killed at any point continues with the proposals that it would have made. Its knowledge is in the study.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

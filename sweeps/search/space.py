@@ -8,8 +8,6 @@
 | `tag(log,interval(1e-5,1e-3))` | the same, evenly in the logarithm; also `tag(log,range(1,100))`   |
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The Optuna study of a search: its goal, its journal file, and its suggestions."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

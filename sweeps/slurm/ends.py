@@ -4,8 +4,6 @@ Either SLURM killed the whole job, which its log shows; or SLURM started the job
 job ended before its run began.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

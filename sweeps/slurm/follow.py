@@ -1,7 +1,5 @@
 """`cluster.wait=true`: a live table of SLURM jobs until they have ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

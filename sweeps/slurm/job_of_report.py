@@ -5,8 +5,6 @@ study's tables and figures. A failed run does not stop it: a report names the ru
 it is the last job of a wave: it decides, and submits the next wave with a report job of its own.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

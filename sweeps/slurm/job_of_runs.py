@@ -6,8 +6,6 @@ which depend on it are not released. A job that SLURM has signalled to stop retu
 not ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

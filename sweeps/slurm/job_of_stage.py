@@ -4,8 +4,6 @@ If it fails, SLURM cancels the jobs that depend on it; `python -m sweeps status`
 that this job writes.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

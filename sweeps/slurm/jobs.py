@@ -1,7 +1,5 @@
 """What all jobs of a sweep have in common: their resources and account, and the entry point on a node."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex

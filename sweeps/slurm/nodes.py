@@ -7,8 +7,6 @@ over.json: there will be no other try. The last nodes may have no ranks; the end
 of others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

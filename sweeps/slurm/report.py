@@ -1,7 +1,5 @@
 """The last job of a sweep, which ships metrics, builds the report and submits the next wave."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any

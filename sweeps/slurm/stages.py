@@ -4,8 +4,6 @@ The queue and the file system decide: for a stage that exists there is nothing t
 runs wait for that job; the others get a job.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -13,8 +13,6 @@ last minutes, which a site's cached squeue may lack. A submission whose sbatch w
 and no effect.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

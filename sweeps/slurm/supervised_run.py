@@ -1,7 +1,5 @@
 """One run in an allocation: it is tried, tried again if that may help, and its end is recorded on the ledger."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Mapping, Sequence

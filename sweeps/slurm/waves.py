@@ -4,8 +4,6 @@ runs/sweeps/<id>/waves.json   {"runs": [...]}: what is to be submitted when the 
                               the last of them the report's job. Without the file nothing is left.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Some verifiers evaluate the text of an answer (sympy, expressions), and some gen
 sets: the process runs in `rlvr.task.verify.sandbox`, with the same seed of Python's hashes on every machine.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

@@ -8,8 +8,6 @@ that waits for them (`watch.py`). When memory is short the kernel kills them fir
 everything inside. There is no fallback: where the sandbox does not work, no code of a model is run.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -10,8 +10,6 @@ The filter is a program for the kernel's classic BPF machine (Documentation/user
 32-bit accumulator, loads from `struct seccomp_data`, jumps forwards only.
 """
 
-from __future__ import annotations
-
 import errno
 import platform
 import struct

@@ -5,8 +5,6 @@ processes from outside, in /proc. It cannot be changed from inside, and it is co
 (`seccomp.py`) allows no memory that does not belong to a process or to the sandbox's small /tmp.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
