@@ -182,7 +182,7 @@ def test_a_chat_template_is_there_and_can_be_read(model: Path, tmp_path: Path) -
         with pytest.raises(ValueError, match=f"its chat template leaves out {re.escape(left_out)}"):
             check(*words, f"model.path={tmp_path / name}", "model.system=Hello")
     template(shutil.copytree(model, tmp_path / "endless"), "{% for i in range(10**9) %}{% endfor %}")
-    with pytest.raises(ValueError, match="its chat template rejects a prompt: OverflowError: Range too big"):
+    with pytest.raises(ValueError, match="its chat template rejects a prompt: it computes a power, or 65,536 times"):
         check(*words, f"model.path={tmp_path / 'endless'}")
     template(shutil.copytree(model, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):

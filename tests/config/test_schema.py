@@ -30,6 +30,7 @@ COMPANIONS = {
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
     ("program", "command"): ["program.argv=[make]"],
+    ("program", "trl"): ["loss=grpo"],
     ("policy", "evaluated"): ["policy.path=/a", "policy.name=a", "policy.digest=0", "policy.group=0"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],
