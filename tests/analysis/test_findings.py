@@ -13,6 +13,9 @@ from analysis import command, findings
 from analysis.frames import bundle
 from analysis.frames.load import load
 from analysis.report import report
+from analysis.report.grid import text_of
+from analysis.report.table import Format
+from analysis.tables import comparison
 from rlvr.config.compose import Points
 from sweeps.growing import tuning
 from sweeps.launcher import GridSweep
@@ -163,3 +166,19 @@ def planned_today(study: str) -> set[str]:
     with Session(registry=REGISTRY).entered():
         points = [grid.points([*words, *value]) for value in tried]
     return {run.group_id for of_value in points for run in plan(Points(loader, master, of_value), command="").runs}
+
+
+@pytest.mark.slow
+def test_the_scores_of_a_pretrained_model_are_those_of_its_bundle():
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    table = comparison.table(bundle.read(DOCS / "evidence" / "pretrained" / "baselines.rlvr"))
+    assert table is not None
+    texts = {
+        (c["row"], c["column"]): text_of(c, Format(decimals=1), marked=False)
+        for c in table.records
+        if c["metric"] == "avg@4"
+    }
+    rows = [
+        f"| {row} | {texts[row, 'sums_1']} | {texts[row, 'sums_2']} |" for row in dict.fromkeys(row for row, _ in texts)
+    ]
+    assert len([row for row in rows if row in lines]) == 4, rows
