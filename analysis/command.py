@@ -329,6 +329,7 @@ def _print(frames: Frames, content: Content, page: Path, options: argparse.Names
         command = report.browse_command(frames)
         if command.startswith("mlflow ") and shutil.which("mlflow") is None:  # the environment is not activated
             command = f"{shlex.quote(str(Path(sys.executable).parent))}/{command}"
+        command = command if command.startswith("http") else f"MLFLOW_DISABLE_TELEMETRY=true {command}"
         address = report.browse_address(frames)
         then = f"   then {address}" if address else ""
         console.print(f"Browse the runs: {command}{then}", markup=False, soft_wrap=True)
