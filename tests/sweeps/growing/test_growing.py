@@ -172,14 +172,15 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
 @pytest.mark.real
 @pytest.mark.timeout(600)
 def test_a_large_difference_is_decided_before_the_budget_is_spent(tmp_path: Path) -> None:
-    process = python("-m", "rlvr.run", *CONTRAST, home=tmp_path, start_new_session=True)
+    contrast = [word.replace("budget=12", "budget=24") for word in CONTRAST]
+    process = python("-m", "rlvr.run", *contrast, home=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 300
     while process.poll() is None and not list((tmp_path / "runs").glob("*/attempts/1/exit.json")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)  # the launcher alone: its workers end by themselves
     process.communicate()
-    process = python("-m", "rlvr.run", *CONTRAST, home=tmp_path)
+    process = python("-m", "rlvr.run", *contrast, home=tmp_path)
     out, _ = process.communicate(timeout=500)
     assert process.returncode == 0, out
     until = info(tmp_path)["until"]
