@@ -89,15 +89,18 @@ class Site:
         is_here = host.rpartition(":")[0] in ("127.0.0.1", "localhost")
         return rest[0] if is_here and hmac.compare_digest(token.encode(), self.token.encode()) else None
 
+    @property
+    def _live(self) -> bool:
+        """Whether the page changes: some run goes on, or may begin after a button."""
+        return self._built.live or time.monotonic() < self._live_until
+
     def _page(self) -> bytes:
         with self._lock:
-            live = self._built.live or time.monotonic() < self._live_until
-            if live and time.monotonic() >= self._next:
+            if self._live and time.monotonic() >= self._next:
                 self._built, self._next = self._timed()
-                live = self._built.live or time.monotonic() < self._live_until
             page = self._built.page.replace(b"<body>", b"<body>" + self._buttons(), 1)
             page = page.replace(b"form-action 'none'", b"form-action 'self'", 1)
-            if not live:
+            if not self._live:
                 return page
             wait = max(1, round(self._next - time.monotonic()))
             return page.replace(b"<head>", b'<head><meta http-equiv="refresh" content="%d">' % wait, 1)

@@ -142,13 +142,11 @@ def frames(
 def _looks(listing: Catalogue, shown: Collection[str]) -> list[str]:
     """A line on how often the test problems of these runs were looked at; [] for the first time."""
 
-    def problems(run_ids: Collection[str]) -> set[str]:
-        measured = [r for i in run_ids if (r := listing.records.get(i)) and r.state == State.FINISHED]
-        of_test = [[pair for pair in r.config.items() if pair[0].startswith(OF_TEST)] for r in measured]
-        return {repr(sorted(pairs)) for pairs in of_test if pairs}
-
-    these = problems(shown)
-    looks = sum(not these.isdisjoint(problems(sweep.run_ids)) for sweep in listing.sweeps)
+    finished = {i: record.config for i, record in listing.records.items() if record.state == State.FINISHED}
+    of_test = {i: sorted(pair for pair in c.items() if pair[0].startswith(OF_TEST)) for i, c in finished.items()}
+    problems = {i: repr(pairs) for i, pairs in of_test.items() if pairs}  # of each run
+    these = {problems[i] for i in shown if i in problems}
+    looks = sum(any(problems.get(i) in these for i in sweep.run_ids) for sweep in listing.sweeps)
     if looks < 2:
         return []
     return [

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from analysis import figures as figure_package
 from analysis import tables as table_package
 from analysis.frames.frames import Frames
+from analysis.frames.runs import BROWSE
 from analysis.paper import printed
 from analysis.paper.counterparts import of_runs
 from analysis.paper.printed import figures
@@ -271,7 +272,7 @@ def browse_address(frames: Frames) -> str:
     experiments = {cursor["experiment_id"] for cursor in cursors if cursor.get("experiment_id")}
     if len(experiments) != 1 or ":" in frames.origin:
         return ""
-    return f"http://127.0.0.1:5000/#/experiments/{experiments.pop()}/runs?viewStateShareKey=rlvr"
+    return f"{BROWSE}/#/experiments/{experiments.pop()}/runs?viewStateShareKey=rlvr"
 
 
 def _in_short(shorts: Mapping[str, str], text: str) -> str:

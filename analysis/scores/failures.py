@@ -43,14 +43,12 @@ def failures(frames: Frames) -> list[Failures]:
         references = default_reference(trained, frames.baseline)
         pairs = [(arm, references[arm.group_id]) for arm in trained if arm.group_id in references]
         counts = {arm.group_id: _counts(arm) for arm in trained}
-        tests = {arm.group_id: fisher(*counts[arm.group_id], *counts[of.group_id]) for arm, of in pairs if arm != of}
+        tests = {arm.group_id: fisher(*counts[arm.group_id], *counts[of.group_id]) for arm, of in pairs}
         adjusted = holm(tests)
         for arm, reference in pairs:
             (a, n), (b, m) = counts[arm.group_id], counts[reference.group_id]
-            if arm == reference or not (n and m):
-                continue
             of_arm = Failures(arm, reference, (a, b), (n, m), tests[arm.group_id], adjusted[arm.group_id])
-            found += [of_arm] if a or of_arm.sign else []
+            found += [of_arm] if n and m and (a or of_arm.sign) else []
     return found
 
 

@@ -56,12 +56,9 @@ def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
 def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     if question["outcome"] != Outcome.UNDECIDED:
         return ""
-    hopeless = given_up(rule, question)
-    return (
-        hopeless or "the budget is spent"
-        if rule["stopped"] or hopeless
-        else f"looks go on, to {rule['seeds'][-1]} seeds"
-    )
+    if hopeless := given_up(rule, question):
+        return hopeless
+    return "the budget is spent" if rule["stopped"] else f"looks go on, to {rule['seeds'][-1]} seeds"
 
 
 def _edges(tuning: Tuned) -> Iterable[Verdict]:

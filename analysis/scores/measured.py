@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -214,8 +213,8 @@ def _pass_by_count(n: int, k: int, least: int) -> Array:
     """[n + 1] the estimate for each count c of right samples of n: an upper tail of the hypergeometric distribution."""
     if least == 1:
         return pass_at_k(np.full(n + 1, n), np.arange(n + 1), k)
-    ways = [sum(comb(c, j) * comb(n - c, k - j) for j in range(least, k + 1)) for c in range(n + 1)]
-    return np.array([way / comb(n, k) for way in ways])
+    ways = [sum(math.comb(c, j) * math.comb(n - c, k - j) for j in range(least, k + 1)) for c in range(n + 1)]
+    return np.array([way / math.comb(n, k) for way in ways])
 
 
 def avg_noise(n: Whole, c: Whole) -> Array:
