@@ -109,5 +109,5 @@ tracking-up: $(STAMP)  ## an MLflow server with PostgreSQL on this machine, for 
 tracking-down:  ## stop it; what is stored stays
 	$(BIN)/python -m rlvr.tracker.server down
 
-clean:  ## remove the environment (never runs, reports or mlflow.db)
-	rm -rf $(VENV) $(VLLM) $(TOOLS) .venv-trl
+clean:  ## remove the environments (never runs, reports or mlflow.db)
+	rm -rf $(VENV) $(VLLM) $(OLDEST) $(TOOLS)

@@ -103,9 +103,9 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
         if training in trainings:
             raise ValueError(_duplicate_message(trainings[training], run))
         runs[run.run_id] = trainings[training] = run
-    swept = _varied([run.overrides for run in runs.values()])
+    varied = _varied([run.overrides for run in runs.values()])
     named = tuple(
-        replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
+        replace(run, name=run_name(run.config, run.overrides, varied), arm=arm_name(run.config, run.overrides, varied))
         for run in runs.values()
     )
     num = Counter(run.name for run in named)  # of several with one name, each gets the beginning of its id appended

@@ -135,17 +135,13 @@ def _scales(runs: Sequence[PlannedRun]) -> list[str]:
         flat, choices = flatten(run.config), run.config["choices"]
         if not choices.get("paper") or run.config.get("program"):
             continue
-        sizes = [
-            f"task.{knob}={flat[key]}" for knob in ("size", "level") if flat.get(key := f"task.{knob}") is not None
-        ]
+        sizes = [f"{key}={flat[key]}" for key in ("task.size", "task.level") if flat.get(key) is not None]
         length = flat.get("rollout.max_tokens") or flat.get("task.max_tokens")
         words = [f"model={flat.get('model.path') or choices.get('model')}", f"task={choices.get('task')}", *sizes]
-        shape = (
-            f"{flat['steps']:,} steps of {flat['rollout.prompts']:,} problems with {flat['rollout.samples']:,} answers"
-        )
-        lines[
-            f"paper={choices['paper']}: {' '.join(words)}, {shape}{f' of up to {length:,} tokens' if length else ''}"
-        ] = None
+        prompts, samples = flat["rollout.prompts"], flat["rollout.samples"]
+        shape = f"{flat['steps']:,} steps of {prompts:,} problems with {samples:,} answers"
+        shape += f" of up to {length:,} tokens" if length else ""
+        lines[f"paper={choices['paper']}: {' '.join(words)}, {shape}"] = None
     return list(lines)
 
 

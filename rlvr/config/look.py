@@ -76,9 +76,9 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     path = None if node.get("path") is None else gguf.as_directory(str(node["path"]))
     reader = Reader(path, bool(node.get("chat")), node.get("system"))
     reader = task.prompt_limit().reader if isinstance(task, Prompted) else reader
-    ends = response_ends(reader.path, chat=bool(reader.chat)) if reader.path else []
-    # Also without `chat`: prompts may be turns already, of which the model would not be stopped.
-    notable += _with_ends(files, response_ends(reader.path, chat=True) if reader.path else [])
+    of_turns = response_ends(reader.path, chat=True) if reader.path else []
+    ends = of_turns if reader.chat or not reader.path else response_ends(reader.path, chat=False)
+    notable += _with_ends(files, of_turns)  # without `chat` too: prompts may be turns already
     first: Sequence[Posed] = next(iter(files.values()), ())
     problems = [posed.problem for posed in first] or _generated(task, "test" if plain.get("policy") else "train")
     read_first = [posed.problem for rows in files.values() for posed in rows]

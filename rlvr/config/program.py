@@ -44,9 +44,9 @@ def check_words(words: Iterable[str], plain: Mapping[str, Any], registry: Regist
     A knob to which its file refers, as in `updates: ${trainer.updates}`, is read.
     """
     program: Mapping[str, Any] = plain.get("program") or {}
+    referring = as_dict(registry.node("program", str(plain["choices"]["program"]))) if program else {}
     for key in map(key_of, words) if program else ():
         section, _, knob = key.partition(".")
-        referring = as_dict(registry.node("program", str(plain["choices"]["program"])))
         is_read = _is_read(key, program) or key_reading(key, referring) is not None
         if (section in OF_TRAINER or section in USED) and not is_read:
             listed = section in READABLE or (section == "rollout" and knob and not knob.startswith("engine"))
@@ -84,10 +84,9 @@ def check(plain: Mapping[str, Any], choices: Choices, registry: Registry) -> Non
         if plain["cluster"][knob] > 1:
             raise ValueError(f"cluster.{knob}={plain['cluster'][knob]}: a program has one process. Drop it.")
     written = flatten(as_dict(registry.node("program", str(choices["program"]))))
+    takes_any = tuple(f"{key}." for key, value in written.items() if value == {})
     for name, value in flatten(program).items():
-        if name not in written and not any(
-            value == {} and name.startswith(f"{key}.") for key, value in written.items()
-        ):
+        if name not in written and not name.startswith(takes_any):
             raise ValueError(
                 f"program.{name} is not in the file of program={choices['program']}, which lists its knobs."
                 f"{close_match(name, written)}"

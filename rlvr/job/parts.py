@@ -46,7 +46,7 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
     return [rollouts.rollouts_from_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
-def response_ends(
+def end_ids(
     base: Path, tokenizer: PreTrainedTokenizerBase, task: Task, *, chat: bool
 ) -> tuple[tuple[int, ...], list[int], int | None]:
     """(ids that end a response, those of them that are no part of its text, the one that ends a turn if there is one).
@@ -115,7 +115,7 @@ class Parts:
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         policy = config.policy or config.model
         chat, system = bool(policy.get("chat")), policy.get("system")
-        ends, silent, turn = response_ends(self.base, tokenizer, self.task, chat=chat)
+        ends, silent, turn = end_ids(self.base, tokenizer, self.task, chat=chat)
         self.end: Any = tokenizer.eos_token_id if turn is None else turn  # of a known answer
         self.first_responses = FirstResponses(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]

@@ -7,7 +7,6 @@ responses lack the end word, by which our tasks know a complete answer.
 
 import functools
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,14 +16,14 @@ from torch import Tensor
 
 from rlvr.config import trl as config_of_trl
 from rlvr.config.schema import Section
-from rlvr.job.parts import response_ends
+from rlvr.job.parts import end_ids
 from rlvr.job.program import Run, SampledAnswer
 from rlvr.model.load import load
 from rlvr.records import Problem, Reward, Sampling
 from rlvr.rollout.evaluation import NOISE_STREAM
 from rlvr.rollout.native import NativeEngine
-from rlvr.rollout.sampler import OUTCOMES, RolloutCost, Sampler
-from rlvr.trainer.collate import decode, encode
+from rlvr.rollout.sampler import RolloutCost, Sampler, reward_metrics
+from rlvr.trainer.collate import decode, encode, turns
 
 STATE = "trl"  # TRL's checkpoint, within the directory of a state of the run
 # Of TRL's names, those that mean the same as ours (docs/metrics.md).
@@ -60,7 +59,7 @@ class Subject:
         self.base = run.base_policy()
         self.model, self.tokenizer = load(self.base, dtype=torch.float32)
         self.chat, self.system = bool(config.model.get("chat")), config.model.get("system")
-        self.ends, self.silent, _ = response_ends(self.base, self.tokenizer, run.task, chat=self.chat)
+        self.ends, self.silent, _ = end_ids(self.base, self.tokenizer, run.task, chat=self.chat)
         self.model.generation_config.eos_token_id = [*self.ends]  # TRL ends responses at these
         self.max_tokens: int = config.rollout.max_tokens or run.task.max_tokens
         self.problems = functools.lru_cache(maxsize=2)(run.problems)
@@ -116,10 +115,7 @@ class Subject:
         return self.problems(step + 1)[number]
 
     def _prompt(self, problem: Problem) -> str | list[dict[str, str]]:
-        if not self.chat:
-            return problem.prompt
-        before = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*before, {"role": "user", "content": problem.prompt}]
+        return turns(problem.prompt, self.system) if self.chat else problem.prompt
 
     def judge(self, completion_ids: Sequence[Sequence[int]], place: Sequence[int], **_: Any) -> list[float | None]:
         """TRL's reward function: of one rollout, whose groups follow one another."""
@@ -204,14 +200,9 @@ def record(subject: Subject) -> Any:
 
 
 def _of_rollout(rewards: Sequence[Sequence[Reward]], logs: Mapping[str, float], seconds: float) -> dict[str, float]:
-    listed = [reward for group in rewards for reward in group]
-    tokens = logs["completions/mean_length"] * len(listed)
-    outcomes = Counter(reward.outcome for reward in listed)
+    tokens = logs["completions/mean_length"] * sum(map(len, rewards))
     return {
-        **{f"reward/{outcome}": outcomes[outcome] / len(listed) for outcome in OUTCOMES},
-        "reward/mean": float(np.mean([reward.value for reward in listed])),
-        "reward/accuracy": float(np.mean([reward.correct for reward in listed])),
-        "reward/solved_fraction": float(np.mean([any(reward.correct for reward in group) for group in rewards])),
+        **reward_metrics(rewards),
         "response/finished": 1 - logs["completions/clipped_ratio"],
         "tokens/rollout": tokens,
         "time/step_s": seconds,

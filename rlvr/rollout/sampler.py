@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Outcome, Problem, Request, Rollout, Sampling, StoppingEngine, Task
+from rlvr.records import Completion, Engine, Outcome, Problem, Request, Reward, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 from rlvr.rollout.rewards import rewards_of
 
@@ -61,21 +61,28 @@ class RolloutCost:
         }
 
     def _response_metrics(self) -> dict[str, float]:
-        rewards = [r for g in self.rollouts for r in g.rewards]
-        scored = [r for r in rewards if r.outcome != "error"]
         completions = [c for g in self.rollouts for c in g.completions]
-        outcomes = Counter(r.outcome for r in rewards)
-        reward_metrics: dict[str, float] = {}
-        if scored:
-            reward_metrics["reward/mean"] = float(np.mean([r.value for r in scored]))
-            reward_metrics["reward/accuracy"] = float(np.mean([r.correct for r in scored]))
         return {
-            **reward_metrics,
-            "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
-            **{f"reward/{outcome}": outcomes[outcome] / len(rewards) for outcome in OUTCOMES},
+            **reward_metrics([g.rewards for g in self.rollouts]),
             "response/length": float(np.mean([len(c.tokens) for c in completions])),
             "response/finished": float(np.mean([c.finished for c in completions])),
         }
+
+
+def reward_metrics(groups: Sequence[Sequence[Reward]]) -> dict[str, float]:
+    """Metrics of the rewards of one group of responses or more. A failed verifier's count in no mean."""
+    rewards = [reward for group in groups for reward in group]
+    scored = [reward for reward in rewards if reward.outcome != "error"]
+    outcomes = Counter(reward.outcome for reward in rewards)
+    means: dict[str, float] = {}
+    if scored:
+        means["reward/mean"] = float(np.mean([reward.value for reward in scored]))
+        means["reward/accuracy"] = float(np.mean([reward.correct for reward in scored]))
+    return {
+        **means,
+        "reward/solved_fraction": float(np.mean([any(reward.correct for reward in group) for group in groups])),
+        **{f"reward/{outcome}": outcomes[outcome] / len(rewards) for outcome in OUTCOMES},
+    }
 
 
 def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:

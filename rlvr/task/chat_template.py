@@ -24,6 +24,12 @@ def now(form: str) -> str:
     return DAY.strftime(form)
 
 
+def turns(text: str, system: str | None) -> list[dict[str, str]]:
+    """A prompt as the turns of a chat: the user's, after the system prompt if there is one."""
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": text}]
+
+
 class ChatTemplate:
     """source: the Jinja source, rendered in Jinja's sandbox. special: {name in templates: special token}."""
 
@@ -54,8 +60,7 @@ class ChatTemplate:
 
         Raises jinja2.TemplateError for a syntax error, and where the template itself raises an exception.
         """
-        messages = [] if system is None else [{"role": "system", "content": system}]
-        messages.append({"role": "user", "content": text})
+        messages = turns(text, system)
         variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
         return self._rendered(**variables)
 

@@ -14,7 +14,7 @@ from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import start_tokens
 from rlvr.objective.batch import Advantage, Batch, Policy, declared_needs, name_of, unchanged
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
-from rlvr.task.chat_template import ChatTemplate, now
+from rlvr.task.chat_template import ChatTemplate, now, turns
 
 
 def encode(
@@ -27,10 +27,8 @@ def encode(
     """
     texts, start = [p.prompt for p in problems], [] if chat else start_tokens(tokenizer)
     if chat:
-        before = [] if system is None else [{"role": "system", "content": system}]
-        turns = [[*before, {"role": "user", "content": text}] for text in texts]
         options = {"tokenize": False, "add_generation_prompt": True, "strftime_now": now}
-        texts = [tokenizer.apply_chat_template(turn, **options) for turn in turns]
+        texts = [tokenizer.apply_chat_template(turns(text, system), **options) for text in texts]
     return [np.asarray([*start, *token_ids(tokenizer, text)], dtype=np.int64) for text in texts]
 
 

@@ -39,11 +39,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     Raises ValueError for a mixture of experts on several ranks if this torch cannot sum what a rank did not use.
     """
     single = sharding.mesh.size() == 1
-    if not (single or SUMS_UNUSED) and any(name.endswith("experts") for name, _ in actor.named_modules()):
-        raise ValueError(
-            f"torch {torch.__version__} cannot sum gradients of experts over ranks, of which one may use none of them: "
-            "install torch 2.13, or train on one rank."
-        )
+    if not (single or SUMS_UNUSED):
+        _refuse_experts(actor)
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
     # With offload all full weights are freed after each forward pass, even the root's, which FSDP keeps by default. A
     # single rank saves nothing by freeing them: it keeps them for the backward pass.
@@ -80,6 +77,14 @@ def shard(actor: Actor, sharding: Sharding) -> None:
         module.set_force_sum_reduction_for_comms(True)
         if SUMS_UNUSED:
             module.set_reduce_scatter_unused_params(True)
+
+
+def _refuse_experts(actor: Actor) -> None:
+    if any(name.endswith("experts") for name, _ in actor.named_modules()):
+        raise ValueError(
+            f"torch {torch.__version__} cannot sum gradients of experts over ranks, of which one may use none of them: "
+            "install torch 2.13, or train on one rank."
+        )
 
 
 def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:

@@ -8,9 +8,9 @@ import pytest
 from rlvr.config import memory
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen_config
-from rlvr.config.program import check_words
 from rlvr.config.registry import Registry
 from rlvr.ledger.identity import identity, run_id
+from tests.support.composed import checked
 
 OPTION = """
 _target_: a_program.train
@@ -36,13 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def frozen(folder: Path, *words: str) -> dict[str, Any]:
     """The frozen config of a run of the program, checked as before a launch."""
-    registry = Registry([str(folder)])
-    typed = ["program=mine", *words]
-    config, choices = registry.compose(typed)
-    plain = frozen_config(config, choices)
-    check_words(typed, plain, registry)
-    Checker(registry).check(config, choices, plain)
-    return plain
+    return checked(Registry([str(folder)]), "program=mine", *words)
 
 
 def test_our_trainer_is_no_program_and_has_the_ids_that_it_had() -> None:

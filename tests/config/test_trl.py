@@ -4,23 +4,14 @@ from typing import Any
 
 import pytest
 
-from rlvr.config.checks import Checker
-from rlvr.config.freeze import frozen_config
-from rlvr.config.program import check_words
-from rlvr.config.registry import Registry
 from rlvr.config.trl import arguments
-
-REGISTRY = Registry()
+from tests.support.composed import REGISTRY, checked
 
 
 def frozen(*words: str) -> dict[str, Any]:
     """The frozen config of a run of TRL, checked as before a launch."""
     typed = ["program=trl", *([] if any(word.startswith("loss=") for word in words) else ["loss=grpo"]), *words]
-    config, choices = REGISTRY.compose(typed)
-    plain = frozen_config(config, choices)
-    check_words(typed, plain, REGISTRY)
-    Checker(REGISTRY).check(config, choices, plain)
-    return plain
+    return checked(REGISTRY, *typed)
 
 
 def test_our_words_become_the_arguments_that_mean_the_same() -> None:

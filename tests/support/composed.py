@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import frozen_config
 from rlvr.config.overrides import key_of, parse
+from rlvr.config.program import check_words
 from rlvr.config.registry import Registry
 from rlvr.ledger.identity import run_id
 
@@ -34,6 +35,15 @@ def _with_options(options: tuple[str, ...]) -> bytes:
 def _chooses_option(word: str) -> bool:
     key = key_of(word).partition("@")[0]
     return (key in REGISTRY.groups() or key.startswith("hydra")) and "={" not in word
+
+
+def checked(registry: Registry, *typed: str) -> dict[str, Any]:
+    """The frozen config of a run of a program, checked as before a launch."""
+    config, choices = registry.compose(typed)
+    plain = frozen_config(config, choices)
+    check_words(typed, plain, registry)
+    Checker(registry).check(config, choices, plain)
+    return plain
 
 
 def check(*overrides: str) -> None:
