@@ -7,10 +7,10 @@ A bundle is a zip archive that is never unpacked to disk: `about.json` (the stud
 - of every evaluation of a run, the numbers on its responses that frames/samples.py names (`stored`);
 - of the responses themselves, those that the page shows.
 
-The same runs give the same bytes, whatever was read before. There are no weights. A bundle may come from an untrusted
-source: members are read by their names into memory, within limits; nothing is unpickled or executed, no path in it is
-written to, and control characters in its texts are replaced (those of prompts and responses, which only the page shows,
-are kept).
+The same runs give the same bytes, whatever was read before. There are no weights, and of a knob no absolute path. A
+bundle may come from an untrusted source: members are read by their names into memory, within limits; nothing is
+unpickled or executed, no path in it is written to, and control characters in its texts are replaced (those of prompts
+and responses, which only the page shows, are kept).
 """
 
 import io
@@ -136,10 +136,22 @@ def _json(content: Any) -> bytes:
 def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
     """By column its dtype and values; an unknown value (NaN) is null."""
     columns: dict[str, Any] = {}
-    for name in runs.columns:
+    for name in map(str, runs.columns):
         values = [None if isinstance(v, float) and np.isnan(v) else v for v in runs[name].tolist()]
-        columns[str(name)] = {"dtype": str(runs[name].dtype), "values": values}
+        if name.startswith("config."):
+            values = _of_no_machine(values)
+        columns[name] = {"dtype": str(runs[name].dtype), "values": values}
     return columns
+
+
+def _of_no_machine(values: Sequence[Any]) -> list[Any]:
+    """A knob's values; of absolute paths as many last parts as tell them apart, and no fewer than two."""
+    paths = {value: value.split("/") for value in values if isinstance(value, str) and value.startswith("/")}
+    number = 2
+    while len({tuple(parts[-number:]) for parts in paths.values()}) < len(paths):
+        number += 1
+    short = {path: "/".join(["…", *parts[-number:]]) for path, parts in paths.items()}
+    return [short.get(value, value) if isinstance(value, str) else value for value in values]
 
 
 # --- reading

@@ -20,8 +20,10 @@ from analysis.frames.load import load
 from analysis.frames.tables import SCHEMAS
 from analysis.tables import tuning
 from tests.analysis.ledger_factory import (
+    BASE,
     change_sweep,
     config,
+    config_of,
     counts,
     write_planned,
     write_run,
@@ -128,6 +130,14 @@ def test_a_bundle_holds_every_evaluation_of_every_run_whatever_a_report_read(pac
         assert list(right.values()) == [float(c > 0) for c in judged.c]
     drawn = frames.thinned_history()
     assert drawn.groupby(["run_id", "name"], observed=True).size().tolist() == [40] * (12 * 6)
+
+
+def test_a_bundle_names_no_directory_of_the_machine_but_tells_models_apart(tmp_path):
+    for seed, path in enumerate(("/home/ada/models/a/base", "/scratch/ada/models/b/base", "Qwen/Qwen2.5-0.5B")):
+        write_run(tmp_path, config_of(f"loss=grpo seed={seed}", model={"path": path}), {40: BASE})
+    bundle.write(load(tmp_path), tmp_path / "a.rlvr")
+    runs = bundle.read(tmp_path / "a.rlvr").runs.sort_values("seed")
+    assert runs["config.model.path"].tolist() == ["…/a/base", "…/b/base", "Qwen/Qwen2.5-0.5B"]
 
 
 def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
