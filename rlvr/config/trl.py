@@ -1,6 +1,6 @@
-"""Our words as arguments of TRL's GRPOConfig (`program=trl`, docs/programs.md), checked against it before launch.
+"""Our words as arguments of TRL's GRPOConfig or RLOOConfig (`program=trl`, docs/programs.md), checked before launch.
 
-Versions read: TRL 1.16. Its dataclass is read from source (`rlvr.config.signature`): planning imports no torch.
+Versions read: TRL 1.16. Its dataclasses are read from source (`rlvr.config.signature`): planning imports no torch.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rlvr.config.imports import find_spec
 from rlvr.config.signature import signature
 from rlvr.records import NotAvailable
 
-CONFIG = "trl.GRPOConfig"
+GRPO, RLOO = "trl.GRPOConfig", "trl.RLOOConfig"
 # TRL's `loss_type`, by our loss and `trainer.aggregation`; None: any, for terms of whole responses.
 LOSS_TYPES: Mapping[str, Mapping[str | None, str]] = {
     "rlvr.loss.grpo.grpo": {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"},
@@ -30,25 +30,32 @@ OF_RUN = ("output_dir", "seed", "report_to", "save_strategy", "eval_strategy", "
 def check(plain: Mapping[str, Any]) -> None:
     """Raises ValueError for a frozen config that TRL cannot carry out, NotAvailable if TRL is not installed."""
     program: Mapping[str, Any] = plain["program"]
-    ours, typed = arguments(plain), program["args"]
+    ours, typed, config = arguments(plain), program["args"], config_class(plain)
+    if (gpus := plain["cluster"]["gpus"]) > 1:
+        raise ValueError(f"cluster.gpus={gpus}: program=trl trains on one GPU. Pass cluster.gpus=1.")
     for package in ("trl", *(["peft"] if program["lora_rank"] else [])):
         if find_spec(package) is None:
             raise NotAvailable(f"program=trl needs {package}, which this environment lacks: pip install 'rlvr[trl]'.")
-    known = {parameter.name: parameter for parameter in signature(CONFIG).parameters}
+    known = {parameter.name: parameter for parameter in signature(config).parameters}
     for name, value in typed.items():
         key = f"program.args.{name}"
         if name in ours or name in OF_RUN:
             raise ValueError(f"{key} has no effect: the run's own words determine it (docs/programs.md). Drop it.")
         if name not in known:
-            raise ValueError(f"{key} is no argument of {CONFIG}.{close_match(name, known)}")
+            raise ValueError(f"{key} is no argument of {config}.{close_match(name, known)}")
         if known[name].kind is not None:
             values.check(key, value, known[name].kind)
     if missing := sorted(ours.keys() - known):
-        raise ValueError(f"{CONFIG} of this TRL has no {', '.join(missing)}: pip install 'rlvr[trl]'.")
+        raise ValueError(f"{config} of this TRL has no {', '.join(missing)}: pip install 'rlvr[trl]'.")
+
+
+def config_class(plain: Mapping[str, Any]) -> str:
+    """The configuration of the trainer that has the advantage of a frozen config."""
+    return RLOO if plain["advantage"]["_target_"] == "rlvr.objective.advantage.rloo" else GRPO
 
 
 def arguments(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of GRPOConfig that our words determine. Raises ValueError for what TRL's trainer has not."""
+    """The arguments of TRL's configuration that our words determine. Raises ValueError for what TRL has not."""
     program, rollout = plain["program"], plain["rollout"]
     samples, updates, epochs = rollout["samples"], program["updates"], program["epochs"]
     rows, left_over = divmod(rollout["prompts"] * samples, updates)
@@ -64,7 +71,7 @@ def arguments(plain: Mapping[str, Any]) -> dict[str, Any]:
         )
     per_pass = max(size for size in range(1, min(rows, program["micro_batch"]) + 1) if rows % size == 0)
     return {
-        **_objective(plain),
+        **(_leave_one_out(plain) if config_class(plain) == RLOO else _objective(plain)),
         **_optimiser(program),
         "learning_rate": plain["lr"],
         "num_generations": samples,
@@ -80,22 +87,37 @@ def arguments(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _leave_one_out(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Loss and advantage of RLOOTrainer: its ratios and bounds are of whole responses, and its penalty is a reward."""
+    program, loss = plain["program"], plain["loss"]
+    required = {"aggregation": "seq-mean-token-sum", "updates": 1, "epochs": 1, "kl": 0, "entropy": 0}
+    different = {knob: value for knob, value in required.items() if program[knob] != value}
+    if different or loss["_target_"] != "rlvr.loss.grpo.grpo" or loss["dual_clip"] is not None:
+        now = " ".join(f"trainer.{knob}={program[knob]}" for knob in different)
+        same = " ".join(f"trainer.{knob}={value}" for knob, value in required.items())
+        raise ValueError(
+            f"loss={plain['choices']['loss']} advantage=rloo{' ' * bool(now)}{now}: TRL's RLOOTrainer is our loss=rloo "
+            f"only with {same}. Pass these."
+        )
+    return {"epsilon": loss["clip_low"], "epsilon_high": loss["clip_high"], "beta": 0.0, "normalize_advantages": False}
+
+
 def _objective(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Loss, advantage and penalties."""
     program, loss, advantage = plain["program"], plain["loss"], plain["advantage"]
     name, aggregation = plain["choices"]["loss"], program["aggregation"]
     loss_types = LOSS_TYPES.get(loss["_target_"])
     if loss_types is None:
-        known = "grpo, dapo, dr_grpo, gspo, cispo, sapo"
-        raise ValueError(f"loss={name}: TRL's GRPOTrainer has no such loss. Pass one of {known}.")
+        known = "grpo, dapo, dr_grpo, gspo, cispo, sapo, rloo"
+        raise ValueError(f"loss={name}: TRL has no such loss. Pass one of {known}.")
     if (loss_type := loss_types.get(None) or loss_types.get(aggregation)) is None:
         allowed = " or ".join(str(mode) for mode in loss_types)
         raise ValueError(f"trainer.aggregation={aggregation}: with loss={name} TRL averages as {allowed}.")
     scale = SCALES.get(advantage["_target_"])
     if scale is None or advantage.get("population") or advantage.get("epsilon") not in (None, EPSILON):
         raise ValueError(
-            f"advantage={plain['choices']['advantage']}: TRL's GRPOTrainer has grpo, with advantage.population=false "
-            f"and advantage.epsilon={EPSILON:g}, and dr_grpo."
+            f"advantage={plain['choices']['advantage']}: TRL has grpo, with advantage.population=false "
+            f"and advantage.epsilon={EPSILON:g}, dr_grpo, and for loss=rloo rloo."
         )
     if program["kl"] and program["kl_estimator"] not in ("k3", "k3_ratio"):
         raise ValueError(f"trainer.kl_estimator={program['kl_estimator']}: TRL has k3 and k3_ratio.")

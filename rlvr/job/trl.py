@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer as a program (`program=trl`, docs/programs.md).
+"""TRL's GRPOTrainer and RLOOTrainer as a program (`program=trl`, docs/programs.md).
 
 TRL samples and learns. Problems, rewards, evaluations, the record and the directory of its checkpoints are the run's.
 Texts are ours too: AutoTokenizer takes another tokenizer than the directory's for some models, and TRL's own texts of
@@ -7,7 +7,7 @@ responses lack the end word, by which our tasks know a complete answer.
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,9 @@ class Subject:
 
     def trainer(self) -> Any:
         """TRL's trainer of the model, with the arguments that our words mean."""
-        from trl.trainer.grpo_config import GRPOConfig
-        from trl.trainer.grpo_trainer import GRPOTrainer
-
         program, on_cpu = self.config.program, not torch.cuda.is_available()
-        settings = GRPOConfig(
+        kind, settings_of = trainer_class(self.config)
+        settings = settings_of(
             output_dir=str(self.run.attempt_dir / STATE),
             seed=self.run.seed,
             max_completion_length=self.max_tokens,
@@ -87,7 +85,7 @@ class Subject:
             from peft import LoraConfig
 
             adapters = LoraConfig(r=program.lora_rank, lora_alpha=program.lora_alpha, target_modules="all-linear")
-        return GRPOTrainer(
+        return leaving_out(kind, self.kept)(
             model=self.model,
             processing_class=self.tokenizer,
             args=settings,
@@ -123,7 +121,13 @@ class Subject:
         group = self.config.rollout.samples
         groups = [(self._problem(place[row]), texts[row : row + group]) for row in range(0, len(texts), group)]
         self.rewards = self.run.judge(place[0] // self.config.rollout.prompts + 1, groups)
-        return [reward.value for rewards in self.rewards for reward in rewards]
+        values = [reward.value for rewards in self.rewards for reward in rewards]
+        return [value if kept else None for value, kept in zip(values, self.kept(), strict=True)]
+
+    def kept(self) -> list[bool]:
+        """Of each response of the newest rollout, whether it is learned from: not if a verifier failed in its group."""
+        failed = [any(reward.outcome == "error" for reward in rewards) for rewards in self.rewards]
+        return [not any_failed for any_failed, rewards in zip(failed, self.rewards, strict=True) for _ in rewards]
 
     # --- evaluation
 
@@ -150,6 +154,41 @@ class Subject:
         rows = [(g.problem, *row) for g in groups for row in zip(g.texts, g.completions, g.rewards, strict=True)]
         self.run.samples(step, [SampledAnswer(p, text, len(c.tokens), c.finished, r) for p, text, c, r in rows])
         return {"time/evaluation_s": time.perf_counter() - began}
+
+
+def trainer_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """TRL's trainer of a run, and its configuration."""
+    if config_of_trl.config_class(config) == config_of_trl.RLOO:
+        from trl.trainer.rloo_config import RLOOConfig
+        from trl.trainer.rloo_trainer import RLOOTrainer
+
+        return RLOOTrainer, RLOOConfig
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    return GRPOTrainer, GRPOConfig
+
+
+def leaving_out(kind: Any, kept: Callable[[], Sequence[bool]]) -> Any:
+    """A trainer of TRL without the responses of a rollout that are not kept: they are in no sum and no average.
+
+    TRL gives such responses the advantage 0, and divides by their tokens or their number all the same.
+    """
+
+    class Kept(kind):
+        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+            batch, rows = super()._generate_and_score_completions(inputs), torch.tensor(kept())
+            batch["completion_mask"] = batch["completion_mask"] * rows.to(batch["advantages"].device)[:, None]
+            by_tokens = getattr(self, "loss_type", None) in ("dapo", "cispo")
+            batch["share"] = torch.tensor(1.0) if by_tokens else rows.float().mean().clamp(min=1 / len(rows))
+            if "num_items_in_batch" in batch:
+                batch["num_items_in_batch"] = batch["completion_mask"].sum()
+            return batch
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Tensor:
+            return super().compute_loss(model, inputs, *args, **options) / inputs["share"]
+
+    return Kept
 
 
 def weights_of(model: Any) -> Iterator[tuple[str, Tensor]]:

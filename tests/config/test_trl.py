@@ -37,6 +37,7 @@ LOSSES = {
     ("loss=cispo",): {"loss_type": "cispo", "epsilon_high": 5.0},
     ("loss=sapo",): {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
     ("loss=grpo", "loss.dual_clip=3"): {"loss_type": "dapo", "delta": 3.0},
+    ("loss=rloo", "trainer.aggregation=seq-mean-token-sum", "trainer.updates=1"): {"normalize_advantages": False},
 }
 
 
@@ -46,10 +47,13 @@ def test_a_loss_and_its_average_are_one_of_trls_loss_types(words: tuple[str, ...
 
 
 REFUSED = {
-    "loss=lad": "loss=lad: TRL's GRPOTrainer has no such loss. Pass one of grpo, dapo, dr_grpo, gspo, cispo, sapo.",
-    "loss=rloo": "advantage=rloo: TRL's GRPOTrainer has grpo,",
+    "loss=lad": "loss=lad: TRL has no such loss. Pass one of grpo, dapo, dr_grpo, gspo, cispo, sapo, rloo.",
+    "loss=rloo": "loss=rloo advantage=rloo trainer.aggregation=token-mean trainer.updates=2: TRL's RLOOTrainer is our "
+    "loss=rloo only with trainer.aggregation=seq-mean-token-sum trainer.updates=1",
+    "cluster.gpus=2": "cluster.gpus=2: program=trl trains on one GPU. Pass cluster.gpus=1.",
+    "cluster.ranks=2": "cluster.ranks=2: a program has one process. Drop it.",
     "loss=dapo": "rollout.overlong_buffer=0.2: TRL has no such penalty. Pass rollout.overlong_buffer=null.",
-    "advantage.epsilon=1e-5": "advantage=grpo: .* advantage.epsilon=0.0001, and dr_grpo",
+    "advantage.epsilon=1e-5": "advantage=grpo: .* advantage.epsilon=0.0001, dr_grpo, and for",
     "trainer.aggregation=prompt-mean": "trainer.aggregation=prompt-mean: with loss=grpo TRL averages as token-mean or",
     "trainer.schedule=wsd": "trainer.schedule=wsd: program=trl takes constant, linear, cosine.",
     "trainer.updates=3": "rollout.prompts=32 rollout.samples=8 trainer.updates=3: TRL's updates have equal numbers",

@@ -1,12 +1,14 @@
 """TRL's trainer beside ours: the same gradients, the same base policy and problems, and runs that go on when killed."""
 
 import copy
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from rlvr.config.imports import child_environment
 from rlvr.config.registry import Registry
 from rlvr.config.trl import arguments
 from rlvr.job import process
-from rlvr.job.trl import weights_of
+from rlvr.job.trl import leaving_out, trainer_class, weights_of
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import read
@@ -42,6 +44,7 @@ EQUAL = {
     "gspo": ["loss=gspo"],
     "cispo": ["loss=cispo"],
     "sapo": ["loss=sapo"],
+    "rloo": ["loss=rloo", "trainer.aggregation=seq-mean-token-sum"],
     "delta": ["loss=grpo", "loss.dual_clip=1.2"],
     "k3": ["loss=grpo", "trainer.kl=0.5"],
     "k3_ratio": ["loss=grpo", "trainer.kl=0.5", "trainer.kl_estimator=k3_ratio"],
@@ -56,43 +59,92 @@ def off_policy(model: Any) -> Batch:
     return Batch(**{**vars(data), "logp_old": logp + old, "logp_ref": logp + ref})
 
 
-def of_trl(plain: Mapping[str, Any], model: Any, data: Batch, folder: Path, name: str) -> dict[str, Tensor]:
-    """Gradient of GRPOTrainer's loss on the batch."""
+def trl_trainer(plain: Mapping[str, Any], model: Any, folder: Path, name: str, reward: Any, **given: Any) -> Any:
+    """TRL's trainer of a run of 3 prompts. given: `rollout`, in place of what it samples; `kept`, of its responses."""
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+
+    kind, settings = trainer_class(plain)
+
+    class Given(kind):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            return given["rollout"]
 
     typed = {**arguments(plain), "beta": 0.0, "use_cpu": True, "report_to": "none", "output_dir": str(folder)}
     typed |= {"loss_type": "bnpo"} if name == "bnpo" else {}
-    trainer = GRPOTrainer(
+    trainer = leaving_out(Given if "rollout" in given else kind, given["kept"])(
         model=model,
-        args=GRPOConfig(**typed, max_completion_length=LONGEST),
+        args=settings(**typed, max_completion_length=LONGEST),
         processing_class=word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end"),
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        reward_funcs=reward,
         train_dataset=Dataset.from_dict({"prompt": ["w1"] * 3}),
     )
     trainer.beta, trainer.current_gradient_accumulation_steps = plain["program"]["kl"], 1
-    inputs = {"prompt_ids": data.prompt[data.group], "prompt_mask": data.prompt_mask[data.group].long()}
-    inputs |= {"completion_ids": data.tokens, "completion_mask": data.mask.long(), "advantages": data.advantage}
-    inputs |= {
-        "old_per_token_logps": data.logp_old,
-        "ref_per_token_logps": data.logp_ref,
-        "num_items_in_batch": data.mask.sum(),
-    }
     trainer.model.train()
-    trainer.compute_loss(trainer.model, inputs).backward()
+    return trainer
+
+
+def of_trl(
+    plain: Mapping[str, Any], model: Any, data: Batch, folder: Path, name: str, failed: int = -1
+) -> dict[str, Tensor]:
+    """Gradient of the loss of TRL's trainer on the batch. failed: a group in which the verifier failed."""
+    rollout = {"prompt_ids": data.prompt[data.group], "prompt_mask": data.prompt_mask[data.group].long()}
+    rollout |= {"completion_ids": data.tokens, "completion_mask": data.mask.long(), "advantages": data.advantage}
+    rollout |= {"old_logps": (data.logp_old * data.mask).sum(1), "old_per_token_logps": data.logp_old}
+    rollout |= {"ref_per_token_logps": data.logp_ref, "num_items_in_batch": data.mask.sum()}
+    kept = (data.group != failed).tolist()
+    trainer = trl_trainer(plain, model, folder, name, lambda **_: [], rollout=rollout, kept=lambda: kept)
+    trainer.compute_loss(trainer.model, trainer._generate_and_score_completions([])).backward()
     return {name: p.grad for name, p in trainer.model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", EQUAL)
-def test_the_gradient_is_that_of_grpo_trainer(name: str, tmp_path: Path) -> None:
+def composed(name: str) -> tuple[Any, dict[str, Any]]:
     words = ["program=trl", *EQUAL[name], "rollout.prompts=3", "rollout.samples=3", "trainer.updates=1"]
     config, choices = Registry().compose(words)
-    plain, knobs, model = frozen_config(config, choices), config.trainer, qwen2()
+    return config, frozen_config(config, choices)
+
+
+def of_ours(config: Any, model: Any, data: Batch) -> dict[str, Tensor]:
+    knobs = config.trainer
     of_trainer = {"aggregation": knobs.aggregation, "kl": knobs.kl, "kl_estimator": knobs.kl_estimator}
     ours = make_trainer(copy.deepcopy(model), instantiate(config.loss), max_tokens=LONGEST, **of_trainer)
-    data = off_policy(model)
     ours.learn(data)
-    assert worst(gradients(ours), of_trl(plain, model, data, tmp_path, name)) < CLOSE
+    return gradients(ours)
+
+
+def sampled(model: Any, name: str) -> Batch:
+    """A batch for a loss; TRL's RLOO and ours agree on what the policy itself has sampled."""
+    data = off_policy(model)
+    logp = torch.nn.utils.rnn.pad_sequence([row.detach() for row in plain_logp(model, data)], batch_first=True)
+    return replace(data, logp_old=logp) if name == "rloo" else data
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_the_gradient_is_that_of_trls_trainer(name: str, tmp_path: Path) -> None:
+    (config, plain), model = composed(name), qwen2()
+    data = sampled(model, name)
+    assert worst(of_ours(config, model, data), of_trl(plain, model, data, tmp_path, name)) < CLOSE
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "k3", "rloo"])
+def test_a_group_whose_verifier_failed_is_in_no_average(name: str, tmp_path: Path) -> None:
+    """The gradient is ours of the other groups alone. The second of three groups failed, rows 3 to 5 of nine."""
+    (config, plain), model = composed(name), qwen2()
+    data = sampled(model, name)
+    rest = [0, 1, 2, 6, 7, 8]
+    rows = {key: value[rest] for key, value in vars(data).items() if value is not None and len(value) == 9}
+    rows |= {"group": data.group[rest] // 2, "prompt": data.prompt[::2], "prompt_mask": data.prompt_mask[::2]}
+    ours = of_ours(config, model, Batch(**{**vars(data), **rows}))
+    assert worst(ours, of_trl(plain, model, data, tmp_path, name, failed=1)) < CLOSE
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
+def test_advantages_are_trls(name: str, tmp_path: Path) -> None:
+    config, plain = composed(name)
+    reward, group = torch.tensor([0.0, 1, 1, 0.5, 0.25, 0, 1, 1, 1]), torch.arange(3).repeat_interleave(3)
+    trainer = trl_trainer(plain, qwen2(), tmp_path, name, lambda **_: reward.tolist(), kept=lambda: [True] * 9)
+    found = trainer._generate_and_score_completions([{"prompt": "w1"}] * 9)["advantages"]
+    ours = functools.partial(instantiate(config.advantage), **({"epsilon": 1e-4} if name == "grpo" else {}))
+    torch.testing.assert_close(found, ours(reward, group))
 
 
 def test_adapters_are_part_of_the_weights_that_are_evaluated() -> None:
