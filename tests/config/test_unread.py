@@ -49,6 +49,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_a_knob_that_nothing_reads_is_refused() -> None:
     for typed, reason in REFUSED.items():
         with pytest.raises(ValueError, match=re.escape(f"{typed.split()[-1]} has no effect with {reason}")):

@@ -1,5 +1,6 @@
 """Every number is checked before launch: its type, its range, and that it is finite. All of these once launched."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,10 @@ from pydantic import PositiveInt
 
 from rlvr.config import values
 from rlvr.run import main
+from tests.support.composed import check_with_task
 
 TYPED = {
     # what is typed -> what came, what is allowed, what to type
-    "trainer.kl=nan": "trainer.kl=nan: a finite number is expected, 0 or more. Type trainer.kl=0.0, for example.",
     "trainer.kl=-1": "trainer.kl=-1 must be 0 or more. Type trainer.kl=0.0, for example.",
     "trainer.eps=inf": "trainer.eps=inf: a finite number is expected, greater than 0. Type trainer.eps=1e-08, for",
     "trainer.eps=0": "trainer.eps=0 must be greater than 0.",  # AdamW divides 0 by 0
@@ -35,14 +36,8 @@ TYPED = {
     "eta=1e-300": "eta=1e-300 must be 0, or of a size from 1.2e-38 to 3.4e+38: a float32.",
     "steps=99999999999999999999": "steps=99999999999999999999 must be less than 2^63: numbers have 64 bits.",
     "seed=9223372036854775808": "seed=9223372036854775808 must be less than 2^63: numbers have 64 bits.",
-    "seed=1e3": "seed=1e3: a whole number is expected, 0 or more. Type seed=0, for example.",
-    "lr=abc": "lr=abc: a number is expected, 0 or more.",
-    "eta=": "eta=: a number is expected, greater than 0, or null.",
     "seed=-1": "seed=-1 must be 0 or more. Type seed=0, for example.",
     "task.size=1001": "task.size=1001 must be from 5 to 99. Type task.size=7, for example.",
-    # 43 x 43 squares, 43 ends of line and 3 marks; 21 x 21 cells with 440 passages between them
-    "task.size=43": "The longest response, 881 tokens, after a prompt of 1895 tokens of task=maze is over the context "
-    "of model=maze_tiny, 1024 tokens. Pass smaller problems",
     "task.mistakes=1": "task.mistakes=1 must be from 0 to less than 1.",
     "rollout.max_tokens=2000": "rollout.max_tokens=2000 after a prompt of 59 tokens of task=maze is over the context "
     "of model=maze_tiny, 1024 tokens. Pass rollout.max_tokens=965 or less",
@@ -55,15 +50,9 @@ TYPED = {
     "loss.ratio=words": "loss.ratio=words: token, sequence or sequence_geomean is expected.",
     "cluster.gpu=cpu": "cluster.gpu=cpu: rtx4090, l40s, a100, h100, h200 or b200 is expected, or null.",
     "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
-    "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
-    "loss=flowrl trainer.reference_offload=true": "trainer.reference_offload=true keeps frozen weights out of GPU memor"
-    "y, and these runs have no GPU.",
     "loss=dph_js presample.ratio=0": "presample.ratio=0 must be greater than 0.",
     "loss=dph_js presample.threshold=0": "presample.threshold=0 must be greater than 0.",
-    "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
-    "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
-    "+cluster.environment.HF_TOKEN=s3cret": "do not, type '+cluster.environment.HF_TOKEN=$HF_TOKEN'.",
     "+cluster.environment.MYSQL_PWD=s3cret": "cluster.environment.MYSQL_PWD would be kept in runs/.",
     "+cluster.environment.SMTP_PASS=s3cret": "cluster.environment.SMTP_PASS would be kept in runs/.",
     "+cluster.environment.TOKEN2=s3cret": "cluster.environment.TOKEN2 would be kept in runs/.",
@@ -74,12 +63,27 @@ TYPED = {
     "+cluster.environment.FOO=${oc.env:HUB_TOKEN}": "cluster.environment.FOO has the value of $HUB_TOKEN, which would",
     "cluster.setup=['wget${oc.env:HUB_TOKEN}@host']": "cluster.setup has the value of $HUB_TOKEN, which would be kept",
     "name=a tags=${oc.env:HUB_TOKEN}": "tags has the value of $HUB_TOKEN",
+    "+foo=1": "foo is not a knob.",
+    "+rollout.foo=1": "rollout.foo is not a knob.",
+}
+OF_COMMANDS = {  # found before or after the checks of a config; and one of each kind of those
+    "trainer.kl=nan": "trainer.kl=nan: a finite number is expected, 0 or more. Type trainer.kl=0.0, for example.",
+    "seed=1e3": "seed=1e3: a whole number is expected, 0 or more. Type seed=0, for example.",
+    "lr=abc": "lr=abc: a number is expected, 0 or more.",
+    "eta=": "eta=: a number is expected, greater than 0, or null.",
+    # 43 x 43 squares, 43 ends of line and 3 marks; 21 x 21 cells with 440 passages between them
+    "task.size=43": "The longest response, 881 tokens, after a prompt of 1895 tokens of task=maze is over the context "
+    "of model=maze_tiny, 1024 tokens. Pass smaller problems",
+    "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
+    "loss=flowrl trainer.reference_offload=true": "trainer.reference_offload=true keeps frozen weights out of GPU memor"
+    "y, and these runs have no GPU.",
+    "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
+    "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
+    "+cluster.environment.HF_TOKEN=s3cret": "do not, type '+cluster.environment.HF_TOKEN=$HF_TOKEN'.",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
     "-m loss=grpo,rloo seed=0.5,1 controls=seeds": "seed=0.5: a whole number is expected, 0 or more.",
     "-m loss=grpo,rloo seed=a,b until=decided budget=24": "seed=a: a whole number is expected, 0 or more.",
     "-m loss=grpo,rloo tune=lr:range(1,3)": "tune=lr:range(1,3): lr=range(1: the value cannot be read.",
-    "+foo=1": "foo is not a knob.",
-    "+rollout.foo=1": "rollout.foo is not a knob.",
     "study=eta study=alpha": "study=eta and study=alpha: study is given twice. Keep one of them.",
     "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
     "-m lr=1e-4,1e-3 ++lr=5": "lr=1e-4,1e-3 and ++lr=5: lr is given twice.",
@@ -102,13 +106,21 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_an_impossible_number_is_refused_in_one_line(
+def test_an_impossible_number_is_refused_in_one_line(typed: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(TYPED[typed])) as refused:
+        check_with_task(*typed.split(), "cluster=local")
+    assert "\n" not in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("typed", OF_COMMANDS)
+def test_the_command_ends_with_that_line_and_has_written_nothing(
     typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*typed.split(), *([] if "cluster=" in typed else ["cluster=local"]), "--dry-run"]) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert TYPED[typed] in printed.err
+    assert OF_COMMANDS[typed] in printed.err
     assert "s3cret" not in printed.err
     assert not (tmp_path / "home").exists()
 
@@ -121,12 +133,16 @@ def test_an_impossible_number_is_refused_in_one_line(
         "+cluster.environment.FILE=/a/path/of/tokens +cluster.environment.HUB_TOKEN=$HUB_TOKEN",
         "+cluster.environment.OLDPWD=/a cluster.setup=['PWD=/a']",
         "+cluster.environment.NCCL_BYPASS=1 cluster.setup=['A=https://ann:$PASSWORD@host/a']",
-        pytest.param("-m loss=grpo,rloo controls=still", marks=pytest.mark.slow),
-        pytest.param("-m loss=grpo,rloo seed='0','1' controls=seeds", marks=pytest.mark.slow),
         "task=digits model=digits_tiny model.steps=0",
     ],
 )
-def test_unusual_but_valid_values_are_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_but_valid_values_are_taken(typed: str) -> None:
+    check_with_task(*typed.split(), "cluster=local")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("typed", ["-m loss=grpo,rloo controls=still", "-m loss=grpo,rloo seed='0','1' controls=seeds"])
+def test_unusual_but_valid_axes_are_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
 
 
@@ -204,6 +220,7 @@ def test_a_type_that_is_no_plain_data_is_not_checked() -> None:
 SEARCH = "-m hydra/sweeper=optuna lr=1e-5,1e-4 hydra.sweeper.metrics=reward/mean hydra.sweeper.directions=maximize"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

@@ -148,6 +148,7 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
     assert (synced, sampled) == ([0, 2, 4, 6, 8], [0, 0, 2, 4, 4, 6, 8])
 
 
+@pytest.mark.slow
 def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_path: Path) -> None:
     mazes = ["task=maze", "task.size=5", "task.test_problems=4", "model.steps=2", "model.batch=8", "loss=grpo"]
     small = ["steps=1", "rollout.prompts=2", "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=1"]

@@ -34,6 +34,7 @@ def test_a_value_reads_as_omegaconf_reads_it() -> None:
     assert [text for text in SCALARS if not same(read[text], as_omegaconf(text))] == []
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[-+]?[0-9_.]{1,6}([eE][-+]?[0-9]{1,3})?", fullmatch=True))
 def test_a_number_reads_as_omegaconf_reads_it(text: str) -> None:
     try:

@@ -31,6 +31,7 @@ TIMEOUT = "Batch job submission failed: Socket timed out on send/recv operation"
 # --- sbatch fails, and SLURM has the job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -58,6 +59,7 @@ def test_a_sweep_is_kept_where_slurm_neither_answers_sbatch_nor_squeue(fake: Fak
     assert len(fake.ledger.sweeps()) == len(fake.ledger.runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_launch_says_that_locks_do_not_hold_between_hosts(
     fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,6 +161,7 @@ def test_the_next_run_has_the_place_of_one_that_may_not_be_requeued_and_a_growin
     assert fake.jobs() == {"report": 1}
 
 
+@pytest.mark.slow
 def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
     fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypat
 SHOW_JOB = r"sed -n 's/^[0-9]*_\([0-9]*\)|.*|\([A-Z]*\)|||\(.*\)/ArrayTaskId=\1 JobState=\2 JobName=\3 Reason=None/p' "
 
 
+@pytest.mark.slow
 def test_jobs_that_a_cached_squeue_does_not_show_yet_are_not_submitted_again_and_are_cancelled(
     fake: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,7 @@ def test_axes_that_hang_on_each_other_are_the_same_whichever_line_comes_first(us
         assert points("loss=lad,grpo steps=1,2 lr=1,2", usual={"steps": usual}, when=when) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("composing")
 @pytest.mark.parametrize("study", sorted(path.stem for path in (schema.CONF / "study").glob("*.yaml")))
 def test_seeds_typed_beside_a_study_take_the_place_of_its_own_in_every_arm(study: str) -> None:

@@ -425,6 +425,7 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
         other.close(Cause.OK)
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_before_its_attempt_is_ended_and_tried_again(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a="hang")
     with Attempt.open(ledger.run_dir("a")) as before:

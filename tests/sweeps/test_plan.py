@@ -72,6 +72,7 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
 
 
+@pytest.mark.slow
 def test_a_recipe_says_at_which_scale_it_is_and_what_was_typed_beside_it_counts(tmp_path: Path) -> None:
     """The numbers of conf/paper/maxrl_maze.yaml and of conf/paper/small/smollm.yaml."""
     mazes, sums, usual = (
@@ -97,6 +98,7 @@ def test_what_all_runs_have_is_said_once_and_a_control_that_repeats_an_arm_is_ma
     assert [text.count(part) for part in ("steps=9", "seed=1", "seed=1 control=seeds")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_that_trains_alone_has_all_cores_unless_threads_are_typed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -275,6 +277,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.slow
 def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read() -> None:
     for words, line in UNREAD.items():
         runs = planned([*words.split(), "seed=0"], [*words.split(), "seed=1"])
@@ -282,6 +285,7 @@ def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read() -> None
         assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_the_knobs_that_have_no_effect(command: Command, tmp_path: Path) -> None:
     code, _, errors = command("cluster=local", "cluster.time_min=10", "--dry-run", home=tmp_path)
     assert (code, errors) == (0, ["No effect with cluster=local: cluster.time_min=10."])

@@ -33,6 +33,7 @@ def beating(run_dir: Path, **beat: object) -> Attempt:
     return attempt
 
 
+@pytest.mark.slow
 def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a_name(tmp_path: Path) -> None:
     """A damaged heartbeat is no progress, as none is, and does not stop the watch."""
     for phase, beat in {"start": {"alive": "10:31", "longest": "long"}, "train": {}}.items():

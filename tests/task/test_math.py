@@ -104,6 +104,7 @@ def test_outcome_of_a_response(task: Math, index: int, response: str, outcome: s
     assert (reward.outcome, reward.value) == (outcome, float(outcome == "correct"))
 
 
+@pytest.mark.slow
 def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "x.jsonl", [{"problem": "How much is a dozen dozens?", "answer": 144}])
     rows = [  # the marking, what the prompt says, right responses, those without an answer

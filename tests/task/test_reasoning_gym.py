@@ -62,6 +62,7 @@ def test_a_verifier_that_evaluates_what_it_reads_does_so_in_the_sandbox(tmp_path
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_code_in_an_answer_neither_ends_the_verifier_nor_changes_it() -> None:
     task = make_gym("string_insertion")
     problem = task.problem("test", 0)
@@ -79,6 +80,7 @@ def test_code_in_an_answer_neither_ends_the_verifier_nor_changes_it() -> None:
     assert outcomes == ["wrong"] * 5 + ["correct", "wrong"]
 
 
+@pytest.mark.slow
 def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
     # `letter_jumble` scores the share of words that are right.
     for binary, value in ((True, 0.0), (False, 0.5)):
@@ -89,6 +91,7 @@ def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
         assert (reward.outcome, reward.value) == ("wrong", pytest.approx(value))
 
 
+@pytest.mark.slow
 def test_different_right_answers_of_one_problem_are_counted() -> None:
     knobs = {"min_num_vertices": 5, "max_num_vertices": 5, "edge_probability": 0.6}
     task = make_gym({"graph_color": knobs, "chain_sum": {}}, test_problems=1)
@@ -109,6 +112,7 @@ def test_different_right_answers_of_one_problem_are_counted() -> None:
     assert "distinct_correct" not in measure(of_one_answer, of_one_answer.problem("test", 0), ["", ""])
 
 
+@pytest.mark.slow
 def test_puzzles_of_numbers_need_the_numbers_of_the_question() -> None:
     task = make_gym(["puzzle24", "countdown"], test_problems=1)
     puzzle, countdown = (task.problem("test", i) for i in range(2))  # the puzzle: of 4, 6, 1 and 1
@@ -131,6 +135,7 @@ def test_an_answer_is_one_answer_however_it_is_spelled() -> None:
         assert len({READ[generator](text) for text in texts}) == 1, generator
 
 
+@pytest.mark.slow
 def test_order_of_terms_makes_no_other_answer() -> None:
     task = make_gym("puzzle24", test_problems=1)
     problem = task.problem("test", 0)
@@ -152,6 +157,7 @@ def measure(task: ReasoningGym, problem: Problem, texts: list[str]) -> dict[str,
     }
 
 
+@pytest.mark.slow
 def test_splits_are_disjoint_and_of_every_generator() -> None:
     task = make_gym(["chain_sum", "gcd"], test_problems=64)
     assert disjoint(task, shown=400) == {"train": None, "validation": 128, "test": 128}
@@ -167,6 +173,7 @@ def test_a_generator_with_few_questions_is_refused() -> None:
         task.problem("test", 0)  # 200 sums and differences of digits, an eighth of them held out
 
 
+@pytest.mark.slow
 def test_spelled_questions_are_made_of_characters_and_read_back() -> None:
     task = make_gym(spelled=True, max_tokens=8)
     problem = task.problem("train", 0)
@@ -212,6 +219,7 @@ def test_problems_are_the_same_in_every_process() -> None:
     assert (texts[0], len(json.loads(texts[0]))) == (texts[1], 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("generators", "message"),
     [

@@ -22,6 +22,7 @@ JUDGED = {
     "The answer is 19, of course": "correct",
     "7 + 12 = 19": "correct",
     "7+12=19": "correct",
+    "19 is 7 + 12": "correct",  # the question again, behind the answer
     "18, no: 19": "correct",
     "20": "wrong",
     "-19": "wrong",

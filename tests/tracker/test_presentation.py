@@ -96,6 +96,7 @@ def test_a_parent_run_has_the_name_the_swept_values_and_the_configs_without_secr
     ]
 
 
+@pytest.mark.slow
 def test_a_report_reaches_the_parent_run_once_and_its_verdicts_with_it(home: Path) -> None:
     sweep = Ledger(home).sweep("abc12345")
     assert not is_behind(home, sweep)

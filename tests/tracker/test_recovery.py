@@ -30,6 +30,7 @@ def damage(run: Path, step: int) -> None:
     (run / "metrics.jsonl").write_bytes(b"".join(all_lines))
 
 
+@pytest.mark.slow
 def test_deleting_a_damaged_line_skips_no_row_of_a_live_shipper_or_of_the_next_one(local: Store, home: Path) -> None:
     """Lines 2 and 4 of six are damaged before they are shipped, and deleted; then the run takes four more steps."""
     live = Shipper(home, local.uri)

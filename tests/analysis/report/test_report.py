@@ -93,6 +93,7 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
 
 
+@pytest.mark.slow
 def test_a_page_shows_no_password_of_the_tracking_server(home, content):
     for origin, expected in (
         ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),

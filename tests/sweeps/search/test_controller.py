@@ -26,6 +26,7 @@ def complete(home: Path, *, at_once: int = 1, lost: int = 0, **options: Any) -> 
     return rows(searching)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "writes", "metrics"),
     [

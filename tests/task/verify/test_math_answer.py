@@ -54,6 +54,7 @@ def test_a_right_answer_that_cannot_be_read_says_so() -> None:
     assert (judge({"gold": "5", "answer": r"\boxed{1}"}), outcome("", "1")) == ({"outcome": "wrong"}, "error")
 
 
+@pytest.mark.slow
 def test_an_answer_of_thousands_of_digits_is_no_error() -> None:
     assert outcome(r"\frac17", rf"0.\overline{{{'142857' * 1000}}}") == "unparsable"
 

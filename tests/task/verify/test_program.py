@@ -594,6 +594,7 @@ def test_outputs_are_compared_line_by_line_and_numbers_by_value(printed: str, ex
     assert same_output(printed, expected) is same
 
 
+@pytest.mark.slow
 def test_a_verifying_process_keeps_no_descriptor_of_its_programs(pool: Pool) -> None:
     def descriptors() -> dict[int, int]:
         return {pid: len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pool.pids()}
