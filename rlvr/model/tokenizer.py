@@ -1,6 +1,7 @@
 """Tokenizers: those of models, and word-level ones for tasks with a closed vocabulary."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokeni
     Encode with `encode`, whose error names unknown words.
     """
     words = [*vocabulary, *([] if PAD_WORD in vocabulary else [PAD_WORD])]
-    invalid = {word for word in words if words.count(word) > 1 or word.split() != [word]}
+    invalid = {word for word, number in Counter(words).items() if number > 1 or word.split() != [word]}
     if invalid:
         raise ValueError(f"A vocabulary is distinct words without spaces; got {sorted(invalid)}")
     if end_word not in vocabulary:

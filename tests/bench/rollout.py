@@ -12,6 +12,7 @@ from rlvr.rollout.native import NativeEngine
 from tests.bench.row import Row, in_turn, row, timed
 
 MAZE_3M = {
+    "model_type": "qwen2",
     "num_hidden_layers": 4,
     "hidden_size": 256,
     "intermediate_size": 1024,
@@ -29,7 +30,7 @@ DTYPES = ("float32", "bfloat16")
 def make_model(dtype: str) -> PreTrainedModel:
     """Random weights of the maze model, the same for both sides."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model("qwen2", **MAZE_3M)
+    config = AutoConfig.for_model(**MAZE_3M)
     made = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     return made.eval()
 

@@ -1,8 +1,8 @@
 """Seconds of a whole training step, ours and TRL's GRPOTrainer in turn: generate, judge, one optimiser update.
 
-Both start from one model directory (the architecture of conf/model/maze_3m.yaml, random weights) and have the same
-prompts, numbers of samples and lengths of responses; neither has a KL term. Ours is all that `rlvr.run` does for a
-step, the transfer of weights to the engine included. TRL has an environment of its own, which is built at first use.
+Both start from one model directory (random weights of the shape of conf/model/maze_3m.yaml, and of SmolLM2-135M) and
+have the same prompts, numbers of samples and lengths of responses; neither has a KL term. Ours is all that `rlvr.run`
+does for a step, the transfer of weights to the engine included.
 """
 
 import contextlib
@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,15 +35,12 @@ from rlvr.trainer import distributed
 from rlvr.trainer.collate import collate, decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
+from tests.bench.rollout import MAZE_3M
 from tests.bench.row import Row, in_turn, row
 from tests.support.composing import composing
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ROOT / ".venv-trl"
-PACKAGES = ("torch==2.13.0", "trl==1.16.*", "transformers==5.23.*", "accelerate>=1.15,<2", "datasets>=5,<6")
-# (precision, responses per forward pass). "autocast" keeps float32 weights, as we do. Of 64, 128, 256 and 512 responses
-# the first three differ by less than a tenth at every precision, and 512 is slower.
-PEERS = (("float32", 128), ("autocast", 128), ("bfloat16", 64))
+# Peers are (precision, responses per forward pass). "autocast" keeps float32 weights, as we do. For mazes, 64, 128 and
+# 256 of the 512 responses differ by less than a tenth at every precision, and 512 at once are slower.
 TARGET = 3.0
 
 
@@ -50,10 +48,31 @@ TARGET = 3.0
 class Work:
     """One step: P prompts of 64 … 76 tokens, G samples of each, exactly T new tokens."""
 
+    name: str
+    architecture: Mapping[str, Any]
+    peers: Sequence[tuple[str, int]]
     prompts: int = 32
     samples: int = 16
     new_tokens: int = 32
     rounds: int = 3  # measured, after a warm-up round
+
+
+SMOLLM2 = {
+    "model_type": "llama",
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+    "vocab_size": 49_152,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+}
+MAZE = Work("training step", MAZE_3M, (("float32", 128), ("autocast", 128), ("bfloat16", 64)))
+PRETRAINED = Work(
+    "training step of SmolLM2", SMOLLM2, (("float32", 64), ("bfloat16", 64)), prompts=8, samples=8, rounds=2
+)
 
 
 class Parity:
@@ -92,14 +111,12 @@ def composed(work: Work, dtype: str) -> DictConfig:
 def save_model(directory: Path, work: Work) -> None:
     """Random weights, tokenizer and prompts.json, for both sides."""
     torch.manual_seed(0)
-    tokenizer = word_tokenizer(VOCABULARY, Maze.end_word)
-    architecture = instantiate(composed(work, "float32").model.architecture, _convert_="all")
-    config = AutoConfig.for_model(architecture.pop("model_type"), vocab_size=len(tokenizer), **architecture)
-    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    words = [*VOCABULARY, *(f"word{i}" for i in range(work.architecture["vocab_size"] - len(VOCABULARY)))]
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**work.architecture)).save_pretrained(directory)
+    word_tokenizer(words, Maze.end_word).save_pretrained(directory)
     draw = np.random.default_rng(0)
-    words = [word for word in VOCABULARY if word != Maze.end_word]
-    texts = [" ".join(draw.choice(words, size=64 + 4 * (index % 4))) for index in range(work.prompts)]
+    shown = [word for word in VOCABULARY if word != Maze.end_word]
+    texts = [" ".join(draw.choice(shown, size=64 + 4 * (index % 4))) for index in range(work.prompts)]
     (directory / "prompts.json").write_text(json.dumps(texts))
 
 
@@ -142,7 +159,7 @@ class Peer:
         options = {"precision": precision, "micro-batch": micro_batch, "prompts": work.prompts, "samples": work.samples}
         options |= {"new-tokens": work.new_tokens, "steps": 1 + work.rounds, "threads": torch.get_num_threads()}
         # -P: else `import vllm` would find tests/bench/vllm.py.
-        command = [ENVIRONMENT / "bin/python", "-P", Path(__file__).with_name("trl_peer.py"), directory]
+        command = [sys.executable, "-P", Path(__file__).with_name("trl_peer.py"), directory]
         command += [f"--{name}={value}" for name, value in options.items()]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -170,24 +187,6 @@ class Peer:
         self.process.communicate()
 
 
-def make_environment() -> bool:
-    """Build TRL's environment if it is missing. False, with a message on standard error, if pip fails."""
-    python = ENVIRONMENT / "bin/python"
-    complete = ["-c", "import importlib.metadata as m; [m.version(p) for p in ('torch', 'trl', 'datasets')]"]
-    if python.exists() and subprocess.run([python, *complete], capture_output=True).returncode == 0:
-        return True
-    print(f"making {ENVIRONMENT} with {', '.join(PACKAGES)}: some minutes, once", file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], capture_output=True, text=True)
-    if done.returncode:
-        print(
-            f"TRL is not measured: pip could not install it into {ENVIRONMENT}. With a network, repeat "
-            f"`python -m tests.bench step`. pip said:\n{done.stderr[-1000:]}",
-            file=sys.stderr,
-        )
-    return done.returncode == 0
-
-
 def measure(work: Work, peers: Sequence[tuple[str, int]]) -> tuple[dict[str, float], dict[str, float]]:
     """Median seconds per step of our precisions and of TRL's settings, one step of each in turn."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -200,12 +199,12 @@ def measure(work: Work, peers: Sequence[tuple[str, int]]) -> tuple[dict[str, flo
 
 def rows(*, quick: bool) -> Iterator[Row]:
     """float32 beside TRL's best float32 setting, bfloat16 beside TRL's best setting of all."""
-    work = Work(prompts=2, samples=4, new_tokens=4, rounds=1) if quick else Work()
-    ours_s, peers_s = measure(work, PEERS if not quick and make_environment() else ())
-    for name, seconds in peers_s.items():
-        print(f"{name}: {seconds:.2f} s", file=sys.stderr)
-    for dtype, seconds in ours_s.items():
-        settings = [name for name in peers_s if dtype != "float32" or "float32" in name]
-        best = min(settings, key=lambda name: peers_s[name], default="TRL is not available")
-        name = f"training step, {dtype}"
-        yield row(name, seconds, "s", best, peers_s.get(best), smaller=True, target=TARGET)
+    for work in (replace(MAZE, prompts=2, samples=4, new_tokens=4, rounds=1),) if quick else (MAZE, PRETRAINED):
+        ours_s, peers_s = measure(work, () if quick else work.peers)
+        for name, seconds in peers_s.items():
+            print(f"{work.name}, {name}: {seconds:.2f} s", file=sys.stderr)
+        for dtype, seconds in ours_s.items():
+            settings = [name for name in peers_s if dtype != "float32" or "float32" in name]
+            best = min(settings, key=lambda name: peers_s[name], default=None)
+            peer_s = None if best is None else peers_s[best]
+            yield row(f"{work.name}, {dtype}", seconds, "s", best, peer_s, smaller=True, target=TARGET)

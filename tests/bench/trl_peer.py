@@ -2,8 +2,7 @@
 
 A step begins when a line comes on standard input, so that two programs can be timed in turn.
 
-Runs in an environment of its own (.venv-trl), so it imports nothing of this project. MODEL has the model, its tokenizer
-and prompts.json, a list of texts.
+Imports nothing of this project. MODEL has the model, its tokenizer and prompts.json, a list of texts.
 """
 
 import argparse
