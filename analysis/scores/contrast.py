@@ -135,6 +135,11 @@ class Difference:
         """[S] the difference of each pair of runs, benchmarks with equal weights."""
         return weighted(self.values, self.benchmark)
 
+    def times(self, factor: float) -> Difference:
+        """The difference times a factor above 0."""
+        sampling, summary = factor**2 * self.sampling, self.summary.times(factor)
+        return replace(self, values=factor * self.values, summary=summary, sampling=sampling)
+
 
 def difference(arm: Scores, reference: Scores) -> Difference | None:
     """The paired difference over common seeds and problems; None if there are none.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ class Interval:
     def excludes(self, value: float) -> bool:
         return self.low > value or self.high < value
 
+    def times(self, factor: float) -> Interval:
+        return Interval(self.low * factor, self.high * factor)
+
 
 @dataclass(frozen=True)
 class Crossed:
@@ -65,6 +68,12 @@ class Crossed:
     df_problem: Array  # of `problem`: P − 1; over several benchmarks by Welch and Satterthwaite
     equal: NDArray[np.bool_]  # [..., B] benchmarks whose values are all equal; B = 1 for numbers per run
     reach: Array  # [..., B] the farthest that a problem's value may lie from the mean of its benchmark
+
+    def times(self, factor: float) -> Crossed:
+        """Of the values times a factor above 0."""
+        seed, problem, cell = (factor**2 * component for component in (self.seed, self.problem, self.cell))
+        mean, reach = factor * self.mean, factor * self.reach
+        return replace(self, mean=mean, seed=seed, problem=problem, cell=cell, reach=reach)
 
     @property
     def num_problems(self) -> int:

@@ -1,5 +1,7 @@
 """Several differences judged together: the chance of any false verdict in the family is 5 %. Arrays in, arrays out."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +35,11 @@ class Judged:
     p_family: float
     summary: Crossed
 
+    def times(self, factor: float) -> Judged:
+        """Of the difference times a factor above 0."""
+        plain, simultaneous = self.plain.times(factor), self.simultaneous.times(factor)
+        return replace(self, plain=plain, simultaneous=simultaneous, summary=self.summary.times(factor))
+
 
 @dataclass(frozen=True)
 class Family:
@@ -42,7 +49,13 @@ class Family:
     alpha: float
 
 
-def family(differences: Sequence[Difference], level: float = LEVEL, *, one_reference: bool = True) -> Family:
+def family(
+    differences: Sequence[Difference],
+    level: float = LEVEL,
+    *,
+    one_reference: bool = True,
+    spread: Sequence[Difference] = (),
+) -> Family:
     """Simultaneous intervals of differences to one reference, single-step max-|t|: a difference is decided exactly if
     its interval excludes 0 (Holm's steps would decide more, with intervals that contradict the verdicts).
 
@@ -57,6 +70,9 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
     Correlations: ½ between seeds, due to the common reference (0 without one, which gives wider intervals); between
     problems as measured.
 
+    spread: for contrasts of several arms, scaled to the variance of a difference of two of them, the differences of all
+    arms to one of them, over which the spread between seeds is pooled; the contrasts have no common reference.
+
     Do not mix differences over one seed (which hold for single runs) and over several. A single difference is a family
     of one: it has its own spread, and its simultaneous interval is the plain one.
     """
@@ -65,7 +81,8 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
         return Family(
             tuple(Judged(s.interval(level), s.interval(level), s.p_value(), s.p_value(), s) for s in alone), 1 - level
         )
-    pooled, df_seed = _pooled(differences, one_reference)
+    one_reference = one_reference and not spread
+    pooled, df_seed = _pooled(spread or differences, one_reference or bool(spread))
     summaries = [
         replace(s, seed=np.maximum(s.seed, pooled / s.num_seeds), df_seed=df_seed) if df_seed else s for s in alone
     ]

@@ -1,0 +1,170 @@
+"""Crossed factors: what each value of a swept knob changes on average over the other knobs, and where that depends on
+them. The arms of a crossing are paired by seed and problem, as two arms are in `contrast`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.scores import student
+from analysis.scores.arm import Arm
+from analysis.scores.cell import Cell, averaged
+from analysis.scores.comparison import LUCKY, Compared
+from analysis.scores.contrast import Difference, Scores, difference
+from analysis.scores.crossed import LEVEL, Interval
+from analysis.scores.family import family
+from analysis.scores.selection import default_reference, ordered
+
+Array = NDArray[np.float64]
+Levels = tuple[str, ...]  # a value of each factor
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """An arm for every combination of the values of two or more knobs. values: by knob, the reference's first."""
+
+    values: Mapping[str, Levels]
+    arms: Mapping[Levels, Arm]
+
+    @property
+    def reference(self) -> dict[str, str]:
+        return {knob: values[0] for knob, values in self.values.items()}
+
+    def effects(self) -> list[Effect]:
+        """The main effects of all factors, then the interactions of all pairs."""
+        single = [{knob: value} for knob, values in self.values.items() for value in values[1:]]
+        return [Effect(changed) for changed in (*single, *(a | b for a, b in combinations(single, 2) if {*a} != {*b}))]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """changed: one knob for its effect on average over all others; two for the difference that the value of one makes
+    to the effect of the other (y₁₁ − y₁₀ − y₀₁ + y₀₀)."""
+
+    changed: Mapping[str, str]
+
+    def weights(self, crossing: Crossing) -> dict[Levels, float]:
+        """By arm, its weight in the effect; they add up to 0."""
+        of_knob = [
+            [1.0 if value == self.changed[knob] else -float(value == values[0]) for value in values]
+            if knob in self.changed
+            else [1 / len(values)] * len(values)
+            for knob, values in crossing.values.items()
+        ]
+        return {
+            levels: math.prod(w)
+            for levels, w in zip(product(*crossing.values.values()), product(*of_knob), strict=True)
+        }
+
+
+def crossings(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]], baseline: str) -> list[Crossing]:
+    """The crossing of all arms of a setting by the knobs that each of them has, or else those of the arms with the same
+    knobs. Controls, arms of other studies and knobs that were tuned for each arm belong to none."""
+    trained = ordered([arm for arm in arms if not arm.control and not arm.from_other_study], swept)
+    references = list(default_reference(trained, baseline).values())
+    of_knobs: dict[frozenset[str], list[Arm]] = {}
+    for arm in trained:
+        of_knobs.setdefault(frozenset(arm.knobs) - arm.tuned, []).append(arm)
+    whole = _crossing(trained, frozenset[str]().union(*of_knobs).intersection(*of_knobs), references)
+    parts = [whole] if whole else [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
+    return [crossing for crossing in parts if crossing is not None]
+
+
+def _crossing(arms: Sequence[Arm], keys: frozenset[str], references: Sequence[Arm]) -> Crossing | None:
+    """None unless two of the knobs have several values, and every combination of these has one arm."""
+    if not arms:
+        return None
+    first = next((arm for arm in arms if arm in references), arms[0])
+    values = {key: tuple(dict.fromkeys([first.knobs[key], *(arm.knobs[key] for arm in arms)])) for key in sorted(keys)}
+    values = {key: values[key] for key in first.knobs if len(values.get(key, ())) > 1}
+    by_levels = {tuple(arm.knobs[key] for key in values): arm for arm in arms}
+    is_whole = len(arms) == len(by_levels) == math.prod(map(len, values.values()))
+    return Crossing(values, by_levels) if is_whole and len(values) > 1 else None
+
+
+def compared_effects(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> dict[int, Compared]:
+    """The effects by their place in `Crossing.effects`, one family; {} if an arm has no scores.
+
+    All contrasts are scaled to the variance of a difference of two arms, so that the spread between seeds is pooled
+    over the whole table seeds × arms; what is reported is scaled back.
+    """
+    scores = {levels: cell.scores for levels, cell in cells.items() if cell.scores is not None}
+    effects = [effect.weights(crossing) for effect in crossing.effects()]
+    if len(scores) < len(crossing.arms):
+        return {}
+    differences = [_contrast(scores, weights) for weights in effects]
+    first, *others = scores.values()
+    of_arms = [d for other in others if (d := difference(other, first)) is not None]
+    known = {i: d for i, d in enumerate(differences) if d is not None}
+    if len(known) < len(effects) or len(of_arms) < len(others):
+        return {}
+    sizes = [sum(w for w in weights.values() if w > 0) for weights in effects]
+    scales = [math.sqrt(2 / sum(w * w for w in weights.values())) for weights in effects]
+    scaled = [d.times(size * scale) for d, size, scale in zip(known.values(), sizes, scales, strict=True)]
+    judged = family(scaled, level, spread=of_arms)
+    compared: dict[int, Compared] = {}
+    for i, of_effect in enumerate(judged.judged):
+        d = replace(known[i].times(sizes[i]), improvement=math.nan)
+        worse = {levels for levels, weight in effects[i].items() if weight * d.effect > 0 and cells[levels].diverged}
+        most = sizes[i] * (cells[next(iter(cells))].possible[1] - cells[next(iter(cells))].possible[0])
+        unfair = LUCKY if worse else ""
+        compared[i] = Compared(d, of_effect.times(1 / scales[i]), len(effects), judged.alpha, 0, unfair, most)
+    return compared
+
+
+def _contrast(scores: Mapping[Levels, Scores], weights: Mapping[Levels, float]) -> Difference | None:
+    """The contrast, divided by the sum of its positive weights, as the difference of two means over arms."""
+    size = sum(w for w in weights.values() if w > 0)
+    sides: list[Scores | None] = []
+    for sign in (1, -1):
+        levels = [key for key, weight in weights.items() if sign * weight > 0]
+        sides.append(averaged([scores[key] for key in levels], [abs(weights[key]) / size for key in levels]))
+    plus, minus = sides
+    return None if plus is None or minus is None else difference(plus, minus)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of the variance between runs of one knob, or of the interaction of two, beside what seeds leave
+    (partial ω²), with the interval of Steiger (2004). f: of the F test, whose error is seeds × arms."""
+
+    knobs: tuple[str, ...]
+    f: float
+    df: tuple[int, int]
+    share: float
+    interval: Interval
+
+
+def shares(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> list[Share]:
+    """Analysis of variance of runs with seeds as blocks; [] with fewer than two seeds common to all arms."""
+    by_seed = {levels: cell.scores.by_seed() for levels, cell in cells.items() if cell.scores is not None}
+    seeds = sorted(set[int].intersection(*(set(s.seeds) for s in by_seed.values()))) if by_seed else []
+    if len(by_seed) < len(crossing.arms) or len(seeds) < 2:
+        return []
+    sizes = [len(values) for values in crossing.values.values()]
+    runs = np.array([by_seed[levels].of_seeds(seeds).values[:, 0] for levels in product(*crossing.values.values())])
+    residual = runs - runs.mean(1, keepdims=True) - runs.mean(0) + runs.mean()
+    df_error = (len(runs) - 1) * (len(seeds) - 1)
+    error = float((residual**2).sum()) / df_error
+    means, found = runs.mean(1).reshape(sizes), list[Share]()
+    places = range(len(sizes))
+    for chosen in [(i,) for i in places] + list(combinations(places, 2)):
+        others = tuple(i for i in places if i not in chosen)
+        effect = means.mean(others, keepdims=True)
+        for axis in chosen:
+            effect = effect - effect.mean(axis, keepdims=True)
+        df = math.prod(sizes[i] - 1 for i in chosen)
+        squares = float((effect**2).mean()) * runs.size
+        f = squares / df / error if error > 0 else math.inf
+        omega = max(df * (f - 1) / (df * (f - 1) + runs.size), 0.0) if error > 0 else 1.0
+        ends = [student.noncentral_f(f, df, df_error, (1 + side * level) / 2) for side in (1, -1)]
+        low, high = (end / (end + runs.size) if math.isfinite(end) else math.nan for end in ends)
+        knobs = tuple(list(crossing.values)[i] for i in chosen)
+        found.append(Share(knobs, f, (df, df_error), omega, Interval(low, high)))
+    return found

@@ -1,0 +1,73 @@
+"""The effects of crossed knobs: on average over each other, and where one depends on another."""
+
+from typing import Any
+
+from analysis.frames.frames import Frames
+from analysis.report.cells import cells_frame, record
+from analysis.report.table import Format, Table, format_of
+from analysis.scores import labels
+from analysis.scores.cell import Cell, cell
+from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.comparison import study_level
+from analysis.scores.factors import Crossing, Share, compared_effects, crossings, shares
+from analysis.scores.metric import Metric
+
+QUESTION = "What does each swept knob change on average over the others, and does it depend on them?"
+NEEDS = "arms of every combination of the values of two knobs, evaluated on problems"
+
+
+def table(frames: Frames) -> Table | None:
+    """None without NEEDS."""
+    records: list[dict[str, Any]] = []
+    formats: dict[str, Format] = {}
+    of_variance: list[str] = []
+    for setting in by_setting(frames):
+        for crossing in crossings(setting.arms, frames.swept, frames.baseline):
+            for metric in setting.shown:
+                formats[str(metric)] = format_of(metric)
+                cells = {levels: cell(frames, arm, metric, setting.sources) for levels, arm in crossing.arms.items()}
+                records += _records(frames, setting, crossing, metric, cells)
+                parts = [_share(share) for share in shares(crossing, cells, study_level(frames))]
+                title = f"{setting.titled(', '.join(crossing.values))}, {metric}"
+                of_variance += [f"{title}: {'; '.join(parts)}."] if parts else []
+    if not records:
+        return None
+    cells = cells_frame(records)
+    several = (cells["paired_seeds"] > 1).any()
+    notes = [
+        "A row with one knob: the mean over all values of the other knobs, less that at the knob's reference value. "
+        "With two (×): how much the second value changes the effect of the first (the difference of two differences). "
+        f"Differences are paired by seed and problem; intervals of {100 * study_level(frames):.4g} % are simultaneous "
+        "over all rows of a metric (max-|t|), the spread between seeds pooled over all arms.",
+        *([] if several else ["One seed: effects hold for these runs, not yet for their arms."]),
+        *(f"Some effects are shown and not decided: {reason}." for reason in sorted({*cells["unfair"]} - {""})),
+        *(
+            ["Share of the variance between runs that is not of seeds (partial ω²):", *of_variance]
+            if of_variance
+            else []
+        ),
+    ]
+    names = tuple(formats)
+    return Table(
+        "factors", "Factors", QUESTION, cells, names, tuple(notes), (), formats, differences=True, scores=False
+    )
+
+
+def _records(
+    frames: Frames, setting: Comparable, crossing: Crossing, metric: Metric, cells: dict[tuple[str, ...], Cell]
+) -> list[dict[str, Any]]:
+    effects, compared = crossing.effects(), compared_effects(crossing, cells, study_level(frames))
+    planned = max(of_arm.planned for of_arm in cells.values())
+    title, reference = setting.titled(" × ".join(crossing.values)), labels.text(crossing.reference)
+    rows = [" × ".join(labels.pair(*pair) for pair in effect.changed.items()) for effect in effects]
+    return [
+        record(title, rows[i], (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
+        for i, judged in compared.items()
+    ]
+
+
+def _share(share: Share) -> str:
+    """`eta × lr 12 % [0, 40], F(2, 8) = 3.2`."""
+    low, high = (f"{100 * end:.0f}" for end in (share.interval.low, share.interval.high))
+    df = ", ".join(map(str, share.df))
+    return f"{' × '.join(share.knobs)} {100 * share.share:.0f} % [{low}, {high}], F({df}) = {share.f:.3g}"
