@@ -41,6 +41,7 @@ examples:
   python -m analysis bundle study=eta       a study as one file (bundle --help)
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
   python -m analysis import DUMP --format verl --arm grpo      samples of another trainer as such a file (import --help)
+  python -m analysis meta A.rlvr B.rlvr     what several laboratories found, taken together (meta --help)
   python -m analysis findings *.rlvr        what studies found, as Markdown (findings --help)
   python -m analysis paper lad_table_1      a table of a paper, with runs of ours in its rows (paper --help)
 """
@@ -50,7 +51,7 @@ examples:
 DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
-VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
+VERBS = (["bundle"], ["import"], ["findings"], ["paper"], ["meta"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -197,10 +198,11 @@ def _is_file(word: str) -> bool:
 
 
 def _run_verb(verb: str, arguments: list[str]) -> int:
-    from analysis import exchange, findings
+    from analysis import exchange, findings, meta
     from analysis.paper import command as paper
 
-    verbs = {"bundle": exchange.bundle, "import": exchange.import_dump, "findings": findings.main, "paper": paper.main}
+    verbs = {"bundle": exchange.bundle, "import": exchange.import_dump, "findings": findings.main}
+    verbs |= {"paper": paper.main, "meta": meta.main}
     verbs[verb](arguments)
     return DONE
 

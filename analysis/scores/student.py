@@ -35,6 +35,11 @@ def noncentrality(power: float, critical: float, df: float) -> float:
     return float(_scipy.nctdtrinc(df, 1 - power, critical))
 
 
+def chi_squared_above(q: float, df: int) -> float:
+    """P(χ² ≥ q)."""
+    return float(_scipy.chdtrc(df, q))
+
+
 def noncentral_f(f: float, df: int, df_error: int, p: float) -> float:
     """The noncentrality at which P(F ≤ f) = p; 0 if P is below p without any."""
     return 0.0 if float(_scipy.fdtr(df, df_error, f)) <= p else float(_scipy.ncfdtrinc(df, df_error, p, f))
