@@ -42,6 +42,7 @@ examples:
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
   python -m analysis import DUMP --format verl --arm grpo      samples of another trainer as such a file (import --help)
   python -m analysis meta A.rlvr B.rlvr     what several laboratories found, taken together (meta --help)
+  python -m analysis audit NAME --n 100     answers to be labelled by a person: the verifier's errors (audit --help)
   python -m analysis findings *.rlvr        what studies found, as Markdown (findings --help)
   python -m analysis paper lad_table_1      a table of a paper, with runs of ours in its rows (paper --help)
 """
@@ -51,7 +52,7 @@ examples:
 DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
-VERBS = (["bundle"], ["import"], ["findings"], ["paper"], ["meta"])
+VERBS = (["bundle"], ["import"], ["findings"], ["paper"], ["meta"], ["audit"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -198,11 +199,11 @@ def _is_file(word: str) -> bool:
 
 
 def _run_verb(verb: str, arguments: list[str]) -> int:
-    from analysis import exchange, findings, meta
+    from analysis import audit, exchange, findings, meta
     from analysis.paper import command as paper
 
     verbs = {"bundle": exchange.bundle, "import": exchange.import_dump, "findings": findings.main}
-    verbs |= {"paper": paper.main, "meta": meta.main}
+    verbs |= {"paper": paper.main, "meta": meta.main, "audit": audit.main}
     verbs[verb](arguments)
     return DONE
 

@@ -49,7 +49,7 @@ def bundle(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="the file (default: as in the examples, here)")
     parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
     options = parser.parse_args(arguments)
-    frames, name = _chosen(home(options.home), options.what, mixed_code=options.mixed_code)
+    frames, name = chosen(home(options.home), options.what, mixed_code=options.mixed_code)
     _write(frames, _file(options.out or Path(folder_name(name))))
 
 
@@ -113,7 +113,8 @@ def _as_typed(arm: str) -> str:
     return " ".join(f"{key}={value.replace(' ', '_')}" for key, value in knobs.items())
 
 
-def _chosen(root: Path, what: Sequence[str], *, mixed_code: bool) -> tuple[Frames, str]:
+def chosen(root: Path, what: Sequence[str], *, mixed_code: bool) -> tuple[Frames, str]:
+    """(the frames of these words, newest study without any; a title). Raises LookupError if there are none."""
     from analysis.frames import load
 
     listing, ledger = load.catalogue(root), Ledger(root)
@@ -121,21 +122,21 @@ def _chosen(root: Path, what: Sequence[str], *, mixed_code: bool) -> tuple[Frame
     word = what[0] if len(what) == 1 else ""
     key, _, name = word.partition("=")
     if not what or word in listing.studies():
-        chosen = frames(study=word or None)
+        found = frames(study=word or None)
     elif key == "study":
-        chosen = frames(study=name)
+        found = frames(study=name)
     elif key == "sweep" or ledger.resolve_sweeps(word):
-        chosen = frames(sweep=name or word)
+        found = frames(sweep=name or word)
     else:
         try:
-            chosen = frames(runs=[ledger.resolve_run(run) for run in what])
+            found = frames(runs=[ledger.resolve_run(run) for run in what])
         except ValueError as error:
             known = ", ".join(listing.studies()) or "none"
             raise LookupError(
                 f"{error} Studies here: {known} (bundle study=NAME; of a sweep, bundle sweep=ID)."
             ) from None
-        return chosen, joined([run.name for run in chosen.rows])
-    return chosen, chosen.title
+        return found, joined([run.name for run in found.rows])
+    return found, found.title
 
 
 def _write(frames: Frames, file: Path) -> None:
