@@ -104,8 +104,11 @@ class SharedPromptCache(Cache):
         rows = groups.reshape(P, heads, self.G, wide // self.G, X).transpose(1, 2).reshape(-1, heads, wide // self.G, X)
         return rows if self.cell is None else rows[self.cell]
 
-    def attend(self, layer_idx: int, query: Tensor, scaling: float) -> Tensor:
-        """Attention of one new token per row over its prompt and its response so far. query: [B, heads·r, 1, D]."""
+    def attend(self, layer_idx: int, query: Tensor, scaling: float, window: int | None) -> Tensor:
+        """Attention of one new token per row over its prompt and its response so far. query: [B, heads·r, 1, D].
+
+        window: of these, only the last `window` tokens are seen, the new one included.
+        """
         prompt_keys, prompt_values = self.prompts[layer_idx].unbind(0)
         keys, values = self.responses[layer_idx][:, :, :, : self.length].unbind(0)
         B, heads, D = len(query), keys.shape[1], query.shape[3]
@@ -114,6 +117,11 @@ class SharedPromptCache(Cache):
         if self.bias is not None:
             prompt_scores += self.bias
         scores = torch.cat((self._by_row(prompt_scores), _scores(query, keys)), dim=-1)
+        if window is not None and window < self.width + self.length:
+            first_seen = self.lengths[self.group] + self.length - window  # position, [B]
+            of_prompt = torch.arange(self.width, device=query.device) < first_seen[:, None]
+            scores[..., : self.width].masked_fill_(of_prompt[:, None, None], -torch.inf)
+            scores[..., self.width : self.width + max(0, self.length - window)] = -torch.inf
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(self.dtype)
         read = self._by_row(self._by_group(weights[..., : self.width]) @ prompt_values)
         return (read + weights[..., self.width :] @ values).reshape(B, 1, heads * query.shape[2], D)
@@ -139,6 +147,7 @@ def shared_prompt_attention(
     attention_mask: Tensor | None,
     scaling: float,
     shared_prompt: SharedPromptCache | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding.
@@ -149,7 +158,11 @@ def shared_prompt_attention(
     if shared_prompt is None or attention_mask is not None:
         return torch.zeros_like(query).transpose(1, 2), None
     if shared_prompt.filling is not None:
-        key, value, grouped = for_kernels(query, key, value, masked=False)
-        read = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
-        return read.transpose(1, 2), None
-    return shared_prompt.attend(module.layer_idx, query, scaling).to(query.dtype), None  # type: ignore[arg-type]
+        mask, L = None, query.shape[2]
+        if sliding_window is not None and sliding_window < L:
+            mask = torch.ones(L, L, dtype=torch.bool, device=query.device).tril().triu(1 - sliding_window)
+        key, value, grouped = for_kernels(query, key, value, masked=mask is not None)
+        how: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None, "scale": scaling, "enable_gqa": grouped}
+        return scaled_dot_product_attention(query, key, value, **how).transpose(1, 2), None
+    read = shared_prompt.attend(module.layer_idx, query, scaling, sliding_window)  # type: ignore[arg-type]
+    return read.to(query.dtype), None

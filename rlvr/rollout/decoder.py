@@ -1,5 +1,6 @@
 """A batch of sequences that grow by one token per step, with three operations: start, step, keep."""
 
+import inspect
 from typing import Protocol
 
 import torch
@@ -76,13 +77,15 @@ class SharedPromptDecoder:
 
 
 class RecomputingDecoder:
-    """For any causal model, without a cache: every step reads the whole sequences again, right-padded as the trainer
-    reads them (`rlvr.trainer.pack.pad`): not every model takes positions, and none needs a mask for what follows.
+    """For any causal model, without a cache: every step reads the whole sequences again, those of one length together:
+    not every model takes positions or a mask. Of logits it makes those of the last position, if the model can.
     """
 
     def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
         """prompt: [P, L] right-padded; lengths: [P]."""
         self.model, self.tokens, self.lengths = model, prompt, lengths
+        can_cut = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.cut = {"logits_to_keep": 1} if can_cut else {}
 
     def start(self, group: Tensor, room: int) -> Tensor:
         self.tokens = torch.nn.functional.pad(self.tokens, (0, room))
@@ -98,5 +101,8 @@ class RecomputingDecoder:
         self.tokens, self.lengths = self.tokens[rows], self.lengths[rows]
 
     def _logits(self) -> Tensor:
-        logits = self.model(input_ids=self.tokens[:, : int(self.lengths.max())], use_cache=False).logits
-        return logits[torch.arange(len(logits), device=logits.device), self.lengths - 1]
+        rows = {length: (self.lengths == length).nonzero()[:, 0] for length in self.lengths.unique().tolist()}
+        read = [
+            self.model(input_ids=self.tokens[r, :n], use_cache=False, **self.cut).logits[:, -1] for n, r in rows.items()
+        ]
+        return torch.cat(read)[torch.cat(list(rows.values())).argsort()]

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synce
 log = logging.getLogger(__name__)
 
 NOISE_BLOCK = 64  # positions whose noise is computed at once
+FULL, SLIDING = "full_attention", "sliding_attention"  # the layers that the shared-prompt decoder knows
 FINISHED_SHARE = 1 / 8  # finished rows are removed when they are at least this share of the batch
 
 
@@ -264,19 +265,37 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
     """The shared-prompt decoder if it reproduces the model's own logits; else the decoder that makes no assumptions."""
     if not getattr(model.config, "num_hidden_layers", 0):
         return RecomputingDecoder  # a table: nothing to cache
-    full = all(kind == "full_attention" for kind in getattr(model.config, "layer_types", None) or [])
+    kinds = set(getattr(model.config, "layer_types", None) or [])
     original = model.config._attn_implementation or "eager"
-    if model._supports_attention_backend and full:
-        expected = _trial(model, RecomputingDecoder)
-        AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)
-        model.set_attn_implementation(SHARED_PROMPT)
-        with contextlib.suppress(RuntimeError):  # keys and values of different widths (DeepSeek's latent attention)
-            error = (_trial(model, SharedPromptDecoder) - expected).std()
-            if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
-                return SharedPromptDecoder
+    if model._supports_attention_backend and kinds <= {FULL, SLIDING}:
+        with _windows(model, 1 << 20):
+            unlimited = _trial(model, RecomputingDecoder)
+        with _windows(model, 4):
+            expected = _trial(model, RecomputingDecoder)
+            AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)
+            model.set_attn_implementation(SHARED_PROMPT)
+            with contextlib.suppress(RuntimeError):  # keys and values of different widths (DeepSeek's latent attention)
+                error = (_trial(model, SharedPromptDecoder) - expected).std()
+                seen = SLIDING not in kinds or not torch.equal(expected, unlimited)  # else windows are kept elsewhere
+                if seen and float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
+                    return SharedPromptDecoder
         model.set_attn_implementation(original)
     log.warning("%s does not fit the shared-prompt cache: sampling without a cache, slowly", type(model).__name__)
     return RecomputingDecoder
+
+
+@contextlib.contextmanager
+def _windows(model: PreTrainedModel, width: int) -> Iterator[None]:
+    """Sliding windows of another width: a trial of a few tokens then shows whether attention keeps to them."""
+    holders: list[Any] = [model.config, *model.modules()]
+    sizes = {id(holder): (holder, holder.sliding_window) for holder in holders if getattr(holder, "sliding_window", 0)}
+    for holder, _ in sizes.values():
+        holder.sliding_window = width
+    try:
+        yield
+    finally:
+        for holder, size in sizes.values():
+            holder.sliding_window = size
 
 
 @torch.inference_mode()

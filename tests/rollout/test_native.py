@@ -80,13 +80,37 @@ def test_other_architectures_agree_with_their_own_forward(model_type: str) -> No
     check_logp(model, make_engine(model), make_sampling(), 2e-5)
 
 
-def test_a_sliding_window_falls_back_to_recomputing_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=0)
+@pytest.mark.parametrize("model_type", ["mistral", "gemma3_text", "olmo3", "exaone4"])
+def test_sliding_windows_are_sampled_with_a_cache_within_and_beyond_their_width(model_type: str) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"]} if model_type != "mistral" else {}
+    for window in (4, 64):
+        model = make_model(model_type=model_type, head_dim=8, sliding_window=window, **layers)
+        engine = make_engine(model)
+        assert engine.decoder is SharedPromptDecoder
+        check_logp(model, engine, make_sampling(16), 2e-5)  # of up to 24 tokens
+
+
+def test_windows_that_the_attention_is_not_told_of_are_recomputed_with_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(use_sliding_window=True, sliding_window=64, max_window_layers=0)
+    forgetful = type(model.model.layers[0].self_attn)  # type: ignore[union-attr]
+    monkeypatch.setattr(forgetful, "sliding_window", property(lambda _: None, lambda *_: None), raising=False)
     with caplog.at_level(logging.WARNING):
         engine = make_engine(model)
     assert engine.decoder is RecomputingDecoder
     assert "without a cache" in caplog.text
     check_logp(model, engine, make_sampling(), 1e-5)
+
+
+def test_without_a_cache_logits_are_made_of_the_last_positions_alone() -> None:
+    model, shapes = make_model(), list[tuple[int, ...]]()
+    model.lm_head.register_forward_hook(lambda _, args, __: shapes.append(tuple(args[0].shape)))  # type: ignore[union-attr]
+    rows = RecomputingDecoder(model, torch.tensor([[3, 1, 4], [9, 2, 0]]), torch.tensor([3, 2]))
+    got = rows.start(torch.tensor([0, 0, 1]), 1)
+    assert shapes == [(1, 1, 32), (2, 1, 32)]  # one row of two tokens, two of three
+    for row, prompt in zip(got, ([3, 1, 4], [3, 1, 4], [9, 2]), strict=True):
+        torch.testing.assert_close(row, model(input_ids=torch.tensor([prompt])).logits[0, -1])
 
 
 def test_the_trial_rejects_an_attention_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
