@@ -96,6 +96,11 @@ class Completion:
     logp: NDArray[np.float32]  # [T] nats, under the policy
     logp_sampling: NDArray[np.float32]  # [T] nats, under the distribution the token was drawn from
     finished: bool  # ended by itself, not cut at max_tokens
+    given: NDArray[np.bool_] | None = None  # [T] tokens of the task's replies, never learned from; None: there are none
+
+
+POLICY = "assistant"  # the role of the turns of a conversation that the policy wrote
+Conversation = tuple[tuple[str, str], ...]  # (role, text) of each turn after the prompt
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class Rollout:
     rewards: tuple[Reward, ...]  # G
     # Optimiser updates of the oldest and the newest weights that drew a token of the group; None: not known.
     updates: tuple[int, int] | None = None
+    turns: tuple[Conversation, ...] = ()  # G, of responses that are conversations
 
 
 @runtime_checkable
@@ -156,6 +162,21 @@ class SolvedTask(Task, Protocol):
 
     def solution(self, problem: Problem) -> str:
         """A response with the full reward; it includes the end word if the task has one and there is room for it."""
+        ...
+
+
+@runtime_checkable
+class ReplyingTask(Task, Protocol):
+    """A task that replies to what the policy writes: a response is a conversation, sampled turn by turn.
+
+    The policy reads replies and does not learn from their tokens. `reward` judges the whole text, in which the task
+    must be able to tell its own words from the policy's.
+    """
+
+    turn_tokens: int  # of a turn at most; an end token ends it, too
+
+    def reply(self, problem: Problem, response: str) -> str | None:
+        """What follows the response so far; None: the conversation is over."""
         ...
 
 

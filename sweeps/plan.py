@@ -183,10 +183,11 @@ def _check_claims(config: Mapping[str, Any]) -> None:
 
 
 def _training_id(run: PlannedRun) -> str:
-    """The same for runs that train alike: the run id without the shorthands, whose values are also in the keys that
-    read them, and with numbers as such: 1 is 1.0.
+    """The same for runs that train alike: the run id with numbers as such, 1 is 1.0, and without the shorthands, whose
+    values are also in the keys that read them. A program reads them by their own names.
     """
-    return run_id({key: _as_numbers(value) for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
+    repeated = () if run.config.get("program") else (*SHORTHANDS, "lr")
+    return run_id({key: _as_numbers(value) for key, value in run.config.items() if key not in repeated})
 
 
 def _as_numbers(value: object) -> object:

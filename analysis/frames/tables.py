@@ -32,7 +32,7 @@ SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
     "texts": {"summary": TEXT, "run_id": TEXT, "step": WHOLE, "source": TEXT, "key": TEXT, "value": NUMBER},
     "responses": {
         **{"run_id": TEXT, "step": WHOLE, "source": TEXT, "problem_id": TEXT, "prompt": TEXT, "sample": WHOLE},
-        **{"response": TEXT, "outcome": TEXT, "num_tokens": WHOLE, "right_answer": TEXT},
+        **{"response": TEXT, "outcome": TEXT, "num_tokens": WHOLE, "right_answer": TEXT, "turns": TEXT},
     },
     "policy": {"run_id": TEXT, "step": WHOLE, "arm": WHOLE, **dict.fromkeys(POLICY[1:], NUMBER)},
 }

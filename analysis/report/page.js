@@ -247,7 +247,7 @@
       if (word === "START" || word === "GOAL") drawing.append(svg("text", { x: x + 0.5, y: y + 0.8, "text-anchor": "middle", "font-size": 0.85 }, word[0]));
     }));
     const walk = at && [at];
-    for (const word of response.split(/\s+/)) {
+    for (const word of response.split(/\s+/).filter((word) => !["PATH", "START", "GOAL"].includes(word))) { // of task=maze_walk
       if (!walk || !(word in MOVES)) break;
       walk.push(MOVES[word].map((step, axis) => walk.at(-1)[axis] + step));
       if ((rows[walk.at(-1)[0]]?.[walk.at(-1)[1]] ?? "WALL") === "WALL") break;
@@ -255,6 +255,13 @@
     const points = (walk ?? []).map(([y, x]) => `${x + 0.5},${y + 0.5}`).join(" ");
     drawing.append(svg("polyline", { points, fill: "none", stroke: css("--link"), "stroke-width": 0.18, "stroke-linejoin": "round" }));
     return drawing;
+  }
+
+  // The turns of a conversation, JSON of [role, text], each with its role, and those of the model apart; else the text.
+  function conversation(turns, text) {
+    if (!turns) return [el("pre", { textContent: text })];
+    const said = JSON.parse(turns).map(([role, words]) => el("div", { className: role === "assistant" ? "turn own" : "turn" }, el("b", { textContent: role }), el("pre", { textContent: words })));
+    return [el("div", { className: "turns" }, ...said)];
   }
 
   (data.readers ?? []).forEach((reader, number) => {
@@ -309,12 +316,12 @@
         const { step, cells } = evaluation(arm);
         const [correct, judged, responses] = cells[p];
         const alike = new Map(); // equal responses are shown once, with their number
-        for (const response of responses) alike.set(response[0] + response[2], [...response, (alike.get(response[0] + response[2])?.[3] ?? 0) + 1]);
-        const texts = [...alike.values()].flatMap(([outcome, tokens, text, times]) => {
+        for (const response of responses) alike.set(response[0] + response[2], [(alike.get(response[0] + response[2])?.[0] ?? 0) + 1, ...response]);
+        const texts = [...alike.values()].flatMap(([times, outcome, tokens, text, turns]) => {
           const walk = maze(reader.prompts[p], text);
           return [
             el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : "", times > 1 ? ` · ${times} times` : ""),
-            el("div", { className: "response" }, ...(walk ? [walk] : []), el("pre", { textContent: text })),
+            el("div", { className: "response" }, ...(walk ? [walk] : []), ...conversation(turns, text)),
           ];
         });
         const hidden = judged - responses.length;

@@ -50,11 +50,19 @@ class TaskAbilities:
     prompt: str  # one of its prompts: its `longest_prompt`, a demonstration's or the first test problem's
     arms: int  # of a bandit; 0: it is none
     sources: tuple[str, ...] = ()  # benchmarks that a task of the user's own names
+    replies: bool = False  # its responses are conversations
 
     @classmethod
     def of(cls, task: object, option: str | None) -> TaskAbilities:
         """option: the chosen option of the group `task`. Raises ValueError for an object that is no task."""
-        from rlvr.records import ArmedTask, SolvedTask, Task, TaughtTask, may_be_graded  # numpy: not for `--help`
+        from rlvr.records import (
+            ArmedTask,
+            ReplyingTask,
+            SolvedTask,
+            Task,
+            TaughtTask,
+            may_be_graded,
+        )  # numpy: not for `--help`
 
         if not isinstance(task, Task):
             lacking = [name for name in _MEMBERS if not hasattr(task, name)]
@@ -68,6 +76,7 @@ class TaskAbilities:
             gives_graded_rewards=may_be_graded(task),
             knows_solutions=isinstance(task, SolvedTask),
             teaches=taught,
+            replies=isinstance(task, ReplyingTask),
             train_problems=None if isinstance(task, ArmedTask) else task.size("train"),
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt=_prompt(task),
@@ -116,6 +125,8 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"evaluation.validation={config.evaluation.validation}: task={choices.get('task')} has no validation "
             f"problems.{share or ' Drop it, or the tune= that asks for it.'}"
         )
+    if task.replies:
+        _check_turns(config, choices)
     if config.get("program"):
         return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
@@ -151,6 +162,21 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"model={choices.get('model')} is made from a task's demonstrations and task={choices.get('task')} has "
             "none. Pass model=hf model.path=..., or a task with `vocabulary`, `end_word` and `demonstration`."
         )
+
+
+def _check_turns(config: Knobs, choices: Choices) -> None:
+    """Raises ValueError for what would take a conversation for one text, or sample it without replies."""
+    is_ours = not config.get("program")
+    without = {
+        "program=trl": not is_ours and config.program["_target_"] == "rlvr.job.trl.train",
+        "model.chat=true": is_ours and config.model.get("chat"),
+        f"rollout.ahead={config.rollout.ahead}": is_ours and config.rollout.ahead > 1,
+        f"rollout.overdraw={config.rollout.overdraw}": is_ours and config.rollout.overdraw is not None,
+        f"loss={choices.get('loss')}": is_ours
+        and (config.get("presample") or "solution" in declared(config.loss["_target_"])),
+    }
+    for word in (word for word, applies in without.items() if applies):
+        raise ValueError(f"{word} has no turns and task={choices.get('task')} replies to each. Drop it.")
 
 
 def _check_counts(advantage: Knobs, size: int, of: str, key_of_size: str) -> None:

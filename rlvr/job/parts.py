@@ -22,6 +22,7 @@ from rlvr.ledger.policies import weights_digest
 from rlvr.ledger.stages import presample_settings
 from rlvr.model.hugging_face import PreTrainedTokenizerBase
 from rlvr.model.load import load_model, skeleton
+from rlvr.model.tokenizer import encode as token_ids
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Rollout, Task, TaughtTask
 from rlvr.rollout.presample import Presample, Samples
@@ -135,6 +136,7 @@ class Parts:
                 lambda problems: encode(tokenizer, problems, chat=chat, system=system), tokenizing
             ),
             decode=one_thread_at_a_time(lambda tokens: decode(tokenizer, tokens, silent), tokenizing),
+            encode_reply=one_thread_at_a_time(lambda text: token_ids(tokenizer, text), tokenizing),
             rank=rank,
             world=world,
             gather=gather_rollouts,

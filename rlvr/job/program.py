@@ -45,6 +45,7 @@ class SampledAnswer:
     num_tokens: int
     finished: bool = True  # whether it ended by itself and was not cut
     reward: Reward | None = None  # None: the task judges the response
+    turns: Sequence[tuple[str, str]] = ()  # of a conversation: (role, text); the model wrote those of `assistant`
 
 
 class Run:
@@ -237,7 +238,9 @@ def _group(samples: Sequence[SampledAnswer]) -> Rollout:
     completions = [Completion(np.zeros(s.num_tokens, np.int64), nothing, nothing, s.finished) for s in samples]
     rewards = [Reward(float(s.reward.value), s.reward.outcome) for s in samples if s.reward is not None]
     texts = tuple(sample.response for sample in samples)
-    return Rollout(samples[0].problem, np.zeros(0, np.int64), tuple(completions), texts, tuple(rewards))
+    turns = tuple(tuple((role, text) for role, text in sample.turns) for sample in samples)
+    prompt = np.zeros(0, np.int64)
+    return Rollout(samples[0].problem, prompt, tuple(completions), texts, tuple(rewards), turns=turns)
 
 
 class Program:

@@ -4,6 +4,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 
+import json
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rlvr.ledger.samples import write_parquet
-from rlvr.records import Completion, Problem, Reward, Rollout
+from rlvr.ledger.samples import turns_of, write_parquet
+from rlvr.records import Completion, Conversation, Problem, Reward, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -34,8 +35,11 @@ SCHEMA = pa.schema(
         # Optimiser updates of the oldest and the newest weights that drew a token of the group; null: not known.
         ("oldest_updates", pa.int64()),
         ("newest_updates", pa.int64()),
+        ("given", pa.list_(pa.bool_())),  # of each token, whether it is of a reply of the task; empty: none is
+        ("turns", pa.string()),  # JSON: [role, text] of each turn; null: the response is no conversation
     ]
 )
+LATER = ("given", "turns")  # columns that older files lack
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
@@ -78,6 +82,8 @@ def _table(groups: Sequence[Rollout]) -> pa.Table:
         "outcome": [group.rewards[sample].outcome for _, group, sample, _ in rows],
         "oldest_updates": [group.updates and group.updates[0] for _, group, *_ in rows],
         "newest_updates": [group.updates and group.updates[1] for _, group, *_ in rows],
+        "given": _lists([np.empty(0) if c.given is None else c.given for *_, c in rows], np.bool_),
+        "turns": [text for group in groups for text in turns_of(group)],
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -99,6 +105,9 @@ def read_rollouts(path: Path) -> list[Rollout]:
         table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"rollouts={path} is no Parquet file: {str(error).splitlines()[0]}") from None
+    for name in LATER:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, SCHEMA.field(name).type))
     missing = [name for name in SCHEMA.names if name not in table.column_names]
     if missing or not table.num_rows:
         fault = f"has no column {', '.join(missing)}" if missing else "has no rows"
@@ -107,7 +116,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def _groups(table: pa.Table) -> list[Rollout]:
-    arrays = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logp", "logp_sampling")}
+    arrays = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logp", "logp_sampling", "given")}
     plain = {name: table[name].to_pylist() for name in table.column_names if name not in arrays}
     groups = list[Rollout]()
     for _, rows_of_group in groupby(range(table.num_rows), key=lambda row: plain["group"][row]):
@@ -119,15 +128,24 @@ def _groups(table: pa.Table) -> list[Rollout]:
                 Problem(plain["problem_id"][first], "", source=plain["source"][first]),
                 arrays["prompt"][first],
                 tuple(
-                    Completion(arrays["tokens"][i], arrays["logp"][i], arrays["logp_sampling"][i], plain["finished"][i])
+                    Completion(
+                        *(arrays[name][i] for name in ("tokens", "logp", "logp_sampling")),
+                        finished=plain["finished"][i],
+                        given=arrays["given"][i] if len(arrays["given"][i]) else None,
+                    )
                     for i in rows
                 ),
                 tuple(plain["response"][i] for i in rows),
                 tuple(Reward(plain["reward"][i], plain["outcome"][i]) for i in rows),
                 None if None in updates else updates,
+                tuple(_conversation(plain["turns"][i]) for i in rows) if plain["turns"][first] else (),
             )
         )
     return groups
+
+
+def _conversation(text: str) -> Conversation:
+    return tuple((role, words) for role, words in json.loads(text))
 
 
 def _arrays(column: pa.ChunkedArray) -> list[NDArray[Any]]:

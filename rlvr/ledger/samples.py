@@ -4,6 +4,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,16 @@ def write_samples(
     for group in rollouts:
         answer = right_answer(group.problem)
         rows += [{"step": step, **row, "right_answer": answer} for row in sample_rows(group)]
-    write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
+    table, turns = pa.Table.from_pylist(rows), [text for group in rollouts for text in turns_of(group)]
+    if any(turns):
+        table = table.append_column("turns", pa.array(turns, pa.string()))
+    write_parquet(table, layout.evaluation(run_dir, step))
+
+
+def turns_of(group: Rollout) -> list[str | None]:
+    """Of each sample the [role, text] of its turns, as JSON; None if it is no conversation."""
+    turns = group.turns or [()] * len(group.texts)
+    return [json.dumps(conversation, ensure_ascii=False) if conversation else None for conversation in turns]
 
 
 def sample_rows(group: Rollout, first: int = 0) -> list[dict[str, Any]]:

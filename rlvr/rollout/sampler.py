@@ -11,9 +11,22 @@ from typing import TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Outcome, Problem, Request, Reward, Rollout, Sampling, StoppingEngine, Task
+from rlvr.records import (
+    Completion,
+    Engine,
+    Outcome,
+    Problem,
+    ReplyingTask,
+    Request,
+    Reward,
+    Rollout,
+    Sampling,
+    StoppingEngine,
+    Task,
+)
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 from rlvr.rollout.rewards import rewards_of
+from rlvr.rollout.turns import converse, turns_of
 
 T = TypeVar("T")
 OUTCOMES = tuple(outcome for outcome in get_args(Outcome) if outcome != "correct")
@@ -132,6 +145,7 @@ class Sampler:
     # held while judging: a task need not support two threads at once
     judge_lock: threading.Lock = field(default_factory=threading.Lock)
     ranks_per_engine: int = 1  # the first of them operates the engine, on behalf of all
+    encode_reply: Callable[[str], Sequence[int]] = lambda _: ()  # of a `ReplyingTask`, to token ids
     on_answer: Callable[[], None] = lambda: None  # called, by any thread, whenever this rank's engine has answered
 
     @property
@@ -161,7 +175,7 @@ class Sampler:
             Request(prompt, count, noise_key(problem), first)
             for prompt, (problem, first, count) in zip(prompts, problem_rows, strict=True)
         ]
-        return self.judge(problems, prompts, self._generate(requests, sampling))
+        return self.judge(problems, prompts, self._respond(problems, requests, sampling))
 
     def judge(
         self,
@@ -176,7 +190,11 @@ class Sampler:
         with self.judge_lock:
             rewards = iter(rewards_of(self.task, answers))
         rewards_by_group = [tuple(next(rewards) for _ in group) for group in texts]
-        return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, rewards_by_group, strict=True)]
+        parts = zip(problems, prompts, completions, texts, rewards_by_group, strict=True)
+        if not isinstance(self.task, ReplyingTask):
+            return [Rollout(*of_group) for of_group in parts]
+        turns = [tuple(turns_of(c, self.decode) for c in group) for group in completions]
+        return [Rollout(*of_group, turns=said) for of_group, said in zip(parts, turns, strict=True)]
 
     def __call__(
         self,
@@ -195,7 +213,7 @@ class Sampler:
         mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples, first)
-        completions = self._generate(requests, sampling, abandoned)
+        completions = self._respond(mine, requests, sampling, abandoned)
         generated = time.perf_counter()
         groups = [] if abandoned() else self.judge(mine, prompts, completions)
         judged = time.perf_counter()
@@ -243,6 +261,22 @@ class Sampler:
         merged = up_to(self._merge_engines(problems, groups), wanted, usable)
         spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
         return merged
+
+    def _respond(
+        self,
+        mine: Sequence[Problem],
+        requests: Sequence[Request],
+        sampling: Sampling,
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> list[tuple[Completion, ...]]:
+        """All samples, or none if they were abandoned. mine: the problems of the requests."""
+        if not isinstance(self.task, ReplyingTask):
+            return self._generate(requests, sampling, abandoned)
+
+        def generate(of_turn: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+            return self._generate(of_turn, sampling, abandoned)
+
+        return converse(self.task, mine, requests, sampling, generate, self.encode_reply, self.decode)
 
     def _generate(
         self, requests: Sequence[Request], sampling: Sampling, abandoned: Callable[[], bool] = lambda: False

@@ -47,6 +47,7 @@ class Maze(Procedural[str]):
     name = "maze"
     vocabulary = VOCABULARY
     end_word = "DONE"
+    words_per_move = 1
 
     def __init__(
         self,
@@ -71,8 +72,9 @@ class Maze(Procedural[str]):
         kind, remedy = f"mazes of this size (task.size={size}, task.loops={loops})", " or a larger task.size"
         self.set_sizes(num_items=num_mazes(size, loops), share=1 / TEST_SHARE, kind=kind, remedy=remedy)
         self.width, self.loops, self.mistakes = size, loops, mistakes  # not `size`, which is a method
-        self.source = f"maze_{size}x{size}" + (f"_loops{loops}" if loops else "")
-        self.max_tokens = num_open(size) + loops  # the longest path visits every open square: one move fewer, then DONE
+        self.source = f"{self.name}_{size}x{size}" + (f"_loops{loops}" if loops else "")
+        longest = num_open(size) + loops - 1  # moves of a path that visits every open square
+        self.max_tokens = self.words_per_move * longest + 1  # and DONE
         self._offset: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
 
     def draws(self, stream: str, index: int) -> Iterator[str]:
@@ -114,7 +116,11 @@ class Maze(Procedural[str]):
         """The moves of a right walk without its detours (the moves between two visits of a square); else None."""
         if self._judge(problem.answer, response) != "correct":
             return None
-        return " ".join(self._without_detours(problem.answer.index("S"), response.split()[:-1]))
+        return " ".join(self._without_detours(problem.answer.index("S"), self.moves(response)[:-1]))
+
+    def moves(self, text: str) -> list[str]:
+        """The words that the policy wrote: moves and DONE, if it is sound."""
+        return text.split()
 
     def _without_detours(self, start: int, moves: Sequence[str]) -> list[str]:
         visited, kept = [start], list[str]()
@@ -136,7 +142,7 @@ class Maze(Procedural[str]):
         return [binary(self._judge(problem.answer, text)) for problem, text in answers]
 
     def _judge(self, grid: str, text: str) -> Outcome:
-        *moves, end = text.split() or [""]
+        *moves, end = self.moves(text) or [""]
         if end != self.end_word or not all(move in self._offset for move in moves):
             return "unparsable"
         square = grid.index("S")

@@ -99,7 +99,7 @@ def collate(
     L = max(len(prompt) for prompt in prompts)
     batch = Batch(
         tokens=_pad([completion.tokens for completion in completions], T, pad_token_id),
-        mask=torch.arange(T) < length[:, None],
+        mask=_pad([np.ones(len(c.tokens), bool) if c.given is None else ~c.given for c in completions], T, False),
         logp_old=_pad([completion.logp for completion in completions], T, 0.0),
         advantage=torch.zeros_like(reward),
         reward=reward,

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from rlvr.config import own_code
@@ -41,7 +42,8 @@ for step in range(done + 1, run["steps"] + 1):
     mean = sum(reward["value"] for group in rewards for reward in group) / 2 / len(problems)
     if step % run["config"]["evaluation"]["every"] == 0:
         given = [{"problem": p["id"], "response": p["answer"], "num_tokens": 1} for p in run["held_out"]]
-        graded = [{"problem": p["id"], "response": "?", "num_tokens": 2, "outcome": "wrong"} for p in run["held_out"]]
+        wrong = {"response": "?", "num_tokens": 2, "outcome": "wrong", "turns": [["assistant", "?"]]}
+        graded = [{"problem": p["id"], **wrong} for p in run["held_out"]]
         write(step=step, samples=given + graded)
     write(step=step, metrics={"reward/mean": mean, "loss/total": rate * step})
     state.write_text(json.dumps(step))
@@ -84,6 +86,8 @@ def test_a_command_logs_evaluates_asks_and_goes_on_after_a_crash(carried: Carrie
     assert {metrics["reward/mean"] for metrics in carried.metrics.values()} == {0.5}
     assert [carried.metrics[step]["evaluation/digits/avg_at_2"] for step in (2, 4)] == [0.5, 0.5]
     assert carried.responses(4)[1::2] == ["?"] * 3
+    turns = pq.read_table(layout.evaluation(carried.dir, 4))["turns"].to_pylist()
+    assert turns == [None, '[["assistant", "?"]]'] * 3
     (version,) = recorded_code(carried.dir)[str(file)]
     assert not own_code.changed({str(file): (version,)})
     file.write_text(PROGRAM + "print()\n")

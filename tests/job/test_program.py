@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,22 @@ def test_the_validation_split_is_evaluated_too_where_tuning_asks_for_it(carried:
 
     carried.attempt(train, "task.validation=0.2", "evaluation.validation=4")
     assert (carried.metrics[0]["validation/digits/avg_at_2"], len(carried.responses(0))) == (0.5, 6)
+
+
+def test_a_conversation_is_stored_with_its_turns(carried: Carried) -> None:
+    """And a response that is none without; a file without conversations has no such column."""
+    said = [("assistant", "look it up"), ("tool", "DIGIT_3"), ("assistant", "DIGIT_3")]
+
+    def train(config: Any, run: Run) -> None:
+        samples = answers(run)
+        run.samples(0, [replace(samples[0], turns=said), *samples[1:]])
+        run.log(0, {})
+        run.samples(2, samples)
+
+    carried.attempt(train)
+    turns = pq.read_table(layout.evaluation(carried.dir, 0))["turns"].to_pylist()
+    assert (json.loads(turns[0]), turns[1:]) == ([list(turn) for turn in said], [None] * 5)
+    assert "turns" not in pq.read_schema(layout.evaluation(carried.dir, 2)).names
 
 
 def test_an_attempt_that_lost_its_run_writes_nothing_more(carried: Carried) -> None:

@@ -343,6 +343,8 @@ def test_a_number_typed_in_two_forms_is_one_run() -> None:
     for key in ("trainer.clip_norm", "rollout.temperature", "lr"):
         with pytest.raises(ValueError, match=f"{key}=1 and {key}=1.0 make the same run"):
             planned([f"{key}=1"], [f"{key}=1.0"])
+    own = ["program=trl", "loss=grpo"]
+    assert len(planned([*own, "lr=1e-3"], [*own, "lr=1e-2"]).runs) == 2  # a program reads `lr` itself
 
 
 @pytest.mark.slow

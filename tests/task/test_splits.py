@@ -15,6 +15,7 @@ MADE = {
     "coins": {"test_problems": 40},
     "digits": {"images": 2, "validation": 0.2},
     "maze": {"test_problems": 40},
+    "maze_walk": {"test_problems": 40},
     "skills": {"test_problems": 10},
     "styles": {"shortest": 3, "longest": 3, "test_problems": 30},  # of 1000 strings: many would meet
     "sums": {"level": 2, "test_problems": 40},

@@ -23,7 +23,8 @@ def hostile(home: Path) -> Path:
     import pyarrow.parquet as pq
 
     plan = []
-    for loss, right in (("grpo", (0, 8, 4)), ("pacs", (8, 8, 0))):
+    conversation = {"turns": json.dumps([["assistant", EVIL], [EVIL, "heard"]])}
+    for loss, right, said in (("grpo", (0, 8, 4), {}), ("pacs", (8, 8, 0), conversation)):
         frozen = config(loss, task={"_target_": "rlvr.task.maze.Maze", "size": 7, "note": EVIL})
         run_id = write_run(
             home,
@@ -37,7 +38,9 @@ def hostile(home: Path) -> Path:
         plan.append((run_id, f"{loss}-s0", [f"loss={loss}"]))
         for file in (home / "runs" / run_id / "samples").glob("*.parquet"):
             rows = pq.read_table(file).to_pylist()
-            pq.write_table(pa.Table.from_pylist([{**row, "response": EVIL, "prompt": EVIL} for row in rows]), file)
+            pq.write_table(
+                pa.Table.from_pylist([{**row, "response": EVIL, "prompt": EVIL, **said} for row in rows]), file
+            )
     write_sweep(home, "s", plan, study=f"x{EVIL}")
     assert command.main(["--home", str(home)]) == 0
     (page,) = home.glob("reports/*/index.html")
@@ -81,7 +84,10 @@ def test_whatever_models_and_configs_say_is_shown_as_text(browser, tmp_path):
         "return [...document.images].filter((i) => i.src.startsWith('data:image/png')).length"
     )
     shown = browser.execute_script("return document.querySelector('#reader-0').textContent")
-    assert shown.count(EVIL) >= 3  # the prompt, and a response of both arms
+    assert shown.count(EVIL) >= 4  # the prompt, a response of both arms, and a role in one of them
+    right = "[...document.querySelectorAll('.sides > div:last-child .turn')].slice(0, 2)"
+    turns = f"return {right}.map((t) => [t.className, t.textContent])"
+    assert browser.execute_script(turns) == [["turn own", f"assistant{EVIL}"], ["turn", f"{EVIL}heard"]]
     flipped = browser.execute_script(
         "return [...document.querySelectorAll('.problems small')].map((s) => s.textContent)"
     )
