@@ -56,6 +56,16 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     assert finish(resumed, 5) == ["5"]
 
 
+def test_a_checkpoint_before_its_evaluation_may_be_a_step_ahead_of_the_journal(tmp_path: Path) -> None:
+    checkpoints = make_checkpoints(tmp_path)
+    checkpoints.save(2, 20, {}, unevaluated={"loss/total": 0.5})
+    checkpoints.trainer.writer.wait()
+    assert checkpoints.resume(0) is None
+    extra = checkpoints.resume(1)
+    assert extra is not None
+    assert (extra["step"], extra["unevaluated"]) == (2, {"loss/total": 0.5})
+
+
 def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_path: Path) -> None:
     checkpoints = make_checkpoints(tmp_path, every=100)
     assert checkpoints.due(1, {"evaluation/bandit/expected_reward": 0.0})

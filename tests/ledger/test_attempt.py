@@ -157,6 +157,19 @@ def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: 
     assert read(runs[0] / "attempts/1/exit.json")["cause"] == "busy"
 
 
+def test_two_hosts_that_see_neither_locks_nor_new_files_of_each_other_do_not_share_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host has the number already, which the listing here does not show yet."""
+    with Attempt.open(tmp_path) as elsewhere:
+        (tmp_path / "lock").unlink()
+        monkeypatch.setattr(attempts, "newest_attempt", lambda _: 0)
+        before = read(elsewhere.path / "job.json")
+        with pytest.raises(Busy, match="is held by"):
+            Attempt.open(tmp_path)
+        assert read(elsewhere.path / "job.json") == before
+
+
 def test_a_run_at_work_on_another_host_is_busy_where_its_lock_does_not_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

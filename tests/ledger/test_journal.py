@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -167,6 +168,17 @@ def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path):
         assert "letters, digits, '_', '-', '.', '/' or spaces" in str(error.value)
     tracker.close()
     assert lines(tmp_path) == []
+
+
+def test_a_flush_has_every_line_on_disk(tmp_path, monkeypatch):
+    """Without it a power cut may leave a checkpoint of steps that the journal lacks."""
+    path, synced = tmp_path / "metrics.jsonl", []
+    with contextlib.closing(JournalWriter(tmp_path, 1)) as journal:
+        monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_ino, path.read_bytes())))
+        journal.record(0, {"a": 0.0})
+        journal.flush()
+        assert synced == [(path.stat().st_ino, path.read_bytes())]
+    assert len(lines(tmp_path)) == 1
 
 
 def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):

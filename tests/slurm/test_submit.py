@@ -330,8 +330,9 @@ time.sleep(30)
 def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
     with Supervisor() as supervisor:
         ended = supervisor.run([sys.executable, "-c", OBEYS], {}, ranks=1)
+        later = supervisor.run(["sleep", "30"], {}, ranks=1)  # it came before this process was there
     assert ended == ProcessEnd(75, out_of_memory=False)
-    assert supervisor.stop_signal == signal.SIGTERM
+    assert supervisor.stop_signal == signal.SIGTERM == -later.status
 
 
 def test_a_killed_process_is_told_from_one_that_left_and_the_warning_does_not_kill_what_starts_ranks() -> None:

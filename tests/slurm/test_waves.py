@@ -23,10 +23,11 @@ from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
 from sweeps import commands, start
 from sweeps.plan import write
+from sweeps.planned import read_launchable
 from sweeps.search import runs as search
 from sweeps.slurm import launch, waves
 from sweeps.slurm.job_of_runs import ArrayTask
-from sweeps.slurm.launch import submit_waiting
+from sweeps.slurm.launch import submit, submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
 from sweeps.slurm.waves import waiting_for_room
 from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
@@ -179,6 +180,21 @@ def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_i
     fake.queue.write_text("")  # the first one's job is gone, and could submit none
     assert [set(runs.turn()) for _ in range(3)] == [set(), {first}, set()]
     assert waiting_for_room(ledger) == {third: trials.sweep_id}
+
+
+def test_a_run_with_a_job_gets_no_second_one_and_what_waits_for_room_goes_on_waiting(fake: FakeSlurm) -> None:
+    write(sweep := planned(*([*BANDIT[1:], f"seed={seed}", "cluster.report=false"] for seed in (0, 1))), fake.ledger)
+    first, second = (run.run_id for run in sweep.runs)
+    configs, _ = read_launchable(fake.ledger, [first])
+    waves.write(fake.ledger, sweep.sweep_id, [second])
+    for _ in range(2):
+        submit(fake.ledger, sweep.sweep_id, list(configs.items()))
+        assert fake.jobs() == {first: 1}
+        assert waiting_for_room(fake.ledger) == {second: sweep.sweep_id}
+    fake.set(ROOM="1")
+    assert submit_waiting(fake.ledger, sweep.sweep_id) is not None
+    assert waiting_for_room(fake.ledger) == {second: sweep.sweep_id}
+    assert len(history(fake.ledger)) == 1  # a refused submission is no record
 
 
 def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(fake: FakeSlurm) -> None:

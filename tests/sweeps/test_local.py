@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.ledger import lock
+from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import read_json
@@ -425,6 +425,13 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
         other.close(Cause.OK)
 
 
+def test_the_end_of_an_attempt_is_not_that_of_the_process_after_it(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    Attempt.open(ledger.run_dir("a")).close(Cause.PREEMPTED)
+    end = verdict.verdict_of_exit(ledger.run_dir("a"), 1, 3, stopping=False, log=tmp_path)
+    assert (end.cause, causes(ledger, "a")) == (Cause.ERROR, ["preempted", "error"])
+
+
 @pytest.mark.slow
 def test_a_run_that_hangs_before_its_attempt_is_ended_and_tried_again(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a="hang")
@@ -432,6 +439,20 @@ def test_a_run_that_hangs_before_its_attempt_is_ended_and_tried_again(tmp_path: 
         before.close(Cause.PREEMPTED)
     assert launch(ledger, retries=1, hung_min=0.005).finished == ["a"]  # 12 times 0.3 s
     assert causes(ledger, "a") == ["preempted", "hung", "ok"]
+
+
+def test_a_launch_that_holds_two_locks_is_signalled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second signal would kill its runs."""
+    ledger, signalled = plan(tmp_path, a=""), list[int]()
+    monkeypatch.setattr(os, "kill", lambda pid, _: signalled.append(pid))
+    directory, busy = ledger.sweep_dir("s"), RuntimeError()
+    with (
+        lock.held_lock(layout.launch_lock(directory, 0), 1.0, busy) as launching,
+        lock.held_lock(layout.deciding_lock(directory), 1.0, busy) as deciding,
+    ):
+        for held in (launching, deciding):
+            lock.write_holder(held)
+        assert local.stop(ledger, "s") == signalled == [os.getpid()]
 
 
 @pytest.fixture
