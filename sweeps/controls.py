@@ -1,8 +1,9 @@
-"""`controls=seeds,random,flipped,still`: control arms, which show the effect of chance, of any reward, of no learning.
+"""`controls=seeds,random,flipped,majority,still`: arms that show the effect of chance, of any reward, of no learning.
 
 seeds      the reference again, under other seeds: the noise floor of a difference
 random     every arm with random rewards (rollout.reward=random)
 flipped    every arm with right and wrong exchanged (rollout.reward=flipped)
+majority   every arm with agreement as its reward (rollout.reward=majority)
 still      the reference with lr=0: the metrics of a policy that learns nothing
 
 The analysis compares every arm with its controls (analysis/scores/controls.py).
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from rlvr.config.overrides import key_of, seed_of
 from sweeps.grid import Usual, condition
 
-SEEDS, RANDOM, FLIPPED, STILL = "seeds", "random", "flipped", "still"
-KNOWN = (SEEDS, RANDOM, FLIPPED, STILL)
-REPLACED = {RANDOM: "rollout.reward=random", FLIPPED: "rollout.reward=flipped", STILL: "lr=0"}
+SEEDS, STILL, REWARDS = "seeds", "still", ("random", "flipped", "majority")
+KNOWN = (SEEDS, *REWARDS, STILL)
+REPLACED = {**{reward: f"rollout.reward={reward}" for reward in REWARDS}, STILL: "lr=0"}
 SETTING = ("task", "model", "evaluation", "steps")  # arms that differ in these are not compared
 
 Point = Sequence[str]
@@ -37,7 +38,7 @@ def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> li
     """
     added_points: list[tuple[list[str], str]] = []
     for control in read(text):
-        for point in points if control in (RANDOM, FLIPPED) else _references(points, baseline, usual):
+        for point in points if control in REWARDS else _references(points, baseline, usual):
             replacement = f"seed={_fresh_seed(points, point, usual)}" if control == SEEDS else REPLACED[control]
             kept = (word for word in point if key_of(word) != key_of(replacement))
             added_points.append(([*kept, replacement], control))

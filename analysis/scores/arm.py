@@ -13,8 +13,8 @@ STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
 
 # The kinds of controls (`controls=`): rewards that are not the verifier's, other seeds, no learning.
-RANDOM, FLIPPED, SEEDS, STILL = "random", "flipped", "seeds", "still"
-CONTROL_KNOBS = {RANDOM: "rollout.reward", FLIPPED: "rollout.reward", SEEDS: "control", STILL: "lr"}  # by which knob
+RANDOM, FLIPPED, MAJORITY, SEEDS, STILL = "random", "flipped", "majority", "seeds", "still"
+CONTROL_KNOBS = {**dict.fromkeys((RANDOM, FLIPPED, MAJORITY), "rollout.reward"), SEEDS: "control", STILL: "lr"}
 
 # Keys that fields of an arm contain already, or that do not influence results: not listed as differences.
 _NAMED = (
@@ -61,7 +61,7 @@ class Arm:
 
     @property
     def control(self) -> str:
-        """The kind of control: RANDOM, FLIPPED, SEEDS or STILL; "" for an arm that is no control."""
+        """The kind of control: RANDOM, FLIPPED, MAJORITY, SEEDS or STILL; "" for an arm that is no control."""
         if self.first.again:
             return SEEDS
         if reward := self.first.knob("rollout.reward"):

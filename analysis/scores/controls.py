@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from analysis.frames.frames import Frames
 from analysis.scores import labels
-from analysis.scores.arm import FLIPPED, RANDOM, SEEDS, STILL, Arm
+from analysis.scores.arm import FLIPPED, MAJORITY, RANDOM, SEEDS, STILL, Arm
 from analysis.scores.cell import cell
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import study_level
@@ -15,7 +15,10 @@ from analysis.scores.crossed import Interval
 from analysis.scores.metric import Metric
 from analysis.scores.selection import default_reference, value_of
 
-CONTROL_NAMES = {RANDOM: "random rewards", FLIPPED: "flipped rewards", STILL: "no learning (lr = 0)"}
+CONTROL_NAMES = {
+    **{RANDOM: "random rewards", FLIPPED: "flipped rewards", MAJORITY: "agreement as reward"},
+    STILL: "no learning (lr = 0)",
+}
 
 
 @dataclass(frozen=True)

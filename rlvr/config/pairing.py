@@ -51,11 +51,13 @@ class TaskAbilities:
     arms: int  # of a bandit; 0: it is none
     sources: tuple[str, ...] = ()  # benchmarks that a task of the user's own names
     replies: bool = False  # its responses are conversations
+    votes: bool = True  # whether its answers can be compared, so that they have a majority
 
     @classmethod
     def of(cls, task: object, option: str | None) -> TaskAbilities:
         """option: the chosen option of the group `task`. Raises ValueError for an object that is no task."""
         from rlvr.records import (
+            AnsweringTask,
             ArmedTask,
             ReplyingTask,
             SolvedTask,
@@ -82,6 +84,7 @@ class TaskAbilities:
             prompt=_prompt(task),
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
             sources=() if type(task).__module__.startswith("rlvr.") else _sources(task),
+            votes=taught or isinstance(task, AnsweringTask),
         )
 
 
@@ -127,6 +130,11 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         )
     if task.replies:
         _check_turns(config, choices)
+    if config.rollout.reward == "majority" and not task.votes:
+        raise ValueError(
+            f"rollout.reward=majority needs answers that can be compared, and task={choices.get('task')} names none. "
+            "Pass a task with one answer, such as task=math, or rollout.reward=random."
+        )
     if config.get("program"):
         return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])

@@ -41,7 +41,7 @@ class RolloutConfig:
     max_rounds: PositiveInt = MISSING
     overdraw: Overdraw | None = None
     filter: Annotated[str, Literal["none", "greedy_fails"]] = MISSING
-    reward: Annotated[str, Literal["random", "flipped"]] | None = None
+    reward: Annotated[str, Literal["random", "flipped", "majority"]] | None = None
     overlong_buffer: PositiveFloat | None = None
     overlong_penalty: PositiveFloat = MISSING
     overlong_filter: bool = MISSING

@@ -82,7 +82,7 @@ class Run:
         """The rewards of the responses to each problem, in order, for training: false ones under `rollout.reward`."""
         judged = iter(self._judged([SampledAnswer(problem, text, 0) for problem, texts in answers for text in texts]))
         groups = [_group([next(judged) for _ in texts]) for _, texts in answers]
-        groups = with_training_rewards(groups, self.config.rollout.reward, Sampling(0, self.seed, step))
+        groups = with_training_rewards(groups, self.config.rollout.reward, Sampling(0, self.seed, step), self.task)
         return [list(group.rewards) for group in groups]
 
     def _judged(self, samples: Sequence[SampledAnswer]) -> list[SampledAnswer]:

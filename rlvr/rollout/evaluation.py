@@ -150,10 +150,15 @@ def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | 
         return None
     if reward.correct and isinstance(task, CanonicalTask):
         return task.canonical(problem, text)
+    answer = vote_of(task, problem, text)
+    known = problem.answer if isinstance(problem.answer, str) and isinstance(task, AnsweringTask) else None
+    return known if reward.correct and known is not None and answer is not None else answer
+
+
+def vote_of(task: Task | None, problem: Problem, text: str) -> str | None:
+    """The answer that a response gives, as it is read without the right one; None: none, or the task cannot tell."""
     if isinstance(task, AnsweringTask):
-        known = problem.answer if isinstance(problem.answer, str) else None
-        answer = task.answer(problem, text)
-        return known if reward.correct and known is not None and answer is not None else answer
+        return task.answer(problem, text)
     return " ".join(text.split()) if isinstance(task, TaughtTask) else None
 
 

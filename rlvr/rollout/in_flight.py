@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from rlvr.records import Completion, Problem, Request, Rollout, Sampling, StreamingEngine
 from rlvr.rollout.judging_thread import JudgingThread
 from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
-from rlvr.rollout.selection import Selection, with_training_rewards
+from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 
@@ -72,7 +72,7 @@ class InFlightSampler:
         self.sampler, self.engine, self.stream = sampler, sampler.engine, stream
         self.ahead, self.last_step = int(rollout.ahead), int(config.steps)
         self.share = 1.0  # nothing is drawn in rounds
-        self._selection = Selection.of(rollout)
+        self._selection = Selection.of(rollout, sampler.task)
         self._hand_over = hand_over
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
         self._changed = threading.Condition(threading.RLock())
@@ -196,9 +196,7 @@ class InFlightSampler:
                 learned
                 for number in numbers
                 if number not in self._unusable
-                for learned in with_training_rewards(
-                    [groups[number]], self._selection.reward, self._sampling_of(number)
-                )
+                for learned in self._selection.learned([groups[number]], self._sampling_of(number))
             ]
             spent = self._spent(list(groups.values()), judged)
             self._unusable -= set(numbers)

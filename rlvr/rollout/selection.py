@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig
 
 from rlvr.noise import uniform
-from rlvr.records import Outcome, Problem, Reward, Rollout, Sampling
+from rlvr.records import Problem, Reward, Rollout, Sampling, Task
+from rlvr.rollout.evaluation import vote_of
 from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
 from rlvr.rollout.stream import Stream
 
@@ -30,17 +31,22 @@ class Selection:
     # factor on the number of problems that the share kept requires, under refill; None: draw P at first, and never more
     # than P at once
     overdraw: float | None = None
-    reward: str | None = None  # random | flipped: rewards learned from in place of the verifier's
+    reward: str | None = None  # random | flipped | majority: rewards learned from in place of the verifier's
+    task: Task | None = None  # which reads the answers of a majority
 
     @classmethod
-    def of(cls, rollout: DictConfig) -> Selection:
+    def of(cls, rollout: DictConfig, task: Task | None = None) -> Selection:
         """From the `rollout` group of a run's config."""
         knobs = ("prompts", "samples", "dynamic_sampling", "max_rounds", "filter", "overdraw", "reward")
-        return cls(*(rollout[knob] for knob in knobs))
+        return cls(*(rollout[knob] for knob in knobs), task=task)
+
+    def learned(self, groups: Sequence[Rollout], sampling: Sampling) -> list[Rollout]:
+        """The groups with the rewards that the step learns from."""
+        return with_training_rewards(groups, self.reward, sampling, self.task)
 
     def usable(self, group: Rollout, sampling: Sampling) -> bool:
         """Whether a step can learn from the group."""
-        (learned,) = with_training_rewards([group], self.reward, sampling)
+        (learned,) = self.learned([group], sampling)
         if any(reward.outcome == "error" for reward in learned.rewards):
             return False
         return self.dynamic == "none" or len({reward.value for reward in learned.rewards}) > 1
@@ -92,7 +98,7 @@ def select_groups(
             )
             if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
                 drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
-        kept += with_training_rewards([group for group in groups if usable(group)], selection.reward, sampling)
+        kept += selection.learned([group for group in groups if usable(group)], sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
         # The share kept so far predicts how many to draw: fewer, larger rounds.
@@ -122,30 +128,41 @@ def _greedy_fails(
     return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
 
 
-# --- random or inverted rewards, the controls of an ablation: `rollout.reward=random|flipped` ---
-# An objective that gains from them gains from something other than their content (Spurious Rewards, arXiv:2506.10947).
+# --- other rewards than the verifier's, the controls of an ablation: `rollout.reward=random|flipped|majority` ---
+# An objective that gains from them gains from something other than their content (Spurious Rewards, arXiv:2506.10947),
+# or from what the policy agrees on by itself (majority: TTRL, arXiv:2504.16084).
 # The logged accuracy and every evaluation use the true rewards.
 
 
-def with_training_rewards(groups: Sequence[Rollout], kind: str | None, sampling: Sampling) -> list[Rollout]:
+def with_training_rewards(
+    groups: Sequence[Rollout], kind: str | None, sampling: Sampling, task: Task | None = None
+) -> list[Rollout]:
     """The groups with the rewards that the step learns from. kind: None: the true rewards; random: right with
-    probability ½, a function of (seed, step, problem, sample); flipped: 1 − reward. A sample that the verifier
-    failed to judge keeps its outcome.
+    probability ½, a function of (seed, step, problem, sample); flipped: 1 − reward; majority: whether a response gives
+    the group's most frequent answer, as `task` reads it without the right one (of several the first; without any, no
+    response is right). A sample that the verifier failed to judge keeps its outcome.
     """
-    return list(groups) if kind is None else [_with_spurious_rewards(group, kind, sampling) for group in groups]
+    return list(groups) if kind is None else [_with_spurious_rewards(group, kind, sampling, task) for group in groups]
 
 
-def _with_spurious_rewards(group: Rollout, kind: str, sampling: Sampling) -> Rollout:
+def _with_spurious_rewards(group: Rollout, kind: str, sampling: Sampling, task: Task | None) -> Rollout:
     G = len(group.rewards)
-    noise = uniform(sampling.seed + NOISE_STREAM, sampling.step, [noise_key(group.problem)] * G, range(G), 0, 1)[:, 0]
-    values = [float(u < 0.5) for u in noise] if kind == "random" else [1 - reward.value for reward in group.rewards]
+    if kind == "random":
+        keys = [noise_key(group.problem)] * G
+        is_right = uniform(sampling.seed + NOISE_STREAM, sampling.step, keys, range(G), 0, 1)[:, 0] < 0.5
+    elif kind == "majority":
+        read = zip(group.texts, group.rewards, strict=True)
+        votes = [None if r.outcome in _NO_VOTE else vote_of(task, group.problem, text) for text, r in read]
+        ((most, _),) = Counter(vote for vote in votes if vote is not None).most_common(1) or ((None, 0),)
+        is_right = [vote is not None and vote == most for vote in votes]
+    else:
+        is_right = [not reward.correct for reward in group.rewards]
+    values = [1 - reward.value for reward in group.rewards] if kind == "flipped" else map(float, is_right)
     rewards = [
-        reward if reward.outcome == "error" else Reward(value, _outcome(reward, value, kind))
-        for reward, value in zip(group.rewards, values, strict=True)
+        reward if reward.outcome == "error" else Reward(value, "correct" if right else "wrong")
+        for reward, value, right in zip(group.rewards, values, is_right, strict=True)
     ]
     return replace(group, rewards=tuple(rewards))
 
 
-def _outcome(reward: Reward, value: float, kind: str) -> Outcome:
-    is_correct = value == 1 if kind == "random" else not reward.correct
-    return "correct" if is_correct else "wrong"
+_NO_VOTE = ("error", "unparsable")

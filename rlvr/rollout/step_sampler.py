@@ -83,7 +83,7 @@ class StepSampler:
         self.ahead = bool(rollout.ahead)
         self._hand_over = hand_over
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
-        self._selection = Selection.of(rollout)
+        self._selection = Selection.of(rollout, sampler.task)
         self.share = 1.0  # share of groups kept in the newest step that was sampled
         self._thread = ThreadPoolExecutor(1, "rollouts")
         self._prefetched: Future[StepGroups] | None = None

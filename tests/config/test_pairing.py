@@ -118,3 +118,12 @@ def test_a_benchmark_that_no_metric_can_name_is_refused_before_launch() -> None:
     with pytest.raises(ValueError, match="task=mine: the source 'français' of a problem: metric name 'evaluation/fran"):
         check_task(knobs, choices, abilities)
     check_task(knobs, choices, replace(abilities, sources=("days",)))
+
+
+def test_a_majority_needs_answers_that_can_be_compared() -> None:
+    abilities = TaskAbilities(8, False, False, False, 9, False, "", 0, votes=False)
+    evaluation, rollout = {"samples": 8, "validation": None}, {"reward": "majority"}
+    knobs = Section({"evaluation": evaluation, "rollout": rollout, "program": {"reads": []}})
+    with pytest.raises(ValueError, match="rollout.reward=majority needs answers .* task=code names none"):
+        check_task(knobs, {"task": "code"}, abilities)
+    check_task(knobs, {"task": "code"}, replace(abilities, votes=True))

@@ -93,7 +93,7 @@ REFUSED = {
     "program._target_=a_program.other": "a_program.other takes run, lr. A program is a function of config and run",
     "program._target_=a_program.nothing": "a_program defines no nothing",
     "cluster.ranks=2": "cluster.ranks=2: a program has one process. Drop it.",
-    "rollout.reward=none": "rollout.reward=none: random or flipped is expected, or null",
+    "rollout.reward=none": "rollout.reward=none: random, flipped or majority is expected, or null",
     "evaluation.k=[9]": "evaluation.k=9 is larger than evaluation.samples=8",
 }
 

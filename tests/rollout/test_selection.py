@@ -11,6 +11,7 @@ from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import RolloutCost
 from rlvr.rollout.selection import Selection, select_groups, with_training_rewards
 from rlvr.rollout.stream import Stream
+from rlvr.task.sums import Sums
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
 
@@ -177,3 +178,27 @@ def test_flipped_rewards_are_one_minus_the_true_ones_and_a_failed_verifier_stays
         assert changed.rewards[0].outcome == "error"
     original = groups(["correct", "wrong"])
     assert with_training_rewards(original, None, AT) == original
+
+
+SUMS = Sums(test_problems=1, seed=0, level=1, test_levels=None, template="{problem}", max_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("answers", "rewards"),
+    [
+        (["7", "12", "12", "7", "12"], [0, 1, 1, 0, 1]),
+        (["7", "12", "12", "7", "9"], [1, 0, 0, 1, 0]),  # of two that are as frequent the first
+        (["", "", "12", "", ""], [0, 0, 1, 0, 0]),  # no answer has no vote
+        (["", ""], [0, 0]),
+    ],
+)
+@pytest.mark.parametrize("right", ["7", "12"])
+def test_a_majority_is_rewarded_whether_or_not_it_is_right(answers: list[str], rewards: list[int], right: str) -> None:
+    outcomes = ["correct" if answer == right else "wrong" if answer else "unparsable" for answer in answers]
+    (group,) = groups([*outcomes, "error"])
+    problem = Problem("p0", "", answer=[int(right), "3 + 4"])
+    group = replace(group, problem=problem, texts=(*(answer and f"99 less 87 is {answer}" for answer in answers), "12"))
+    (changed,) = with_training_rewards([group], "majority", AT, SUMS)
+    assert [r.value for r in changed.rewards[:-1]] == rewards
+    assert [r.correct for r in changed.rewards[:-1]] == [bool(value) for value in rewards]
+    assert changed.rewards[-1].outcome == "error"

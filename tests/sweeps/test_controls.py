@@ -33,7 +33,7 @@ def test_each_control_has_its_points() -> None:
     assert added("still", "loss=pacs") == ["loss=pacs seed=0 lr=0", "loss=pacs seed=1 lr=0"]
     both = controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", usual(seed=5))
     assert both == [(["lr=0"], "still"), (["lr=1", "seed=6"], "seeds")]
-    with pytest.raises(ValueError, match="placebo is unknown. Controls: seeds, random, flipped, still"):
+    with pytest.raises(ValueError, match="placebo is unknown. Controls: seeds, random, flipped, majority, still"):
         controls.added(POINTS, "placebo", "", usual())
 
 
