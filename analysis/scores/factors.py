@@ -17,7 +17,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged
 from analysis.scores.comparison import LUCKY, Compared
 from analysis.scores.contrast import Difference, Scores, difference
-from analysis.scores.crossed import LEVEL, Interval
+from analysis.scores.crossed import LEVEL, ROUNDING, Interval
 from analysis.scores.family import family
 from analysis.scores.selection import default_reference, ordered
 
@@ -32,35 +32,19 @@ class Crossing:
     values: Mapping[str, Levels]
     arms: Mapping[Levels, Arm]
 
-    @property
-    def reference(self) -> dict[str, str]:
-        return {knob: values[0] for knob, values in self.values.items()}
-
-    def effects(self) -> list[Effect]:
-        """The main effects of all factors, then the interactions of all pairs."""
+    def effects(self) -> list[dict[str, str]]:
+        """By knob the values that an effect is of: one knob for its effect on average over all others, then all pairs,
+        for the difference that the value of one makes to the effect of the other (y₁₁ − y₁₀ − y₀₁ + y₀₀)."""
         single = [{knob: value} for knob, values in self.values.items() for value in values[1:]]
-        return [Effect(changed) for changed in (*single, *(a | b for a, b in combinations(single, 2) if {*a} != {*b}))]
+        return [*single, *(a | b for a, b in combinations(single, 2) if {*a} != {*b})]
 
-
-@dataclass(frozen=True)
-class Effect:
-    """changed: one knob for its effect on average over all others; two for the difference that the value of one makes
-    to the effect of the other (y₁₁ − y₁₀ − y₀₁ + y₀₀)."""
-
-    changed: Mapping[str, str]
-
-    def weights(self, crossing: Crossing) -> dict[Levels, float]:
+    def weights(self, effect: Mapping[str, str]) -> dict[Levels, float]:
         """By arm, its weight in the effect; they add up to 0."""
-        of_knob = [
-            [1.0 if value == self.changed[knob] else -float(value == values[0]) for value in values]
-            if knob in self.changed
-            else [1 / len(values)] * len(values)
-            for knob, values in crossing.values.items()
+        by_knob = [
+            [float(v == effect[knob]) - float(v == values[0]) if knob in effect else 1 / len(values) for v in values]
+            for knob, values in self.values.items()
         ]
-        return {
-            levels: math.prod(w)
-            for levels, w in zip(product(*crossing.values.values()), product(*of_knob), strict=True)
-        }
+        return dict(zip(product(*self.values.values()), map(math.prod, product(*by_knob)), strict=True))
 
 
 def crossings(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]], baseline: str) -> list[Crossing]:
@@ -88,45 +72,49 @@ def _crossing(arms: Sequence[Arm], keys: frozenset[str], references: Sequence[Ar
     return Crossing(values, by_levels) if is_whole and len(values) > 1 else None
 
 
-def compared_effects(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> dict[int, Compared]:
-    """The effects by their place in `Crossing.effects`, one family; {} if an arm has no scores.
+def compared_effects(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> list[Compared]:
+    """Those of `Crossing.effects`, one family; [] if an arm has no scores, or two have none in common.
 
     All contrasts are scaled to the variance of a difference of two arms, so that the spread between seeds is pooled
     over the whole table seeds × arms; what is reported is scaled back.
     """
     scores = {levels: cell.scores for levels, cell in cells.items() if cell.scores is not None}
-    effects = [effect.weights(crossing) for effect in crossing.effects()]
+    effects = [crossing.weights(effect) for effect in crossing.effects()]
     if len(scores) < len(crossing.arms):
-        return {}
-    differences = [_contrast(scores, weights) for weights in effects]
+        return []
     first, *others = scores.values()
     of_arms = [d for other in others if (d := difference(other, first)) is not None]
-    known = {i: d for i, d in enumerate(differences) if d is not None}
+    known = [d for weights in effects if (d := _contrast(scores, weights)) is not None]
     if len(known) < len(effects) or len(of_arms) < len(others):
-        return {}
-    sizes = [sum(w for w in weights.values() if w > 0) for weights in effects]
+        return []
     scales = [math.sqrt(2 / sum(w * w for w in weights.values())) for weights in effects]
-    scaled = [d.times(size * scale) for d, size, scale in zip(known.values(), sizes, scales, strict=True)]
-    judged = family(scaled, level, spread=of_arms)
-    compared: dict[int, Compared] = {}
-    for i, of_effect in enumerate(judged.judged):
-        d = replace(known[i].times(sizes[i]), improvement=math.nan)
-        worse = {levels for levels, weight in effects[i].items() if weight * d.effect > 0 and cells[levels].diverged}
-        most = sizes[i] * (cells[next(iter(cells))].possible[1] - cells[next(iter(cells))].possible[0])
-        unfair = LUCKY if worse else ""
-        compared[i] = Compared(d, of_effect.times(1 / scales[i]), len(effects), judged.alpha, 0, unfair, most)
+    judged = family([d.times(scale) for d, scale in zip(known, scales, strict=True)], level, spread=of_arms)
+    least, most = next(iter(cells.values())).possible
+    compared: list[Compared] = []
+    for weights, d, scale, of_effect in zip(effects, known, scales, judged.judged, strict=True):
+        lucky = any(weight * d.effect > 0 and cells[levels].diverged for levels, weight in weights.items())
+        d, of_effect, room = (
+            replace(d, improvement=math.nan),
+            of_effect.times(1 / scale),
+            _size(weights) * (most - least),
+        )
+        compared.append(Compared(d, of_effect, len(effects), judged.alpha, 0, LUCKY if lucky else "", room))
     return compared
 
 
+def _size(weights: Mapping[Levels, float]) -> float:
+    return sum(w for w in weights.values() if w > 0)
+
+
 def _contrast(scores: Mapping[Levels, Scores], weights: Mapping[Levels, float]) -> Difference | None:
-    """The contrast, divided by the sum of its positive weights, as the difference of two means over arms."""
-    size = sum(w for w in weights.values() if w > 0)
-    sides: list[Scores | None] = []
-    for sign in (1, -1):
-        levels = [key for key, weight in weights.items() if sign * weight > 0]
-        sides.append(averaged([scores[key] for key in levels], [abs(weights[key]) / size for key in levels]))
-    plus, minus = sides
-    return None if plus is None or minus is None else difference(plus, minus)
+    """The contrast, as the difference of two means over arms times the sum of its positive weights."""
+    size = _size(weights)
+    plus, minus = (
+        averaged([scores[key] for key in levels], [abs(weights[key]) / size for key in levels])
+        for levels in ([key for key, weight in weights.items() if sign * weight > 0] for sign in (1, -1))
+    )
+    d = None if plus is None or minus is None else difference(plus, minus)
+    return d and d.times(size)
 
 
 @dataclass(frozen=True)
@@ -142,7 +130,8 @@ class Share:
 
 
 def shares(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> list[Share]:
-    """Analysis of variance of runs with seeds as blocks; [] with fewer than two seeds common to all arms."""
+    """Analysis of variance of runs with seeds as blocks; [] with fewer than two seeds common to all arms, or where
+    these differ by the same in all."""
     by_seed = {levels: cell.scores.by_seed() for levels, cell in cells.items() if cell.scores is not None}
     seeds = sorted(set[int].intersection(*(set(s.seeds) for s in by_seed.values()))) if by_seed else []
     if len(by_seed) < len(crossing.arms) or len(seeds) < 2:
@@ -152,6 +141,8 @@ def shares(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVE
     residual = runs - runs.mean(1, keepdims=True) - runs.mean(0) + runs.mean()
     df_error = (len(runs) - 1) * (len(seeds) - 1)
     error = float((residual**2).sum()) / df_error
+    if error < ROUNDING:
+        return []
     means, found = runs.mean(1).reshape(sizes), list[Share]()
     places = range(len(sizes))
     for chosen in [(i,) for i in places] + list(combinations(places, 2)):
@@ -161,10 +152,10 @@ def shares(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVE
             effect = effect - effect.mean(axis, keepdims=True)
         df = math.prod(sizes[i] - 1 for i in chosen)
         squares = float((effect**2).mean()) * runs.size
-        f = squares / df / error if error > 0 else math.inf
-        omega = max(df * (f - 1) / (df * (f - 1) + runs.size), 0.0) if error > 0 else 1.0
+        f = squares / df / error
+        omega = max(df * (f - 1) / (df * (f - 1) + runs.size), 0.0)
         ends = [student.noncentral_f(f, df, df_error, (1 + side * level) / 2) for side in (1, -1)]
-        low, high = (end / (end + runs.size) if math.isfinite(end) else math.nan for end in ends)
+        low, high = (end / (end + runs.size) for end in ends)
         knobs = tuple(list(crossing.values)[i] for i in chosen)
         found.append(Share(knobs, f, (df, df_error), omega, Interval(low, high)))
     return found

@@ -58,11 +58,14 @@ def _records(
 ) -> list[dict[str, Any]]:
     effects, compared = crossing.effects(), compared_effects(crossing, cells, study_level(frames))
     planned = max(of_arm.planned for of_arm in cells.values())
-    title, reference = setting.titled(" × ".join(crossing.values)), labels.text(crossing.reference)
-    rows = [" × ".join(labels.pair(*pair) for pair in effect.changed.items()) for effect in effects]
+    title, reference = (
+        setting.titled(" × ".join(crossing.values)),
+        labels.text({knob: values[0] for knob, values in crossing.values.items()}),
+    )
+    rows = [" × ".join(labels.pair(*pair) for pair in effect.items()) for effect in effects]
     return [
-        record(title, rows[i], (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
-        for i, judged in compared.items()
+        record(title, row, (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
+        for row, judged in zip(rows, compared, strict=bool(compared))
     ]
 
 

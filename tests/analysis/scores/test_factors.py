@@ -43,8 +43,8 @@ def test_effects_by_hand() -> None:
     is 2 at η = 1, 6 at 2 and 2 at 4."""
     runs = np.array([1.0, 3, 2, 8, 0, 2])[:, None] + np.array([[0, 0.1, -0.1]])
     compared = compared_effects(crossing(), numbers(runs))
-    assert [c.effect for c in compared.values()] == pytest.approx([3, -1, 10 / 3, 4, 0])
-    assert [e.changed for e in crossing().effects()][3] == {"eta": "2", "lr": "high"}
+    assert [c.effect for c in compared] == pytest.approx([3, -1, 10 / 3, 4, 0])
+    assert crossing().effects()[3] == {"eta": "2", "lr": "high"}
 
 
 def test_shares_errors_and_f_are_those_of_an_analysis_of_variance() -> None:
@@ -74,9 +74,9 @@ def test_shares_errors_and_f_are_those_of_an_analysis_of_variance() -> None:
         assert low == 0 or stats.ncf.cdf(share.f, *share.df, low) == pytest.approx(0.975, abs=1e-4)
     compared = compared_effects(crossing(), numbers(runs))
     norms = (1, 1, 2 / 3, 4, 4)  # Σ weights²: of two thirds, 6 weights of ± 1/3
-    own = [np.var(c.difference.values, ddof=1) for c in compared.values()]
+    own = [np.var(c.difference.values, ddof=1) for c in compared]
     errors = [max(norm * error, spread) / 5 for norm, spread in zip(norms, own, strict=True)]
-    assert [float(c.judged.summary.seed) for c in compared.values()] == pytest.approx(errors)
+    assert [float(c.judged.summary.seed) for c in compared] == pytest.approx(errors)
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_all_effects_of_a_sweep_lie_in_their_intervals(S: int, spread: float) ->
             values = rng.binomial(8, np.clip(rate, 0, 1)) / 8 + 0.15 * (i == 5)
             scores = Scores(tuple(range(S)), tuple(range(problems)), values, np.zeros(problems, np.int64))
             cells[levels] = Cell.of(scores, S)
-        effects = zip(compared_effects(crossing(), cells).values(), (0, 0.075, 0.05, 0, 0.15), strict=True)
+        effects = zip(compared_effects(crossing(), cells), (0, 0.075, 0.05, 0, 0.15), strict=True)
         covered += all(not c.judged.simultaneous.excludes(true) for c, true in effects)
     assert covered / 500 >= 0.95 - 0.02
 
