@@ -4,10 +4,12 @@ have finished.
 python -m tests.bench.soak --minutes 60 [--seed N] [--write-docs]
 
 Every few seconds there is a fault: a process is killed, a file cut, a bit flipped in a checkpoint, a server stopped, a
-node fails, the disk is full. On one node no run of every third sweep can begin, and sbatch prints more than a number.
+node fails, the disk is full, a job is requeued or suspended by hand, and for a moment the loss is another one in the
+checkout (a copy of this one). On one node no run of every third sweep can begin, and sbatch prints more than a number.
 Half of the launches ship to mlflow.db, half to an MLflow server. At the end each run is compared, by step and metric,
 with the same run trained on this machine without faults, and with its metrics in MLflow. Needs root and Debian's SLURM.
-Exit code 1: something was lost, doubled or wrong without a message.
+Exit code 1: something was lost, doubled or wrong without a message. A number of a run of which `status` says that its
+code changed is not wrong.
 """
 
 import argparse
@@ -31,7 +33,7 @@ import psutil
 from rlvr.ledger import journal, layout
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json
+from rlvr.ledger.files import read_json, write_text
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
@@ -42,7 +44,12 @@ from tests.slurm.place import BANDIT, SlurmHome
 from tests.support.disks import small_disk
 from tests.tracker.places import Server
 
-DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
+ROOT = Path(__file__).parents[2]
+CODE = ("rlvr", "sweeps", "slurm", "analysis", "conf", "hydra_plugins")  # of the copy that launches run
+LOSS = Path("rlvr/loss/lad.py")
+RIGHT, EDITED = "derivative * (log_ratio", "1.25 * derivative * (log_ratio"  # its gradient
+EDITED_S = (2.0, 12.0)  # so long
+DOCS = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->"
 RUN = ["steps=400", "evaluation.every=100", "checkpoint.every=40", "cluster.memory_gb=0.8", "cluster.requeues=50"]
 SEEDS, NODES = 3, 4  # runs of a launch, nodes of the cluster
@@ -247,6 +254,34 @@ def fail_node(soak: Soak) -> str:
     return ""
 
 
+def edit_loss(soak: Soak) -> str:
+    """For a moment."""
+    text = LOSS.read_text()
+    assert RIGHT in text
+    try:
+        write_text(LOSS, text.replace(RIGHT, EDITED))
+        time.sleep(soak.random.uniform(*EDITED_S))
+    finally:
+        write_text(LOSS, text)
+    return ""
+
+
+def by_hand(*commands: str) -> Strike:
+    """What a user types for a job that runs, with pauses."""
+
+    def strike(soak: Soak) -> str | None:
+        running = [job for job, state in soak.place.queue().items() if state == "RUNNING"]
+        if not running:
+            return None
+        job = soak.random.choice(running)
+        for command in commands:
+            soak.place.client("scontrol", command, job)
+            time.sleep(soak.random.uniform(*PAUSE_S))
+        return ""
+
+    return strike
+
+
 def remove_mlflow(soak: Soak) -> str:
     layout.mlflow_database(soak.place.home).unlink(missing_ok=True)
     return ""
@@ -298,6 +333,10 @@ FAULTS: dict[str, Strike] = {
     "mlflow.db deleted": remove_mlflow,
     "a full disk": fill_disk,
     "a node that fails": fail_node,
+    "the loss edited, then put back": edit_loss,
+    "scontrol requeue of a job": by_hand("requeue"),
+    "scontrol suspend, then resume": by_hand("suspend", "resume"),
+    "scontrol requeuehold, then release": by_hand("requeuehold", "release"),
     "kill -9 of a launch": kill_launch,
     "kill -9 of the shipper": kill_shipper,
     "kill -9 of the MLflow server": kill_server,
@@ -346,12 +385,14 @@ class Harm:
     rows_lost: int = 0
     rows_doubled: int = 0
     wrong: int = 0
+    named: int = 0  # numbers of other code, of which there is a message
 
     def __bool__(self) -> bool:
         return self.lost or bool(self.rows_lost or self.rows_doubled or self.wrong)
 
 
-def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
+def harm_of(soak: Soak, run_dir: Path, reference: Path, code: str) -> Harm:
+    """code: what the ledger says of the code of the reference."""
     state = soak.ledger.state(run_dir.name)
     if state.state is not State.FINISHED:
         return Harm(lost=not state.message, explained=bool(state.message))
@@ -359,11 +400,13 @@ def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
     # Of both stores: a row that is in both counts as doubled.
     rows = stored(layout.mlflow_database(soak.place.home), run_dir.name) + stored(soak.server.database, run_dir.name)
     missing = expected.keys() - metrics.keys()
+    differ, is_named = len(differing(metrics, expected)), state.code != code
     unshipped = {key for key, value in metrics.items() if key not in rows and abs(value) < float("inf")}
     return Harm(
         rows_lost=len(missing) + len(unshipped),
         rows_doubled=sum(count - 1 for count in rows.values()),
-        wrong=len(differing(metrics, expected)),
+        wrong=0 if is_named else differ,
+        named=differ if is_named else 0,
     )
 
 
@@ -448,17 +491,18 @@ def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int
     for words in soak.launches:
         peaceful = [word for word in words if not word.startswith(("tracker.", "cluster.setup"))]
         calm.launch(*peaceful, "cluster=local", "tracker=none", "cluster.report=false")
+    undisturbed = Ledger(calm.home)
     harms = {
-        run_dir.name: harm_of(soak, run_dir, calm.home / "runs" / run_dir.name)
-        for run_dir in sorted((calm.home / "runs").glob("*"))
-        if (run_dir / "run.json").exists()
+        run_id: harm_of(soak, soak.ledger.run_dir(run_id), undisturbed.run_dir(run_id), undisturbed.state(run_id).code)
+        for run_id in sorted(undisturbed.runs())
     }
     for run_id, harm in harms.items():
-        if harm or harm.explained:
+        if harm or harm.explained or harm.named:
             print(run_id, harm, soak.ledger.state(run_id).message, flush=True)
-    explained = sum(harm.explained for harm in harms.values())
+    explained, of_code = sum(harm.explained for harm in harms.values()), sum(harm.named > 0 for harm in harms.values())
     command, cores = f"python -m tests.bench.soak --minutes {minutes:g} --seed {seed}", machine()["cores"]
-    text = f"`{command}`, {cores} cores: {len(harms)} runs, of which {explained} did not finish and say why."
+    text = f"`{command}`, {cores} cores: {len(harms)} runs, of which {explained} did not finish and say why. "
+    text += f"{of_code} were trained with another loss for some steps, and `status` names them."
     return f"{text}\n\n{table(faults, harms)}", any(harms.values())
 
 
@@ -476,6 +520,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = Server(root)
     try:
         server.start()
+        for name in CODE:
+            shutil.copytree(ROOT / name, root / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        os.chdir(root / "checkout")
         with small_disk(root / "struck", DISK):
             text, harmed = run(cluster, root, server, options.minutes, options.seed)
             if harmed:
