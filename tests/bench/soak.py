@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ from tests.tracker.places import Server
 
 ROOT = Path(__file__).parents[2]
 CODE = ("rlvr", "sweeps", "slurm", "analysis", "conf", "hydra_plugins")  # of the copy that launches run
-LOSS = Path("rlvr/loss/lad.py")
+LOSS = "rlvr/loss/lad.py"
 RIGHT, EDITED = "derivative * (log_ratio", "1.25 * derivative * (log_ratio"  # its gradient
 EDITED_S = (2.0, 12.0)  # so long
 DOCS = ROOT / "docs" / "reliability.md"
@@ -80,8 +81,10 @@ class Fault:
 class Soak:
     """The home in which faults happen, and the cluster that works on its runs."""
 
-    def __init__(self, place: SlurmHome, server: Server, seed: int) -> None:
-        self.place, self.server, self.random = place, server, random.Random(seed)
+    def __init__(self, place: SlurmHome, calm: SlurmHome, server: Server, seed: int) -> None:
+        self.place, self.calm, self.server, self.random = place, calm, server, random.Random(seed)
+        self.undisturbed = ThreadPoolExecutor(1)  # trains the same runs in the calm home meanwhile
+        self.checkout = place.cwd or ROOT
         self.ledger = Ledger(place.home)
         self.launches: list[list[str]] = []
 
@@ -90,8 +93,16 @@ class Soak:
         first = SEEDS * len(self.launches)
         store = [f"tracker.uri={self.server.uri}"] if len(self.launches) % 2 else []
         setup = [] if len(self.launches) % 3 else [SETUP]
-        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}", *store, *setup])
+        words = [*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}"]
+        self.launches.append([*words, *store, *setup])
+        self.undisturbed.submit(self.train_calmly, words)
         return self.launches[-1]
+
+    def train_calmly(self, words: Sequence[str]) -> None:
+        for _ in range(TRIES):  # a launch may take too long on a busy machine
+            with suppress(subprocess.TimeoutExpired):
+                self.calm.launch(*words, "cluster=local", "tracker=none", "cluster.report=false")
+                return
 
     def command(self, words: Sequence[str]) -> list[str]:
         return ["-m", "rlvr.run", *BANDIT, *words, "cluster=slurm"]
@@ -256,13 +267,14 @@ def fail_node(soak: Soak) -> str:
 
 def edit_loss(soak: Soak) -> str:
     """For a moment."""
-    text = LOSS.read_text()
+    path = soak.checkout / LOSS
+    text = path.read_text()
     assert RIGHT in text
     try:
-        write_text(LOSS, text.replace(RIGHT, EDITED))
+        write_text(path, text.replace(RIGHT, EDITED))
         time.sleep(soak.random.uniform(*EDITED_S))
     finally:
-        write_text(LOSS, text)
+        write_text(path, text)
     return ""
 
 
@@ -482,16 +494,17 @@ def _row(name: str, times: int, of: Sequence[Harm]) -> str:
 
 def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
     """(text for docs/reliability.md, whether anything was lost, doubled or wrong without a message)."""
-    soak = Soak(SlurmHome(home / "struck", cluster), server, seed)
+    for name in CODE:
+        shutil.copytree(ROOT / name, home / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    calm = SlurmHome(home / "calm", cluster, ROOT)
+    soak = Soak(SlurmHome(home / "struck", cluster, home / "checkout"), calm, server, seed)
     print_banners(home / "bin")
     faults = {name: Fault(strike) for name, strike in FAULTS.items()}
     cause_faults(soak, faults, minutes)
     heal(soak)
-    calm = SlurmHome(home / "calm", cluster)
-    for words in soak.launches:
-        peaceful = [word for word in words if not word.startswith(("tracker.", "cluster.setup"))]
-        calm.launch(*peaceful, "cluster=local", "tracker=none", "cluster.report=false")
+    soak.undisturbed.shutdown()
     undisturbed = Ledger(calm.home)
+    assert len(undisturbed.runs()) == SEEDS * len(soak.launches)
     harms = {
         run_id: harm_of(soak, soak.ledger.run_dir(run_id), undisturbed.run_dir(run_id), undisturbed.state(run_id).code)
         for run_id in sorted(undisturbed.runs())
@@ -520,9 +533,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = Server(root)
     try:
         server.start()
-        for name in CODE:
-            shutil.copytree(ROOT / name, root / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
-        os.chdir(root / "checkout")
         with small_disk(root / "struck", DISK):
             text, harmed = run(cluster, root, server, options.minutes, options.seed)
             if harmed:

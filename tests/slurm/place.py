@@ -29,6 +29,7 @@ class SlurmHome:
 
     home: Path
     cluster: Settings
+    cwd: Path | None = None  # where commands are typed: the checkout that they run, if it is one
 
     @property
     def environment(self) -> dict[str, str]:
@@ -37,12 +38,15 @@ class SlurmHome:
 
     def python(self, *arguments: str) -> tuple[int, str]:
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        done = subprocess.run([sys.executable, *arguments], env=self.environment, check=False, timeout=300, **both)
+        done = subprocess.run(
+            [sys.executable, *arguments], env=self.environment, check=False, timeout=300, **both, cwd=self.cwd
+        )
         return done.returncode, done.stdout
 
     def start(self, *arguments: str, output: IO[str] | int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """The same in the background."""
-        return subprocess.Popen([sys.executable, *arguments], env=self.environment, stdout=output, stderr=output)
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, env=self.environment, stdout=output, stderr=output, cwd=self.cwd)
 
     def launch(self, *overrides: str, world: Sequence[str] = BANDIT) -> str:
         code, out = self.python("-m", "rlvr.run", *words.newest([*world, *overrides]))
