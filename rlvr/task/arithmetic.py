@@ -1,9 +1,10 @@
-"""One text for all expressions that differ only in the order of terms and factors, or in needless parentheses."""
+"""One text for all expressions that differ only in the order of terms and factors, in signs that cancel, in needless
+parentheses, or in the notation of a number."""
 
 from __future__ import annotations
 
 import ast
-import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Operator -> the kind of expression that it makes, its inverse operator or not.
@@ -30,28 +31,45 @@ class Expression(NamedTuple):
 
 def canonical(text: str) -> str:
     """The text of an expression of integers with + - * / and parentheses. Raises ValueError for any other text."""
-    if not re.fullmatch(r"[\d\s()+*/-]+", text, re.ASCII):
-        raise ValueError(f"{text[:60]!r} is not arithmetic")
-    without_zeros = re.sub(r"(?<!\d)0+(?=\d)", "", " ".join(text.split()))  # 07 is no number in Python
     try:
-        return _expression(ast.parse(without_zeros, mode="eval").body).text
+        return _expression(ast.parse(text.strip(), mode="eval").body).text
     except (SyntaxError, RecursionError, MemoryError):  # the last two of thousands of terms or parentheses
         raise ValueError(f"{text[:60]!r} is not an expression") from None
 
 
 def _expression(node: ast.expr) -> Expression:
-    if isinstance(node, ast.Constant):
+    if isinstance(node, ast.Constant) and type(node.value) is int:
         return Expression(str(node.value))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _negated(_expression(node.operand))
     if not isinstance(node, ast.BinOp) or type(node.op) not in KINDS:
-        raise ValueError(f"{ast.unparse(node)} has operators other than + - * /")
+        raise ValueError(f"{ast.unparse(node)} has other things than integers and + - * /")
     kind, inverse = KINDS[type(node.op)]
     right = [(side != inverse, part) for side, part in _parts(kind, _expression(node.right))]
-    parts = sorted([*_parts(kind, _expression(node.left)), *right])
-    words: list[str] = []
+    parts = [*_parts(kind, _expression(node.left)), *right]
+    if kind == "sum":
+        return _joined(kind, parts)
+    negative = [len(part.parts) == 1 for _, part in parts]  # only of -x there is one part
+    factors = [(side, part.parts[0][1] if len(part.parts) == 1 else part) for side, part in parts]
+    product = _joined(kind, [f for side, part in factors for f in _flattened(side, part)])
+    return _negated(product) if sum(negative) % 2 else product
+
+
+def _flattened(inverse: bool, part: Expression) -> tuple[tuple[bool, Expression], ...]:
+    return tuple((inverse != side, inner) for side, inner in _parts("product", part))
+
+
+def _negated(expression: Expression) -> Expression:
+    parts = [(not side, part) for side, part in _parts("sum", expression)]
+    return parts[0][1] if len(parts) == 1 and not parts[0][0] else _joined("sum", parts)
+
+
+def _joined(kind: str, parts: Sequence[tuple[bool, Expression]]) -> Expression:
+    words, parts = list[str](), sorted(parts)
     for is_inverse, part in parts:
         bracket = kind == "product" and part.kind == "sum"
         words += [SIGNS[kind][is_inverse], f"( {part.text} )" if bracket else part.text]
-    return Expression(" ".join(words[1:]), kind, tuple(parts))
+    return Expression(" ".join(words if parts[0][0] else words[1:]), kind, tuple(parts))
 
 
 def _parts(kind: str, expression: Expression) -> tuple[tuple[bool, Expression], ...]:

@@ -37,6 +37,7 @@ MAKE_TIMEOUT_S = 300.0  # for a check or AT_ONCE questions; generous, because no
 ANY_SOLUTION = {
     *("countdown", "cryptarithm", "graph_color", "n_queens", "palindrome_generation", "puzzle24", "word_ladder")
 }
+HANOI = r"Move disk (\d+) from Peg (\d+) to Peg (\d+)"
 ANY_MOVES = {"boxnet", "jugs", "rubiks_cube", "rush_hour", "sokoban"}
 ANY_FEWEST_MOVES = {"knight_swap", "quantum_lock", "shortest_path", "tower_of_hanoi"}
 SEVERAL_ANSWERS = ANY_SOLUTION | ANY_MOVES | ANY_FEWEST_MOVES
@@ -201,7 +202,10 @@ class ReasoningGym(Procedural[Item]):
             return None
         origin = problem.answer
         if origin["generator"] in SEVERAL_ANSWERS:
-            return READ.get(origin["generator"], _canonical_text)(answer)
+            read = READ.get(origin["generator"])
+            with suppress(ValueError, TypeError, AttributeError, KeyError, RecursionError):
+                return _canonical_text(answer) if read is None else read(answer, problem.prompt)
+            return "".join(answer.split())  # its verifier reads nothing of it
         _, stored = self._stored(origin["generator"], origin["seed"], origin["index"])
         return " ".join((stored or answer).split())
 
@@ -245,12 +249,54 @@ def _canonical_text(answer: str) -> str:
     return "".join(answer.split())
 
 
-# What the library's verifiers read of an answer, where that is less than its text.
-READ: Mapping[str, Callable[[str], str]] = {
-    "cryptarithm": lambda answer: ",".join(sorted("".join(answer.split()).split(","))),
-    "quantum_lock": lambda answer: "".join(re.findall("[A-C]", answer.upper())),
-    "sokoban": lambda answer: "".join(re.findall("[UDLR]", answer)),
-    "word_ladder": lambda answer: "".join(answer.upper().split()),
+def _digits(answer: str, _prompt: str) -> str:
+    pairs = dict(pair.split("=") for pair in "".join(answer.split()).split(","))
+    return json.dumps({letter: int(digit) for letter, digit in pairs.items()}, sort_keys=True)
+
+
+def _colors(answer: str, prompt: str) -> str:
+    """Of the vertices of the question alone."""
+    colors = json.loads(answer)
+    vertices = {int(word) for word in re.findall(r"\d+", prompt)}
+    return str(sorted((int(vertex), int(colors[vertex])) for vertex in colors if int(vertex) in vertices))
+
+
+def _boxes(answer: str, _prompt: str) -> str:
+    """The moves at each time, each with the numbers of its squares."""
+    moves = [
+        {
+            tuple(map(float, re.findall(r"\d+\.?\d*", place))): re.match(r"move\((.*?),\s(.*?)\)", move)
+            for place, move in at_once.items()
+        }
+        for at_once in json.loads(answer)
+    ]
+    return str([sorted((place, *_target(*move.groups())) for place, move in m.items() if move) for m in moves])
+
+
+def _target(item: str, place: str) -> tuple[str, str]:
+    return item, str([float(n) for n in re.findall(r"\d+\.?\d*", place)]) if "square" in place else place
+
+
+def _turns(answer: str, _prompt: str) -> str:
+    """R2 as R R."""
+    turns = [re.fullmatch(r"([^\d]*)(\d*)", turn) for turn in answer.split()]
+    return " ".join(turn[1] for turn in turns if turn for _ in range(min(int(turn[2] or 1), 1000)))
+
+
+# What the library's verifiers read of an answer and a prompt, where that is less than its text.
+READ: Mapping[str, Callable[[str, str], str]] = {
+    "boxnet": _boxes,
+    "cryptarithm": _digits,
+    "graph_color": _colors,
+    "jugs": lambda answer, _: json.dumps([move.split()[:2] for move in json.loads(answer)]),
+    "knight_swap": lambda answer, _: "no" if answer.lower() == "no" else json.dumps(json.loads(answer)),
+    "palindrome_generation": lambda answer, _: answer.strip().lower(),
+    "quantum_lock": lambda answer, _: "".join(re.findall("[A-C]", answer.upper())),
+    "rubiks_cube": _turns,
+    "rush_hour": lambda answer, _: str([(a, b, int(n)) for a, b, n in re.findall(r"([A-Z])([+-])(\d+)", answer)]),
+    "sokoban": lambda answer, _: "".join(re.findall("[UDLR]", answer)),
+    "tower_of_hanoi": lambda answer, _: str([tuple(map(int, m)) for m in re.findall(HANOI, answer)]),
+    "word_ladder": lambda answer, _: "".join(answer.upper().split()),
 }
 
 

@@ -129,10 +129,43 @@ def test_an_answer_is_one_answer_however_it_is_spelled() -> None:
         "quantum_lock": ["A → B → C", "ABC", "a, b, c", "A -> B -> C.", "A B C"],
         "sokoban": ["UDLR", "U D L R", "UDxLR!", "U,D,L,R"],
         "word_ladder": ["COLD,CORD", "cold, cord", "Cold,Cord"],
-        "cryptarithm": ["A=1,B=2", "B=2, A=1", "A = 1, B=2"],
+        "cryptarithm": ["A=1,B=2", "B=2, A=1", "A = 1, B=2", "A=01,B=+2", "B=1,A=1,B=2"],
+        "palindrome_generation": ["abba", "ABBA", " Abba\n"],
+        "tower_of_hanoi": ["Move disk 1 from Peg 4 to Peg 2", "Move disk 01 from Peg 4 to Peg 02\n"],
+        "jugs": ['["fill A", "pour A->B"]', '["fill  A now","pour A->B "]'],
+        "graph_color": ['{"0": 1, "1": 2}', '{"1": 2, "0": 1.0, "77": 3}', '{"0": true, "1": 2}'],
+        "boxnet": [
+            '[{"Agent[0.5, 1.5]": "move(box_red, target_red)"}]',
+            '[{"Agent[0.50, 1.5]": "move(box_red, target_red) now", "Agent[2, 2]": "wait"}]',
+        ],
+        "rush_hour": ["F+1 K-2", "F+01, then K-2"],
+        "rubiks_cube": ["R2 U'", "R R  U'"],
+        "knight_swap": ["No", "no", "NO"],
     }
+    prompt = "Vertices: [0, 1]"
     for generator, texts in rows.items():
-        assert len({READ[generator](text) for text in texts}) == 1, generator
+        assert len({READ[generator](text, prompt) for text in texts}) == 1, generator
+        assert READ[generator](texts[0], prompt) != READ[generator](OTHER.get(generator, texts[0][:-3]), prompt), (
+            generator
+        )
+    assert READ.keys() == OTHER.keys() | {
+        "quantum_lock",
+        "sokoban",
+        "word_ladder",
+        "palindrome_generation",
+        "rush_hour",
+    }
+
+
+OTHER = {  # an answer of another value, where a shorter text is none
+    "cryptarithm": "A=2,B=1",
+    "tower_of_hanoi": "Move disk 1 from Peg 4 to Peg 3",
+    "jugs": '["fill B", "pour A->B"]',
+    "graph_color": '{"0": 2, "1": 1}',
+    "boxnet": '[{"Agent[0.5, 2.5]": "move(box_red, target_red)"}]',
+    "rubiks_cube": "R U'",
+    "knight_swap": '["w,A1,B3"]',
+}
 
 
 @pytest.mark.slow

@@ -168,6 +168,8 @@ def _boxed(content: str) -> list[Any]:
             parsed += _whole(values)  # math-verify reads 1 \pm \sqrt5, but no \pm in a fraction
         elif len(sides) == 2 and not re.search("[,;]", content):
             parsed += _whole(sides[1])  # 17 \bmod 5 = 2
+    if math_list.ALL_HOLD.search(content):
+        parsed = [sympy.And(*part.args) if _has_orders(part) else part for part in parsed]
     if (outside := math_notation.divided_outside(content)) != content:
         parsed += _whole(outside)
     if "I" in content:
@@ -241,6 +243,7 @@ def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
 
 def _equal(gold: Any, answer: Any) -> bool:
     answer = _with_constant_of(gold, answer)
+    gold, answer = (_without_arguments(side) for side in (gold, answer))
     if (
         isinstance(gold, sympy.Set) != isinstance(answer, sympy.Set)
         or _has_orders(gold) != _has_orders(answer)
@@ -250,8 +253,11 @@ def _equal(gold: Any, answer: Any) -> bool:
         if sets != [gold, answer] and any(isinstance(side, sympy.FiniteSet) for side in sets):
             return False  # the ends of -2 < x < 3
         gold, answer = sets
-    if isinstance(gold, sympy.MatrixBase) and 1 in gold.shape and isinstance(answer, (sympy.Tuple, sympy.Interval)):
-        gold, answer = sympy.Tuple(*gold), sympy.Tuple(*_entries(answer))  # a vector
+    vectors = [side for side in (gold, answer) if isinstance(side, sympy.MatrixBase) and 1 in side.shape]
+    if len(vectors) == 1 and all(
+        isinstance(side, (sympy.Tuple, sympy.Interval, sympy.MatrixBase)) for side in (gold, answer)
+    ):
+        gold, answer = (sympy.Tuple(*_entries(side)) for side in (gold, answer))
     if isinstance(answer, sympy.Eq) and not isinstance(gold, sympy.Eq) and not _names(answer.lhs):
         return False
     if _other_symbol(gold, answer):
@@ -319,6 +325,14 @@ def _names(side: Any) -> bool:
     return side.is_Symbol or len(side.free_symbols) != 1 or isinstance(side, (AppliedUndef, TrigonometricFunction))
 
 
+def _without_arguments(side: Any) -> Any:
+    """y = e^t of y(t) = e^t. Any other expression, such as f(2) = 3, unchanged."""
+    if not isinstance(side, sympy.Eq) or not isinstance(side.lhs, AppliedUndef):
+        return side
+    is_named = all(argument.is_Symbol for argument in side.lhs.args) and not side.rhs.has(side.lhs.func)
+    return sympy.Eq(sympy.Symbol(side.lhs.func.__name__, real=True), side.rhs) if is_named else side
+
+
 ORDERS = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
 
 
@@ -381,6 +395,8 @@ def _entries(expression: Any) -> list[Any]:
     """The entries of a list, or the two ends of an interval (which is what (1, 2) is parsed as)."""
     if isinstance(expression, sympy.Interval):
         return [expression.start, expression.end]
+    if isinstance(expression, sympy.MatrixBase):
+        return list(expression.flat())
     return list(expression.args)
 
 
@@ -428,6 +444,8 @@ def _consistent(gold: Answer, answer: Answer, asked: str) -> bool:
     if None not in moduli and moduli[0] != moduli[1]:
         return False
     bases = [math_text.base(text) for text in (gold.text, answer.text)]
+    if bases[0] is None and not re.search(r"\bbase\b|binary|ternary|octal|decimal", asked):
+        bases[0] = "10"
     if None not in bases and bases[0] != bases[1]:
         return False
     if math_list.goes_on(gold.text) != math_list.goes_on(answer.text):

@@ -101,9 +101,14 @@ def _steps_of_sum(node: Any) -> Iterator[str]:
     terms = list(node.args)
     if sum(_is_literal(term) for term in terms) > 1:
         yield "arithmetic"  # 7 + 5
-    like = [term.as_coeff_Mul()[1] for term in terms if not _is_literal(term)]
+    like = [frozenset(_besides_rationals(term)) for term in terms if not _is_literal(term)]
     if len(set(like)) < len(like):
-        yield "collecting"  # 2x + x
+        yield "collecting"  # 2x + x, \frac{\pi}{2} + \frac{\pi}{4}
+
+
+def _besides_rationals(term: Any) -> Iterator[tuple[Any, Any]]:
+    """The factors of a term that are no rational numbers."""
+    yield from ((base, power) for base, power in _factors(term) if not _is_literal(base) or not power.is_Integer)
 
 
 def _steps_of_product(factors: list[tuple[Any, Any]]) -> Iterator[str]:

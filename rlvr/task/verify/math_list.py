@@ -154,6 +154,8 @@ def other_ending(gold: str, answer: str) -> bool:
     """
     golds, answers = ending(gold), ending(answer)
     changed = {word for word in set(golds) ^ set(answers) if FACTORS.fullmatch(word)}
+    if unit(gold) is not None and unit(gold) == unit(answer):
+        return False  # meters per second squared
     if changed or {word for word in set(answers) - set(golds) if REMARKS.fullmatch(word)}:
         return True
     if not answers or set(answers) <= set(golds) or unit(answer) is not None:
@@ -193,6 +195,7 @@ def without_inner_units(text: str) -> str:
 # --- two values in one: \pm
 
 
+ALL_HOLD = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*and\s*\}")  # x > 1 \text{ and } x < 3
 RELATIONS = re.compile(r"\\(?:neq?|leq?|geq?|leqslant|geqslant|mp)(?![a-zA-Z])|[<>]")
 
 
