@@ -13,7 +13,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import by_setting
 from analysis.scores.comparison import LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare, without_luck
-from analysis.scores.crossed import LEVEL, Interval
+from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Kind, Metric
 from analysis.scores.random_effects import Pooled, pooled
 from analysis.scores.selection import reference_of
@@ -62,7 +62,7 @@ def across(studies: Mapping[str, Frames], against: str = "") -> Table | None:
     records, notes = list[dict[str, Any]](), list[str]()
     for key, of_key in several.items():
         family = sum(other[2] == key[2] for other in several)
-        records += [_record(key, unit.name, unit.compared.record() | {"verdict": ""}) for unit in of_key]
+        records += [_record(key, unit.name, _alone(unit.compared)) for unit in of_key]
         effects = [unit.compared.effect for unit in of_key]
         df = [float(unit.compared.difference.summary.df) for unit in of_key]
         whole = pooled(effects, [unit.variance for unit in of_key], df)
@@ -74,13 +74,10 @@ def across(studies: Mapping[str, Frames], against: str = "") -> Table | None:
         f"{ALL}: settings are draws from all that there might be (τ² by Paule and Mandel, t interval by Hartung and "
         "Knapp), simultaneous over the arms of a metric (Bonferroni). Other rows: 95 %, each alone."
     )
+    repeats = [f"Left out of {name}: differences whose runs count already." for name in sorted(repeated)]
     return Table(
         *("across", "Across settings", QUESTION, cells_frame(records), tuple(formats)),
-        notes=(
-            family_note,
-            *(f"Left out of {name}: differences whose runs count already." for name in sorted(repeated)),
-            *notes,
-        ),
+        notes=(family_note, *repeats, *notes),
         formats=formats,
         differences=True,
         scores=False,
@@ -95,9 +92,7 @@ def _units(name: str, frames: Frames, against: str) -> Iterable[tuple[Key, Unit]
         for metric in setting.shown:
             cells = {group: cell(frames, arm, metric, setting.sources) for group, (arm, _) in pairs.items()}
             others = {group: cell(frames, of, metric, setting.sources) for group, (_, of) in pairs.items()}
-            metric_name = (
-                str(metric.kind) if metric.kind == Kind.AVG else str(metric)
-            )  # avg@8 estimates what avg@16 does
+            metric_name = str(metric.kind if metric.kind == Kind.AVG else metric)  # avg@8 estimates what avg@16 does
             for group, compared in without_luck(compare(cells, others, 0), cells, others).items():
                 arm, of = pairs[group]
                 title = ": ".join(filter(None, (name, setting.name)))
@@ -119,6 +114,11 @@ def _record(key: Key, row: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**record(arm, row, (metric, ""), Cell(state="ok")), "reference": reference, **values}
 
 
+def _alone(compared: Compared) -> dict[str, Any]:
+    values = compared.record()
+    return values | {"verdict": "", "difference_low": values["plain_low"], "difference_high": values["plain_high"]}
+
+
 def _whole(whole: Pooled, family: int, unfair: str) -> dict[str, Any]:
     plain, simultaneous = whole.interval(LEVEL), whole.interval(1 - (1 - LEVEL) / family)
     marks = ("▲", "▼") if simultaneous.excludes(0) else (PERHAPS_ABOVE, PERHAPS_BELOW)
@@ -131,14 +131,11 @@ def _whole(whole: Pooled, family: int, unfair: str) -> dict[str, Any]:
 
 
 def _heterogeneity(key: Key, whole: Pooled, units: Sequence[Unit]) -> str:
-    scale = format_of(units[0].metric).scale
-    alike = {
-        1 if unit.compared.judged.plain.low > 0 else -1 for unit in units if unit.compared.judged.plain.excludes(0)
-    }
-    in_each = len(alike) == 1 and all(unit.compared.judged.plain.excludes(0) for unit in units)
-    another: Interval = whole.of_another(LEVEL).times(scale)
+    scale, sign = format_of(units[0].metric).scale, math.copysign(1, whole.mean)
+    in_each = all(sign * unit.compared.effect > 0 and unit.compared.judged.plain.excludes(0) for unit in units)
+    another = whole.of_another(LEVEL).times(scale)
     one_more = f"; another setting's effect lies in [{another.low:.1f}, {another.high:.1f}]" if whole.count > 2 else ""
-    holds = f"; {'above' if whole.mean > 0 else 'below'} in each of the {whole.count}" if in_each else ""
+    holds = f"; {'above' if sign > 0 else 'below'} in each of the {whole.count}" if in_each else ""
     return (
         f"{key[0]}, {key[2]}: τ = {scale * whole.tau2**0.5:.2g}, I² = {100 * whole.i2:.0f} %, Q({whole.count - 1}) = "
         f"{whole.q:.3g} (p = {whole.p:.2g}){one_more}{holds}."

@@ -196,7 +196,7 @@ def test_the_problems_of_a_step_are_those_that_our_trainer_draws(carried: Carrie
     assert len({name for step in seen for name in step}) == 15
 
 
-@pytest.mark.parametrize("reward", ["null", "flipped", "random"])
+@pytest.mark.parametrize("reward", ["null", "flipped", "random", "majority"])
 def test_rewards_are_the_verifiers_unless_a_control_falsifies_them(carried: Carried, reward: str) -> None:
     judged = list[list[list[float]]]()
 
@@ -217,7 +217,7 @@ def test_rewards_are_the_verifiers_unless_a_control_falsifies_them(carried: Carr
         assert 40 < sum(values) < 80
         assert next_step != first
     else:
-        assert first == next_step == [([1.0, 0.0, 0.0] if reward == "null" else [0.0, 1.0, 1.0]) * 8] * 5
+        assert first == next_step == [([0.0, 1.0, 1.0] if reward == "flipped" else [1.0, 0.0, 0.0]) * 8] * 5
     assert carried.metrics[0]["evaluation/digits/avg_at_2"] == pytest.approx(
         4 / 6
     )  # the true rewards, one of them given

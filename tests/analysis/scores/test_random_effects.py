@@ -59,7 +59,7 @@ def laboratory(home: Path, name: str, gain: int, *, first_seed: int = 0, size: s
         f"loss={loss} task.size={size} seed={first_seed + s}": {
             40: {"maze7": counts(*[2 + more + s * (more > 0)] * 40)}
         }
-        for loss, more in (("grpo", 0), ("pacs", gain))
+        for loss, more in (("grpo", 0), ("pacs", gain), ("rloo", 1))
         for s in (0, 1)
     }
     write_planned(home / name, ends, study=name)
@@ -71,9 +71,10 @@ def test_arms_of_the_same_names_are_pooled_over_bundles(tmp_path, capsys) -> Non
     """Differences of 1.5/8, 2.5/8 and 3.5/8, each with the same error: the mean is 2.5/8."""
     files = [str(laboratory(tmp_path, f"lab{i}", i, first_seed=2 * i)) for i in (1, 2, 3)]
     assert command.main(["meta", *files, "--json"]) == 0
-    rows = [row for row in json.loads(capsys.readouterr().out) if row["metric"] == "avg"]
+    rows = [row for row in json.loads(capsys.readouterr().out) if (row["block"], row["metric"]) == ("loss=pacs", "avg")]
     assert [row["row"].rpartition("/")[2] for row in rows] == ["lab1", "lab2", "lab3", across.ALL]
     assert [row["difference"] for row in rows] == pytest.approx([1.5 / 8, 2.5 / 8, 3.5 / 8, 2.5 / 8])
+    assert [row["plain_low"] - row["difference_low"] > 0 for row in rows] == [False, False, False, True]  # of two arms
     assert command.main(["meta", *files]) == 0
     assert "above in each of the 3" not in " ".join(capsys.readouterr().out.split())  # two seeds decide none alone
 
