@@ -119,7 +119,9 @@ def _report(frames: Frames, strata: Mapping[Place, Sequence[Row]], labels: Mappi
     for (arm, source, right), rows in strata.items():
         known = [labels[key] for key in map(_key, rows) if key in labels]
         if not known:
-            raise LookupError(f"{arm.label}, {source}: no answer called {'right' if right else 'wrong'} has a label.")
+            raise LookupError(
+                f"{arm.label or arm.loss}, {source}: no answer called {'right' if right else 'wrong'} has a label."
+            )
         rates.setdefault((arm, source), {})[right] = (sum(label != right for label in known), len(known))
     if (number := sum(n for of_both in rates.values() for _, n in of_both.values())) < len(labels):
         raise LookupError(f"{len(labels) - number} labels are of answers that these runs lack.")
@@ -132,6 +134,6 @@ def _report(frames: Frames, strata: Mapping[Place, Sequence[Row]], labels: Mappi
         values = (*corrected(mean, max(mean - ends[0], ends[1] - mean), (a, n), (b, m)), mean, *ends)
         found, low, high, of_verifier, least, most = (f"{100 * value:.1f}" for value in values)
         yield (
-            f"{arm.label}, {source}: {found} [{low}, {high}] %. The verifier says {of_verifier} [{least}, {most}] %; "
-            f"of its rights {a} of {n} are false, of the others {b} of {m}."
+            f"{arm.label or arm.loss}, {source}: {found} [{low}, {high}] %. The verifier says "
+            f"{of_verifier} [{least}, {most}] %; of its rights {a} of {n} are false, of the others {b} of {m}."
         )
