@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, cast
@@ -98,6 +98,14 @@ def refuse_missing(config: object, paths: Sequence[str]) -> None:
 def versions(config: object, paths: Sequence[str]) -> dict[str, str]:
     """Module -> SHA-256 of the code that this process uses of it, for all `files` of a run."""
     return {module: _used_version(module, file) for module, file in files(config, paths).items()}
+
+
+def edited_meanwhile(code: Mapping[str, str], not_imported: Collection[str]) -> dict[str, str]:
+    """Module -> SHA-256 of another version that is there now, of modules that were not imported when `versions` was
+    asked, and are by now: this process may use either."""
+    now = {module: _file(module) for module in not_imported if module in sys.modules}
+    digests = {module: _digest(file) for module, file in now.items() if file is not None}
+    return {module: digest for module, digest in digests.items() if digest != code[module]}
 
 
 def in_short(code: Mapping[str, str]) -> str:

@@ -64,13 +64,14 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
     plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
     targets.make_importable(paths, plain)
-    code: dict[str, str] = {}
+    code, not_imported = dict[str, str](), set[str]()
     with contextlib.ExitStack() as stack:
         journal = None
         if attempt is not None:
             journal = JournalWriter(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(journal))
             code = own_code.versions(plain, paths)
+            not_imported = code.keys() - sys.modules.keys()
             attempt.add_to_record(git_sha=own_code.git("rev-parse", "HEAD"))
         with stop.interruptible():  # building policy, answers and model may take minutes, and there is nothing to save
             if config.trainer is not None:  # only the first rank has read how attempts ended, for its token budget
@@ -79,8 +80,10 @@ def _execute(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: S
             kind = Evaluation if config.policy else Program if config.get("program") else TrainingRun
             work = kind(config, run_dir, attempt, journal)
         if attempt is not None:
-            attempt.add_to_record(code=own_code.in_short({**code, **inputs.recorded(run_dir)}))
-            for module in inputs.record_code(run_dir, code):
+            also = own_code.edited_meanwhile(code, not_imported)
+            in_short = own_code.in_short({**code, **inputs.recorded(run_dir), **({"also": str(also)} if also else {})})
+            attempt.add_to_record(code=in_short)
+            for module in inputs.record_code(run_dir, code, also):
                 log.warning("%s: not the version that this run began with; it goes on with this one", module)
         stack.enter_context(contextlib.closing(work))
         return work.train(stop) if isinstance(work, TrainingRun) else work.run(stop)

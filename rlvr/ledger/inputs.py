@@ -99,13 +99,13 @@ def recorded_code(run_dir: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-def record_code(run_dir: Path, now: Mapping[str, str]) -> list[str]:
-    """Record which code a run uses, {module: SHA-256}. Returns the modules that have changed since it
-    began.
+def record_code(run_dir: Path, now: Mapping[str, str], also: Mapping[str, str] | None = None) -> list[str]:
+    """Record which code a run uses, {module: SHA-256}, and which other version it may use. Returns the modules that
+    have changed since it began.
     """
     before = recorded_code(run_dir) if has_begun(run_dir) else {}
     after = {module: before.get(module, ()) for module in sorted({*before, *now})}
-    for module, digest in now.items():
+    for module, digest in (*now.items(), *(also or {}).items()):
         if after[module][-1:] != (digest,):
             after[module] = (*after[module], digest)
     if after != recorded_code(run_dir):

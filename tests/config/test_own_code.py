@@ -32,6 +32,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    for name in [name for name in sys.modules if name.startswith("oc_")]:  # of the directory of another test
+        monkeypatch.delitem(sys.modules, name)
     importlib.invalidate_caches()
     return folder
 
@@ -131,6 +133,22 @@ def test_an_edited_file_is_reported(mine: Path, tmp_path: Path) -> None:
     assert own_code.changed(recorded_code(run_dir)) == [
         str(mine / "oc_terms/weights.py")
     ]  # it began with the other one
+
+
+def test_a_file_that_is_edited_while_a_run_begins_counts_with_both_versions(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_dir := tmp_path / "run").mkdir()
+    monkeypatch.delitem(sys.modules, "oc_terms.weights", raising=False)
+    code = own_code.versions(CONFIG, [str(mine)])
+    not_imported = code.keys() - sys.modules.keys()
+    importlib.import_module("oc_terms.weights")
+    assert own_code.edited_meanwhile(code, not_imported) == {}
+    (mine / "oc_terms/weights.py").write_text("X = 3\n")
+    also = own_code.edited_meanwhile(code, not_imported)
+    record_code(run_dir, code, also)
+    assert recorded_code(run_dir)["oc_terms.weights"] == (code["oc_terms.weights"], also["oc_terms.weights"])
+    assert own_code.edited_meanwhile(code, set()) == {}  # imported before: it uses the version that it had
 
 
 def test_a_process_keeps_using_the_version_that_it_imported(
