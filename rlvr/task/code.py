@@ -28,6 +28,8 @@ GUESSED_BODIES = {
     "a function that returns its first argument": "(*arguments, None)[0]",
     "a function that returns True": "True",
     "a function that returns an empty list": "[]",
+    "a function that returns NaN": "float('nan')",
+    "a function that empties its first argument": "arguments[0].clear()",
 }
 GUESSED_PROGRAMS = {"a program that prints nothing": "pass", "a program that prints its input": "print(open(0).read())"}
 FUNCTION = "Write Python code that defines `{name}`."

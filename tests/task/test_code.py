@@ -221,3 +221,23 @@ def test_right_programs_of_real_benchmarks_pass_and_wrong_ones_do_not() -> None:
     nothing = [none.format(p.answer["names"][0]) if "names" in p.answer else "print()" for p in solved[::4]]
     wrong = task.reward([(p, fenced(program)) for p, program in zip(solved[::4], nothing, strict=True)])
     assert {r.outcome for r in wrong} == {"wrong"}
+
+
+@pytest.mark.slow
+def test_guesses_show_tests_that_any_function_passes(tmp_path: Path) -> None:
+    """Of each of these tests one guess is right; of the last none."""
+    tests = {
+        "x = [2, 1]\nf(x)\nassert x == sorted(x)": "a function that empties its first argument",
+        "y = f(3)\nassert not y < 5 and not y > 5 or y == 1": "a function that returns NaN",
+        "x = [1, 2]\nf(x)\nassert len(x) == 2": "a function that returns nothing",
+        "assert f([2, 1]) == [1, 2]": None,
+    }
+    rows = [
+        {"id": str(i), "prompt": f"{i}: Sort.", "tests": [test], "entry_point": "f"} for i, test in enumerate(tests)
+    ]
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", rows))
+    for i, guess in enumerate(tests.values()):
+        problem = task.problem("train", i)
+        guesses = task.guesses(problem)
+        right = [about for about, text in guesses.items() if task.reward([(problem, text)])[0].correct]
+        assert (guess in right) if guess else not right, (i, right)
