@@ -35,7 +35,7 @@ from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluation_config import check_words, evaluation_point
 from rlvr.config.freeze import BEST, frozen_config
-from rlvr.config.overrides import as_text, key_of
+from rlvr.config.overrides import as_text, key_of, with_home
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.cause import State
@@ -77,7 +77,7 @@ class EvaluatedPolicy:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all finished, 1 an evaluation failed, 2 bad input, nothing launched, 130 interrupted."""
     terminal.set_up()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [with_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     options = _parser().parse_intermixed_args(words)
     overrides = [word for word in options.words if _is_override(word)]
     sources = [word for word in options.words if not _is_override(word)]

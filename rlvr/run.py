@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import __version__
 from rlvr.config import imports, option_files, schema
 from rlvr.config.explain import BAD_INPUT, MULTIRUN, explain
-from rlvr.config.overrides import check, command_line, key_of, quoted
+from rlvr.config.overrides import check, command_line, key_of, quoted, with_home
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH
@@ -44,7 +44,7 @@ OWN_FLAGS = re.compile(r"--debug|--dry-run|--json|--show(=(?P<number>\d+))?")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
-    typed = list(sys.argv[1:] if arguments is None else arguments)
+    typed = [with_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     if "--version" in typed:
         print(f"rlvr {__version__}")
         return 0

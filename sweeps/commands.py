@@ -203,7 +203,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
 
     with contextlib.suppress(OSError):  # a read-only home
         if sync_in_background(ledger):
-            print(f"MLflow lacks what runs have logged: shipping it now ({layout.sync_log(ledger.home)})")
+            print(f"The tracker lacks what runs have logged: shipping it now ({layout.sync_log(ledger.home)})")
     return 0
 
 

@@ -247,8 +247,8 @@ class ShipperProcess:
         if code is None:
             why = "its shipper was killed before it was done"
         else:
-            why = log[-1].removeprefix("MLflow: ") if log else f"its shipper ended with code {code}"
-        text = f"MLflow does not have all metrics yet: {why} ({self.log_path}). "
+            why = log[-1].partition(": ")[2] or log[-1] if log else f"its shipper ended with code {code}"
+        text = f"Not all metrics are shipped yet: {why} ({self.log_path}). "
         return text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from rlvr import __version__
 from rlvr.__main__ import COMMANDS, main
+from rlvr.ledger import pages
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,3 +84,10 @@ def test_exit_codes_are_those_of_the_command(tmp_path: Path) -> None:
     assert rlvr("run", "loss=gripo", cwd=tmp_path).returncode == 2
     assert rlvr("logs", "nothing", cwd=tmp_path).returncode == 2
     assert rlvr("sweeps", "status", cwd=tmp_path).returncode == 0
+
+
+def test_docs_prints_the_pages_that_messages_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pages.main(["docs/optuna.md"]) == 0
+    assert capsys.readouterr().out.startswith("# Search")
+    assert pages.main(["optun"]) == 2
+    assert "no page optun. Did you mean optuna?" in capsys.readouterr().err

@@ -71,7 +71,6 @@ MISTAKES = {
     "paper=maxrl_maze presample.problems=64": "presample.problems has no effect with loss=maxrl. Losses that take a "
     "presample: dph_alpha, ",
     "loss=ladd": "loss=ladd does not exist. loss takes: ",
-    "tracker=wandb": "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.copies wandb.",
     "model=Qwen/Qwen2.5-0.5B": "model=Qwen/Qwen2.5-0.5B is no option. For a model of the hub or in a directory: "
     "model=hf model.path=Qwen/Qwen2.5-0.5B.",
     "model=/data/qwen": "or in a directory: model=hf model.path=/data/qwen.",

@@ -85,7 +85,7 @@ def _draw(shown: Sequence[tuple[Arm, list[Response]]]) -> Figure:
             axes.set_visible(False)
         for axes, answer in zip(row, answers, strict=False):
             _maze(axes, answer)
-            title = f"{textwrap.fill(arm.label, 38)}\n{answer.problem_id}: {answer.outcome}"
+            title = f"{textwrap.fill(arm.short, 38)}\n{answer.problem_id}: {answer.outcome}"
             axes.set_title(title, loc="left", fontsize=8)
     return drawing
 

@@ -15,7 +15,7 @@ from analysis.report.looks import Look, looks_of
 from analysis.scores import student
 from analysis.scores.arm import arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.metric import training_names
+from analysis.scores.metric import possible, training_names
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # Each panel: metric names, of which the first logged one is drawn (a continuous reward has no accuracy), and the title.
@@ -57,7 +57,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
             by_seed = values[[run.run_id for run in arm.drawn if run.run_id in values]].dropna(how="all")
             if len(by_seed):
                 label = f"{arm.short}, {arm.setting}" if arm.setting else arm.short
-                handles[label] = _curve(axes, by_seed, look, band=len(shown) <= MOST_BANDS)
+                handles[label] = _curve(axes, by_seed, look, possible(name), band=len(shown) <= MOST_BANDS)
                 window = max(window, _window(by_seed))
         low, high = np.nanmin(values.to_numpy(float)), np.nanmax(values.to_numpy(float))
         axes.set_title(title, loc="left", fontsize=8)
@@ -81,9 +81,9 @@ def _window(by_seed: pd.DataFrame) -> int:
     return max(1, len(by_seed) // 10)
 
 
-def _curve(axes: Axes, by_seed: pd.DataFrame, look: Look, *, band: bool) -> Artist:
+def _curve(axes: Axes, by_seed: pd.DataFrame, look: Look, ends: tuple[float, float], *, band: bool) -> Artist:
     """Draw the mean over seeds, smoothed by a centred mean. by_seed: a row per step, a column per seed. band: draw the
-    95 % band of the smoothed curves, from three seeds on."""
+    95 % band of the smoothed curves, from three seeds on. ends: of what is possible."""
     window = _window(by_seed)
     line = by_seed.mean(axis=1).rolling(window, center=True, min_periods=1).mean()
     if band and by_seed.shape[1] >= LEAST_SEEDS:
@@ -91,5 +91,6 @@ def _curve(axes: Axes, by_seed: pd.DataFrame, look: Look, *, band: bool) -> Arti
         count = smooth.count(axis=1).to_numpy().astype(np.float64)
         count[count < LEAST_SEEDS] = np.nan
         half = student.quantile((1 + LEVEL) / 2, count - 1) * smooth.std(axis=1) / np.sqrt(count)
-        axes.fill_between(line.index, line - half, line + half, color=look.colour, alpha=0.12, linewidth=0)
+        low, high = (line - half).clip(*ends), (line + half).clip(*ends)
+        axes.fill_between(line.index, low, high, color=look.colour, alpha=0.12, linewidth=0)
     return axes.plot(line.index, line, linewidth=1.0, **drawn_as(look, marked=False))[0]

@@ -230,10 +230,10 @@ def published_averages(published: Published) -> Grid:
 
 def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
     """A cell as text: `41.2 ± 1.9 ▲`. A partial cell has a dagger and the number of finished seeds; an empty one is
-    `—(reason)`.
+    `— (reason)`.
     """
     if not math.isfinite(cell["mean"]):
-        return f"—({cell['state']})"
+        return f"— ({cell['state']})"
     mean, low, high = (cell[name] * form.scale for name in ("mean", "low", "high"))
     half, decimals = max(mean - low, high - mean), form.decimals or 0
     while form.unit == "%" and half > 0 and round(half, decimals) == 0 and decimals < MOST_DECIMALS:

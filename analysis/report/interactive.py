@@ -19,7 +19,7 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.excerpt import Excerpt, JudgedStep, Problem, excerpts
 from analysis.scores.importance import explored
-from analysis.scores.metric import training_names
+from analysis.scores.metric import possible, training_names
 from analysis.scores.selection import ordered
 from analysis.scores.trajectory import Curve, curve, settings_with_curves
 
@@ -97,11 +97,12 @@ def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
     groups = logged.assign(arm=numbers, name=logged["name"].astype(str)).groupby(["name", "arm", "step"], sort=True)
     stats = groups["value"].agg(["mean", "std", "count"]).reset_index()
     by_name = dict(iter(stats.groupby("name")))
-    return [{"title": name, "lines": _lines(by_name[name])} for name in chosen if name in by_name]
+    return [{"title": name, "lines": _lines(by_name[name], *possible(name))} for name in chosen if name in by_name]
 
 
-def _lines(stats: pd.DataFrame) -> list[dict[str, Any]]:
-    """A line per arm. stats: columns arm, step, mean, std and count over seeds, of one metric."""
+def _lines(stats: pd.DataFrame, least: float, most: float) -> list[dict[str, Any]]:
+    """A line per arm. stats: columns arm, step, mean, std and count over seeds, of one metric, which
+    lies between `least` and `most`."""
     lines: list[dict[str, Any]] = []
     for number, arm_stats in stats.groupby("arm"):
         mean, count = arm_stats["mean"].to_numpy(float), arm_stats["count"].to_numpy(int)
@@ -109,7 +110,7 @@ def _lines(stats: pd.DataFrame) -> list[dict[str, Any]]:
         if count.min() >= LEAST_SEEDS:
             quantile = student.quantile((1 + LEVEL) / 2, (count - 1).astype(float))
             half = quantile * arm_stats["std"].to_numpy(float) / np.sqrt(count)
-            ends = [_rounded(mean - half), _rounded(mean + half)]
+            ends = [_rounded(end.clip(least, most)) for end in (mean - half, mean + half)]
         lines.append(_line(int(str(number)), arm_stats["step"].tolist(), _rounded(mean), *ends))
     return lines
 

@@ -48,7 +48,8 @@ def lighter(colour: str, share: float) -> str:
 
 def looks_of(arms: Sequence[Arm]) -> list[Look]:
     """The look of each arm. The hue of a well-known loss or divergence (KNOWN) is its own, unless an arm before it has
-    that: arms of one loss that differ by more than numbers have hues of their own."""
+    that: arms of one loss that differ by more than numbers have hues of their own. The arm without a number is the
+    darkest of its kind, as the reference."""
     hue = _hues([_kind(arm) for arm in arms])
     values: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
     for arm in arms:
@@ -57,7 +58,7 @@ def looks_of(arms: Sequence[Arm]) -> list[Look]:
     settings = list(dict.fromkeys(arm.setting for arm in arms))
     drawn: list[Look] = []
     for arm in arms:
-        plain, in_order = hue[_kind(arm)], sorted(values[_kind(arm)])
+        plain, in_order = hue[_kind(arm)], sorted(values[_kind(arm)], key=lambda own: (not own, own))
         rank_from_top = len(in_order) - 1 - in_order.index(_numbers(arm))
         share = rank_from_top / max(1, len(in_order) - 1)
         dash = (plain.dash * len(settings) + settings.index(arm.setting)) % NUM_DASHES

@@ -80,7 +80,7 @@
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
   const PRINTED = 330; // pixels: two charts side by side on A4 and letter paper
-  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 12 }; // the bands of more arms hide one another
+  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 4 }; // the bands of more arms hide one another
   const panels = [];
 
   function smoothed(values, window) {
@@ -365,13 +365,13 @@
     const x = (k) => SIDE + (k * (WIDTH - 2 * SIDE)) / (axes.length - 1);
     const results = search.rows.map((row) => row.results[0]);
     const [worst, best] = [Math.min(...results), Math.max(...results)];
-    const shade = (value) => `hsl(${210 - 190 * (best > worst ? (value - worst) / (best - worst) : 0.5)} 75% ${dark.matches ? 62 : 42}%)`;
+    const strength = (value) => 0.15 + 0.85 * (best > worst ? (value - worst) / (best - worst) : 0.5);
     const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "parallel coordinates of runs by knob" });
     const caption = $("coordinates-text");
     const kept = axes.map(() => null);
     const lines = search.rows.map((row, i) => {
       const points = axes.map((_, k) => `${x(k)},${scales[k].place(columns[k][i])}`).join(" ");
-      const line = svg("polyline", { points, fill: "none", stroke: shade(row.results[0]), "stroke-width": 1.5, "stroke-opacity": 0.75 });
+      const line = svg("polyline", { points, fill: "none", stroke: "currentColor", "stroke-width": 1.5, "stroke-opacity": strength(row.results[0]) });
       line.addEventListener("pointerenter", () => {
         line.setAttribute("stroke-width", 4);
         caption.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.results.join(", ")}`;

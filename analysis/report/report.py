@@ -276,8 +276,11 @@ def browse_address(frames: Frames) -> str:
 
 
 def _in_short(shorts: Mapping[str, str], text: str) -> str:
-    """A text that begins with the label of an arm, with its short one in that place."""
-    label = next((label for label in (text, *text.rsplit(": ", 1)[:1]) if label in shorts), "")
+    """A text that begins or ends with the label of an arm, with its short one in that place."""
+    begins = (text, *text.rsplit(": ", 1)[:1], *text.rsplit(", at ", 1)[:1])
+    label = next((label for label in begins if label in shorts), "")
+    if not label and (end := text.rpartition(" to ")[2]) in shorts:
+        return text.removesuffix(end) + shorts[end]
     return shorts[label] + text[len(label) :] if label else text
 
 

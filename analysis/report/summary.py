@@ -71,10 +71,13 @@ def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, An
     metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
     costs = [_cost(frames, run) for run in frames.rows]
     unit, scale = ("seconds", 3600) if are_short(cost[0] for cost in costs) else ("hours", 1)
-    costs = [(scale * own, scale * of_devices, tokens) for own, of_devices, tokens in costs]
+    costs = [(scale * own, scale * in_all, tokens) for own, in_all, tokens in costs]
     rows = list(_rows(frames, list(metrics.values()), costs))
     names = (*metrics, unit, f"device-{unit}", "M tokens")
+    of_devices = len(metrics) + 1
     filled = [i for i in range(len(names)) if any(row["results"][i][0] for row in rows)]
+    if all(row["results"][of_devices] == row["results"][of_devices - 1] for row in rows):  # one device each
+        filled = [i for i in filled if i != of_devices]
     own = [("method", True, "method"), ("η", False, "eta"), ("seed", False, "seed")]
     header = [("run", True), *((name, is_text) for name, is_text, key in own if any(row[key] for row in rows))]
     header += [(names[i], False) for i in filled]
@@ -98,7 +101,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric], costs: Sequence[tuple[float
             "method": method.get(run.run_id, run.loss),
             "eta": _short_number(run.eta),
             "seed": _short_number(row["seed"]),
-            "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:.3g}") for v in cost)],
+            "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:#.3g}") for v in cost)],
             "state": run.state,
             "state_text": state,
             "message": str(row["message"])[:300],
@@ -119,7 +122,7 @@ def _cost(frames: Frames, run: RunRow) -> tuple[float, float, float]:
 
 def _number(value: float, form: str) -> tuple[str, str]:
     """(the text that is printed, the value by which the page sorts)."""
-    return (form.format(value), repr(value)) if math.isfinite(value) else ("", "")
+    return (form.format(value).removesuffix("."), repr(value)) if math.isfinite(value) else ("", "")
 
 
 def _short_number(value: float) -> str:

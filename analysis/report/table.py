@@ -15,6 +15,7 @@ from analysis.scores import labels
 from analysis.scores.comparison import study_level
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Kind, Metric, benchmarks
+from rlvr.metrics import EVALUATION
 
 COLUMNS = (
     *("block", "row", "metric", "column", "mean", "low", "high", "problems", "seeds", "planned", "diverged", "errors"),
@@ -145,6 +146,11 @@ def with_notes(table: Table, frames: Frames) -> Table:
     _, judged = benchmarks(frames, [run.run_id for run in frames.rows])
     if seeds and judged and frames.judgements.empty:
         notes.append("The samples of these runs are not at hand: cells are logged means, intervals span seeds only.")
+    chosen = {str(name) for sweep in frames.sweeps for name in sweep.info.get("metrics") or ()}
+    if on_test := sorted(name for name in chosen if name.startswith(EVALUATION)):
+        notes.append(
+            f"A search chose by {', '.join(on_test)}, of the test problems: the best run's score is optimistic."
+        )
     other_studies = sorted({run.study for run in frames.rows if run.borrowed})
     if other_studies:
         notes.append(f"GRPO runs come from the study {', '.join(other_studies)}: same task, model and length.")
@@ -217,7 +223,8 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
             f"{100 * (1 - level):.4g} % of a false ▲ or ▼."
         )
     for reason, metrics in cells[cells["unfair"] != ""].groupby("unfair")["metric"]:
-        notes.append(f"Some differences in {', '.join(metrics.unique())} are shown and not decided: {reason}.")
+        shown = ["time" if metric == Kind.HOURS else metric for metric in metrics.unique()]
+        notes.append(f"Some differences in {', '.join(shown)} are shown and not decided: {reason}.")
     unpaired = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]
     if len(unpaired):
         seeds = sorted({s for text in unpaired["unpaired_seeds"] for s in str(text).split()}, key=int)

@@ -35,7 +35,7 @@ class Where(StrEnum):
     LAST = "last"  # each at its own last evaluation
     ACCURACY = "equal accuracy"  # at the highest avg@n that every run of both arms reached
     TOKENS = "equal tokens"  # at the number of sampled tokens that every run of both arms has used
-    SECONDS = "equal GPU-seconds"  # at the training time, times devices, that every run of both arms has used
+    SECONDS = "equal device-seconds"  # at the training time, times devices, that every run of both arms has used
 
 
 class Outcome(StrEnum):

@@ -160,6 +160,11 @@ def evaluation_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     return sorted(n for n in _names(frames, run_ids) if n.startswith(EVALUATION))
 
 
+def possible(name: str) -> tuple[float, float]:
+    """The least and the largest value of a logged metric, as far as its name tells."""
+    return (0.0, 1.0) if name.endswith(("accuracy", "fraction")) else (-math.inf, math.inf)
+
+
 def training_names(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """The names of metrics that the training of these runs logged."""
     return sorted(n for n in _names(frames, run_ids) if not n.startswith((EVALUATION, VALIDATION)))

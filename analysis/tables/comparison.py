@@ -19,7 +19,7 @@ from analysis.scores.selection import BASE, as_arm, no_reference, ordered, refer
 QUESTION = "How do the arms compare, and which differences are decided?"
 NEEDS = "runs that measured something"
 HOURS_NOTE = (
-    "Hours: of steps and evaluations, without start-up and repeated steps (`python -m sweeps status` has these)."
+    "Time: of steps and evaluations, without start-up and repeated steps (`python -m sweeps status` has these)."
 )
 MOST_BENCHMARKS = 3  # shown side by side; of more, the average alone
 

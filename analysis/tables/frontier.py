@@ -40,8 +40,8 @@ def table(frames: Frames) -> Table | None:
     cells = cells_frame(records)
     notes = (
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
-        "GPU-seconds: of training steps, times GPUs, or times processes where there is no GPU. Between two evaluations "
-        "each problem's score is interpolated.",
+        "Device-seconds: of training steps, times GPUs, or times processes where there is no GPU. Between two "
+        "evaluations each problem's score is interpolated.",
         *difference_notes(cells, study_level(frames)),
         *sorted({r["hint"] for r in records} - {""}),
     )

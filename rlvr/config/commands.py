@@ -35,5 +35,6 @@ COMMANDS: Mapping[str, Command] = {
     "weights": Command("rlvr.diagnostics.weights", "how much objectives weigh problems of each pass rate"),
     "landscape": Command("rlvr.diagnostics.landscape", "where objectives lead on three arms"),
     "completion": Command("sweeps.completion", 'tab completion, of bash or zsh: eval "$(rlvr completion)"'),
+    "docs": Command("rlvr.ledger.pages", "a page of the documentation: rlvr docs optuna; without a name, the list"),
     "tracking": Command("rlvr.tracker.server", "an MLflow server with PostgreSQL on this machine: up, down"),
 }

@@ -40,7 +40,6 @@ BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError,
 _NO_KNOB = " is not a knob."
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
-COPIES = ("tensorboard", "trackio", "wandb")  # to which rlvr/tracker/copies.py copies runs
 
 # Our knob -> its names in other trainers (TRL, verl, OpenRLHF, prime-rl).
 OTHER_NAMES = {
@@ -407,8 +406,6 @@ def _no_option(group: str, option: str, registry: Registry) -> str:
         group, _, below = group.rpartition("/")
         option = f"{below}/{option}"
     options = registry.options(group)
-    if group == "tracker" and option in COPIES:
-        return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.copies {option}."
     if group == "model" and "/" in option:
         return f"model={option} is no option. For a model of the hub or in a directory: model=hf model.path={option}."
     below = (path for folder in registry.directories for path in Path(folder).rglob(f"{option}.y*ml"))

@@ -110,6 +110,12 @@ def check(words: Sequence[str], groups: Collection[str]) -> None:
     check_once(words)
 
 
+def with_home(word: str) -> str:
+    """The word with the user's home in place of each ~/ outside of quotes, which Hydra cannot read and no shell expands
+    behind a =."""
+    return word if re.search("[\"']", word) else re.sub(r"(?<=[=,:[])~(?=/)", str(Path.home()), word)
+
+
 def read(word: str) -> Override:
     """Parses one override. Raises ValueError with an explanation of our own, not Hydra's, if it is none."""
     try:

@@ -8,13 +8,11 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rlvr.ledger import terminal
+from rlvr.ledger.pages import pages
 from rlvr.metrics import EVALUATION, VALIDATION
 
-# In a wheel the page lies beside this file (pyproject.toml), in a checkout it is docs/metrics.md.
-PAGES = (Path(__file__).with_name("metrics.md"), Path(__file__).parents[2] / "docs" / "metrics.md")
 # Placeholders in names, written <like this>, and the pattern of the text that takes their place.
 VARIABLE = {"benchmark": r"[\w.-]+", "n": r"\d+", "k": r"\d+"}
 
@@ -36,7 +34,7 @@ class Entry:
 
 def page() -> str:
     """The text of docs/metrics.md."""
-    return next(path for path in PAGES if path.is_file()).read_text(encoding="utf-8")
+    return pages()["metrics"].read_text(encoding="utf-8")
 
 
 @functools.cache

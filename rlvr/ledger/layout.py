@@ -112,6 +112,7 @@ info = _in("run.json")  # its origin
 config = _in("config.yaml")  # the frozen config
 lock = _in("lock")  # held by the running attempt; also of a sweep, and of all submissions
 journal = _in("metrics.jsonl")
+copy_lock = _named("{}.lock")  # held while the run is open in another tracker than MLflow
 cursor = _in("mlflow.json")  # which part of a run or a sweep is in MLflow
 stages_used = _in("stages.json")  # ids of the stages that it starts from
 inputs = _in("inputs.json")  # hashes of the data that it reads

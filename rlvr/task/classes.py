@@ -15,7 +15,8 @@ from rlvr.task.digits import judge
 
 
 class Classes:
-    """`contexts` problems, the same in every split: what is learned is the policy over their classes.
+    """`contexts` problems, the same in training and test: what is learned is the policy over their classes. None are
+    left for validation.
 
     answers: the class words. A policy that is uniform over them is right with probability 1/`classes`.
     seed: decides the class of each context. It is not the seed of a run.
@@ -36,7 +37,7 @@ class Classes:
         self._classes = frozenset(self.answers)
 
     def size(self, split: Split) -> int | None:
-        return self.contexts
+        return 0 if split == "validation" else self.contexts
 
     def problem(self, split: Split, index: int) -> Problem:
         """Context `index`; its class is a hash (BLAKE2b) of `seed` and `index`."""

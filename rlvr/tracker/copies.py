@@ -1,32 +1,37 @@
-"""Copies of journals in other trackers: `python -m rlvr.tracker.copies tensorboard|wandb|trackio [--out DIR] [...]`.
+"""TensorBoard, W&B and trackio: what the shipper (`rlvr.tracker.mlflow`) follows journals into instead of MLflow.
 
-Each tracker is one function that writes one run. It always gets the whole run, and leaves each step in the tracker
-once, however often it is called. Needs `pip install 'rlvr[tensorboard]'`, `'rlvr[wandb]'` or `'rlvr[trackio]'`.
+Each tracker is one context manager that yields what sends a run's next records. It begins with the whole run, and
+leaves each step in the tracker once, however often it is begun.
 """
 
 # protobuf creates the classes of its modules on import
 # pyright: reportAttributeAccessIssue=false
 
+import contextlib
 import os
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import journal, layout, terminal
-from rlvr.ledger.files import write_atomically
 from rlvr.ledger.inputs import READER
+from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import Unreadable, choices, flatten, lines_by_reason, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
-from rlvr.ledger.tags import as_text, as_value, params
-from rlvr.tracker.mlflow import run_dirs
+from rlvr.ledger.tags import as_text, as_value, params, status
+from rlvr.tracker import store
+from rlvr.tracker.cursor import Cursor, signature
+from rlvr.tracker.shipper import Report
 
 Value = bool | int | float | str | None
-EVENTS = "events.out.tfevents.0.rlvr"  # TensorBoard recognises its files by the beginning of this name
+Send = Callable[[Sequence[journal.Record]], object]
+EVENTS = "events.out.tfevents"  # TensorBoard recognises its files by the beginning of their names
 MAX_TAG = 64  # characters that W&B allows
 _DIRECTORIES = re.compile(r'(^|")/(?:[^"/]+/)*')
 
@@ -43,11 +48,10 @@ class CopiedRun:
     # Frozen config, flat, and the chosen options; without directories, addresses and other circumstances.
     config: dict[str, Value]
     knobs: dict[str, Value]  # the part of it that a sweep varied
-    records: list[journal.Record]  # by step, each step once: what the first attempt measured
 
 
 def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
-    """A run and its journal. sweeps: all of the ledger. Raises Unreadable."""
+    """sweeps: all of the ledger. Raises Unreadable."""
     info, config = read_info(run_dir), read_config(run_dir)
     own_sweeps = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
     options = choices(config)
@@ -64,7 +68,6 @@ def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
         tags=tuple(dict.fromkeys(filter(None, map(str.strip, tags)))),
         config=flat,
         knobs={key: _without_directories(values[key]) for key in swept if values.get(key) is not None},
-        records=sorted(journal.Follower(layout.journal(run_dir)).all(), key=lambda record: record.step),
     )
 
 
@@ -73,11 +76,12 @@ def _without_directories(value: object) -> Value:
     return value if isinstance(value, bool | int | float) else _DIRECTORIES.sub(r"\1", as_text(value))
 
 
-# --- the trackers: a function that writes a run to `out`, the folder of the tracker's files (None: its usual one)
+# --- the trackers. out: the folder of their files
 
 
-def to_tensorboard(run: CopiedRun, out: Path | None) -> None:
-    """Replace the folder `out`/<study>/<run>: event files have no keys, so a line written twice would be drawn twice.
+@contextlib.contextmanager
+def to_tensorboard(run: CopiedRun, out: Path) -> Generator[Send]:
+    """Begin the folder `out`/<study>/<run> anew: event files have no keys, so that a line written twice is drawn twice.
 
     What a sweep varied is shown under HPARAMS.
     """
@@ -86,31 +90,36 @@ def to_tensorboard(run: CopiedRun, out: Path | None) -> None:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    assert out is not None
-    with write_atomically(out / run.study / f"{run.name}-{run.run_id[:6]}", durable=False) as aside:
-        aside.mkdir(parents=True)
-        with (aside / EVENTS).open("wb") as file:
-            writer = RecordWriter(file)
-            writer.write(Event(file_version="brain.Event:2").SerializeToString())
-            if run.knobs:
-                knobs = {k: str(v) if isinstance(v, bool | str | None) else float(v) for k, v in run.knobs.items()}
-                summary = hparams_pb(knobs, trial_id=run.run_id, start_time_secs=0.0)
-                writer.write(Event(wall_time=0.0, summary=summary).SerializeToString())
-            for record in run.records:
+    folder = out / run.study / f"{run.name}-{run.run_id[:6]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    # Of another name than the file before: a TensorBoard that has that one open reads the new one from its beginning.
+    with (folder / f"{EVENTS}.{time.time_ns()}.rlvr").open("wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(file_version="brain.Event:2").SerializeToString())
+        if run.knobs:
+            knobs = {k: str(v) if isinstance(v, bool | str | None) else float(v) for k, v in run.knobs.items()}
+            summary = hparams_pb(knobs, trial_id=run.run_id, start_time_secs=0.0)
+            writer.write(Event(wall_time=0.0, summary=summary).SerializeToString())
+
+        def send(records: Sequence[journal.Record]) -> None:
+            for record in records:
                 values = [Summary.Value(tag=name, simple_value=value) for name, value in record.metrics.items()]
                 event = Event(wall_time=record.time, step=record.step, summary=Summary(value=values))
                 writer.write(event.SerializeToString())
             writer.flush()
 
+        yield send
 
-def to_wandb(run: CopiedRun, out: Path | None) -> None:
+
+@contextlib.contextmanager
+def to_wandb(run: CopiedRun, out: Path) -> Generator[Send]:
     """Send the steps after the last one that W&B has; offline (WANDB_MODE), replace its files, for `wandb sync`.
 
     Raises ValueError if W&B rejects it, for example without a key.
     """
     import wandb
 
-    out = out or Path(os.environ.get("WANDB_DIR") or ".")
     out.mkdir(parents=True, exist_ok=True)
     for earlier in (out / "wandb").glob(f"offline-run-*-{run.run_id}"):
         shutil.rmtree(earlier)
@@ -128,96 +137,112 @@ def to_wandb(run: CopiedRun, out: Path | None) -> None:
             config=run.config,
             dir=out,
             resume="allow",
+            reinit="create_new",  # beside the other runs that go on
             settings=wandb.Settings(**settings),
         ) as wandb_run:
-            for record in run.records:
-                if record.step >= wandb_run.starting_step:  # 0 for a new run, else the step after its last one
-                    wandb_run.log({**record.metrics, "_timestamp": record.time}, step=record.step)
+            starting_step = wandb_run.starting_step  # 0 for a new run, else the step after its last one
+
+            def send(records: Sequence[journal.Record]) -> None:
+                for record in records:
+                    if record.step >= starting_step:
+                        values = {**record.metrics, "_timestamp": record.time}
+                        wandb_run.log(values, step=record.step, commit=True)
+
+            yield send
     except wandb.Error as error:
-        raise ValueError(f"W&B: {error}") from error
+        raise ValueError(str(error)) from error
 
 
-def to_trackio(run: CopiedRun, out: Path | None) -> None:
+@contextlib.contextmanager
+def to_trackio(run: CopiedRun, out: Path | None) -> Generator[Send]:
     """Write a run to trackio's local store. Each step has an id, so that trackio skips those that it has."""
     if out is not None:
-        os.environ["TRACKIO_DIR"] = str(out.resolve())  # read when trackio is imported
+        os.environ["TRACKIO_DIR"] = str(out)  # read when trackio is imported
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from trackio.sqlite_storage import SQLiteStorage
 
-    SQLiteStorage.bulk_log(
+    yield lambda records: SQLiteStorage.bulk_log(
         run.study,
         run.name,
-        [dict(record.metrics) for record in run.records],
-        steps=[record.step for record in run.records],
-        timestamps=[datetime.fromtimestamp(record.time, UTC).isoformat() for record in run.records],
+        [dict(record.metrics) for record in records],
+        steps=[record.step for record in records],
+        timestamps=[datetime.fromtimestamp(record.time, UTC).isoformat() for record in records],
         config={**run.config, "rlvr_arm": run.arm, "rlvr_tags": ",".join(run.tags)},
-        log_ids=[f"{run.run_id}-{record.step}" for record in run.records],
+        log_ids=[f"{run.run_id}-{record.step}" for record in records],
         run_id=run.run_id,
     )
 
 
-# The names of the trackers are those of their Python packages, and of the extras of rlvr that install them.
-TRACKERS: Mapping[str, Callable[[CopiedRun, Path | None], None]] = {
+TRACKERS: Mapping[str, Callable[[CopiedRun, Any], AbstractContextManager[Send]]] = {
     "tensorboard": to_tensorboard,
     "wandb": to_wandb,
     "trackio": to_trackio,
 }
 
 
-def _how_to_view(tracker: str, out: Path | None) -> str:
-    if tracker == "tensorboard":
-        return f"tensorboard --logdir {out}"
-    if tracker == "trackio":
-        return "trackio show" if out is None else f"TRACKIO_DIR={out} trackio show"
-    if os.environ.get("WANDB_MODE") != "offline":
-        return "https://wandb.ai, or your own server"
-    return f"wandb sync {(out or Path(os.environ.get('WANDB_DIR') or '.')) / 'wandb'}/offline-run-*"
+# --- the shipper
 
 
-def _parser() -> terminal.Parser:
-    parser = terminal.Parser(
-        prog="python -m rlvr.tracker.copies",
-        description="Copy the journals of runs to another tracker. Safe to repeat.",
-    )
-    parser.add_argument("tracker", choices=tuple(TRACKERS), help="wandb: with WANDB_API_KEY, or WANDB_MODE=offline")
-    parser.add_argument(
-        "--out", type=Path, help="folder of its files (default: the tracker's own; for tensorboard it must be typed)"
-    )
-    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
-    parser.add_argument(
-        "--sweep", nargs="+", default=[], metavar="NAME", help="only the runs of these sweeps, by name or id"
-    )
-    return parser
+class Copier:
+    """Ships the runs of one home to one of these trackers, as `Shipper` does to MLflow. A run is open until its end.
 
+    The cursor in mlflow.json has the signature of a journal that was sent to its end, and the run's state then: a run
+    of which both are the same is not begun again. While a run is open, a lock keeps other passes from it.
+    """
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write all selected runs. Exit code: 0, or 1 if some run cannot be read, or 2 for bad input."""
-    options = _parser().parse_args(arguments)
-    tracker: str = options.tracker
-    if tracker == "tensorboard" and options.out is None:
-        _parser().error("tensorboard needs --out, the folder that `tensorboard --logdir` is to read")
-    try:
-        home = terminal.home(options.home)
-        directories, sweeps = run_dirs(home, options.sweep), Ledger(home).sweeps()
-        errors = list[Unreadable]()
-        for directory in directories:
+    def __init__(self, home: Path, uri: str) -> None:
+        self.home = home.resolve()
+        self.ledger = Ledger(self.home)
+        self.uri = store.resolve(self.home, uri)
+        self._tracker, _, folder = self.uri.partition(":")
+        self._out = Path(folder) if folder else None
+        self._open: dict[Path, tuple[contextlib.ExitStack, Send, journal.Follower]] = {}
+
+    def ship(self, run_dirs: Iterable[Path]) -> Report:
+        """One pass over the runs; never raises because of the tracker, which is left alone after its first error."""
+        report, errors = Report(self.uri, tracker=self._tracker), list[Unreadable]()
+        sweeps = self.ledger.sweeps()
+        for directory in dict.fromkeys(run_dirs):
+            state = self.ledger.state(directory.name)  # before the journal: what comes later is for the next pass
+            goes_on = status(state.state) == "RUNNING"
+            report.running += goes_on
             try:
-                TRACKERS[tracker](copied_run(directory, sweeps), options.out)
+                tags = {"rlvr.state": state.state.value, "rlvr.attempts": str(state.attempt)}
+                self._ship_run(directory, sweeps, tags, report, goes_on=goes_on)
             except Unreadable as error:
                 errors.append(error)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != tracker:
-            raise
-        print(f"error: {tracker} is not installed: pip install 'rlvr[{tracker}]'", file=sys.stderr)
-        return 2
-    except (ValueError, OSError) as error:
-        print(f"error: {terminal.one_line(error)}", file=sys.stderr)
-        return 2
-    for line in lines_by_reason(errors):
-        print(line, file=sys.stderr)
-    print(f"{len(directories) - len(errors)} runs: {_how_to_view(tracker, options.out)}")
-    return 1 if errors else 0
+            except BlockingIOError:  # another process ships it
+                continue
+            except (ValueError, OSError) as error:
+                report.error = terminal.one_line(error)
+                break
+        report.problems = {line: line for line in lines_by_reason(errors)}
+        return report
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def _ship_run(
+        self, directory: Path, sweeps: Sequence[Sweep], tags: dict[str, str], report: Report, *, goes_on: bool
+    ) -> None:
+        path, cursor = layout.journal(directory), Cursor.load(directory, self.uri)
+        now = signature(path)
+        if directory not in self._open and (now[0] == 0 or (now, tags) == (cursor.journal, cursor.tags)):
+            return
+        if directory not in self._open:
+            run = copied_run(directory, sweeps)
+            with contextlib.ExitStack() as begun:
+                begun.enter_context(held_lock(layout.copy_lock(directory, self._tracker), 0, BlockingIOError()))
+                send = begun.enter_context(TRACKERS[self._tracker](run, self._out))
+                self._open[directory] = begun.pop_all(), send, journal.Follower(path)
+        stack, send, follower = self._open[directory]
+        before = follower.count
+        follower.read()
+        is_same = follower.count == before + len(follower.news)  # a journal whose beginning has changed is begun again
+        if is_same and follower.news:
+            send(sorted(follower.news, key=lambda record: record.step))
+            report.shipped[directory.name] = len(follower.news)
+        if not is_same or not goes_on:
+            del self._open[directory]
+            stack.close()
+        if follower.news or directory not in self._open:
+            # What an open run was sent may be in the tracker's memory only.
+            cursor.journal, cursor.tags = (now, tags) if is_same and not goes_on else ([], {})
+            cursor.save(directory, self.uri)

@@ -1,4 +1,4 @@
-"""Ship the metrics of runs to MLflow: `python -m rlvr.tracker.mlflow --home H [--sweep ID ...] [--follow]`."""
+"""Ship metrics to MLflow or another tracker: `python -m rlvr.tracker.mlflow --home H [--sweep ID ...] [--follow]`."""
 
 import os
 import signal
@@ -12,6 +12,8 @@ from types import FrameType
 
 from rlvr.ledger import terminal
 from rlvr.ledger.sweeps import Ledger, Sweep, find_sweep
+from rlvr.tracker import store
+from rlvr.tracker.copies import Copier
 from rlvr.tracker.shipper import Report, Shipper
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
@@ -39,7 +41,7 @@ def _selected_sweeps(ledger: Ledger, sweep_ids: Sequence[str]) -> list[Sweep]:
     return [find_sweep(sweeps, text) for text in sweep_ids] if sweep_ids else sweeps
 
 
-def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
+def follow(shipper: Shipper | Copier, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
     """Ship in passes until `stop` is set, which starts a last pass. Returns its report, with the lines of all passes.
 
     until_done: stop, too, once all runs have ended and everything has arrived. A store that is down is tried again
@@ -54,7 +56,7 @@ def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *,
         shipped.update(report.shipped)
         trouble = report.error or report.warning
         if trouble is not None and trouble != printed:
-            print(f"MLflow: {trouble}", file=sys.stderr, flush=True)
+            print(f"{report.tracker}: {trouble}", file=sys.stderr, flush=True)
         printed = trouble
         if is_last or (until_done and not report.running and report.complete):
             report.shipped = dict(shipped)
@@ -90,11 +92,15 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 def _parser() -> terminal.Parser:
     parser = terminal.Parser(
         prog="python -m rlvr.tracker.mlflow",
-        description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
-        f"once. Exit code 0: everything has arrived; {LEFT}: something is left, try again later.",
+        description="Ship the metrics of runs to MLflow or another tracker. Safe to repeat, to kill and to run twice: "
+        f"every line arrives once. Exit code 0: everything has arrived; {LEFT}: something is left, try again later.",
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
-    parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
+    parser.add_argument(
+        "--uri",
+        help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db), or tensorboard, wandb, "
+        "trackio, each with :FOLDER or without",
+    )
     parser.add_argument(
         "--sweep", nargs="+", default=[], metavar="NAME", help="only the runs of these sweeps (names or ids)"
     )
@@ -106,7 +112,7 @@ def _parser() -> terminal.Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        shipper = Shipper(terminal.home(options.home), options.uri)
+        shipper = (Copier if store.is_copy(options.uri) else Shipper)(terminal.home(options.home), options.uri)
         if options.follow or options.until_done:
             stop = threading.Event()
             _stop_on(stop)

@@ -86,6 +86,7 @@ class Report:
     """
 
     uri: str  # without secrets
+    tracker: str = "MLflow"
     shipped: dict[str, int] = field(default_factory=dict[str, int])  # number of lines
     left: dict[str, int] = field(default_factory=dict[str, int])  # number of lines
     problems: dict[str, str] = field(default_factory=dict[str, str])
@@ -104,7 +105,7 @@ class Report:
 
     def __str__(self) -> str:
         num_lines, num_runs = sum(self.shipped.values()), sum(1 for count in self.shipped.values() if count)
-        text = f"MLflow: shipped {num_lines} lines of {num_runs} runs to {self.uri}"
+        text = f"{self.tracker}: shipped {num_lines} lines of {num_runs} runs to {self.uri}"
         if self.left:
             names = [f"{name} ({count})" for name, count in self.left.items()]
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""

@@ -1,6 +1,7 @@
 """Which MLflow store to write to, and whether it is usable. Imports no mlflow: a dead store costs only seconds."""
 
 import http.client
+import importlib.util
 import os
 import socket
 import sqlite3
@@ -16,6 +17,7 @@ from rlvr.ledger.tags import redact
 ANSWER_S = 3.0  # how long to wait for an answer of a store
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
+COPIES = ("tensorboard", "wandb", "trackio")  # other trackers, by package and extra of rlvr: `wandb`, `wandb:FOLDER`
 _DAMAGED = ("malformed", "not a database", "disk I/O error")  # in messages of SQLite about a damaged file
 # In its messages about a file whose creation was interrupted (by an earlier version, or by `mlflow ui`).
 _HALF_MADE = ("OperationalError) table", "OperationalError) index", "duplicate column name")
@@ -40,10 +42,12 @@ class NoFiles(Exception):
 def resolve(home: Path, uri: str | None) -> str:
     """The URI to write to: `uri`, else $MLFLOW_TRACKING_URI, else sqlite in `home`. A path in it becomes absolute.
 
-    A relative sqlite path is relative to `home`, not to the current directory. Raises ValueError for an unusable URI.
+    A relative path is relative to `home`, not to the current directory. Raises ValueError for an unusable URI.
     """
     chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(home)
     scheme = _scheme(chosen)
+    if scheme in COPIES:
+        return _resolve_copy(home, scheme, chosen.partition(":")[2])
     if scheme not in _ALLOWED:
         raise ValueError(
             f"tracking URI {redact(chosen)!r} has no usable scheme. Allowed: {', '.join(_ALLOWED)}; for example "
@@ -55,6 +59,19 @@ def resolve(home: Path, uri: str | None) -> str:
     if not path or path == ":memory:":
         raise ValueError(f"tracking URI {chosen!r} names no file: type {_sqlite(home)}")
     return f"sqlite:///{(home / path).resolve()}{'?' + query if query else ''}"
+
+
+def _resolve_copy(home: Path, tracker: str, folder: str) -> str:
+    """The address of another tracker with the folder of its files: its own one for trackio, unless one is given."""
+    if importlib.util.find_spec(tracker) is None:
+        raise ValueError(f"tracker={tracker} needs its package: pip install 'rlvr[{tracker}]'.")
+    usual = {"tensorboard": tracker, "wandb": os.environ.get("WANDB_DIR") or "."}.get(tracker, "")
+    return f"{tracker}:{(home / (folder or usual)).resolve()}" if folder or usual else tracker
+
+
+def is_copy(uri: str | None) -> bool:
+    """Whether it names another tracker than MLflow."""
+    return _scheme(uri or "") in COPIES
 
 
 def _sqlite(home: Path) -> str:

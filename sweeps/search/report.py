@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_text
+from rlvr.metrics import EVALUATION
 from sweeps.naming import is_naming
 from sweeps.search.controller import Search
 
@@ -61,10 +62,13 @@ def _table(search: Search, best: Sequence[dict[str, Any]]) -> list[str]:
     head = ["trial", "run", *search.goal.metrics, *keys]
     several = len(search.goal.metrics) > 1
     ways = ", ".join(f"{d} {m}" for d, m in zip(search.goal.directions, search.goal.metrics, strict=True))
+    chosen = "\nChosen on the test problems themselves: its score there is optimistic (docs/optuna.md)."
+    on_test = any(metric.startswith(EVALUATION) for metric in search.goal.metrics)
     return [
         f"{'Pareto front' if several else 'Best'} ({ways}):",
         "",
         *(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
+        *([chosen] if on_test else []),
     ]
 
 

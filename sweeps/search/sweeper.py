@@ -117,8 +117,10 @@ class SearchSweep:
             raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {allowed}.")
         if not self.metrics:
             known = evaluation_metric_names(self.base)
+            size = self.base.evaluation.validation or 256
+            example = f"{VALIDATION}{known[0].partition('/')[2]} evaluation.validation={size}"
             raise ValueError(
-                f"no metric to optimise is set: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
+                f"no metric to optimise is set: pass hydra.sweeper.metrics={example} hydra.sweeper.directions="
                 f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps are allowed, too."
             )
         if len(self.directions) != len(self.metrics):

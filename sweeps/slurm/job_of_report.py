@@ -44,7 +44,7 @@ def ship(home: Path, sweep_id: str, uri: str | None) -> bool:
     except subprocess.TimeoutExpired:
         code = 124
     if code:
-        print("MLflow does not have all metrics yet: `python -m sweeps sync` ships the rest", flush=True)
+        print("Not all metrics are shipped yet: `python -m sweeps sync` ships the rest", flush=True)
     return code == 0
 
 

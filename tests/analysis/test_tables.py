@@ -320,7 +320,7 @@ def test_special_characters_of_latex_are_escaped():
 def test_latex_has_a_booktabs_tabular_per_grid(spoilt):
     text = latex(eta.table(spoilt))
     assert text.count(r"\begin{tabular}") == text.count(r"\toprule") == text.count(r"\bottomrule") == 8
-    assert r"1/$\eta$ = 1/4 & ---(missing)" in text
+    assert r"1/$\eta$ = 1/4 & --- (missing)" in text
     assert not [line for line in text.splitlines() if "%" in line.replace(r"\%", "") and not line.startswith("%")]
 
 

@@ -118,7 +118,7 @@ def test_an_arm_of_another_sweep_of_the_study_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("about", [{"at": "at: equal GPU-seconds"}, {"metric": "time/step_s"}])
+@pytest.mark.parametrize("about", [{"at": "at: equal device-seconds"}, {"metric": "time/step_s"}])
 def test_a_claim_about_time_is_warned_of_where_runs_share_a_machine(launched, about: dict[str, object]) -> None:
     code, errors = launched(**about)
     assert code == 0

@@ -11,7 +11,7 @@ from hydra.types import RunMode
 
 from rlvr import run as runs
 from rlvr.config import schema
-from rlvr.config.overrides import parse
+from rlvr.config.overrides import parse, with_home
 from sweeps.grid import Rules, expand
 from sweeps.launcher import GridSweep
 from sweeps.session import Session
@@ -92,6 +92,12 @@ ARMS: list[tuple[str, dict[str, Any], int, list[str]]] = [
         ["loss=js", "loss=js loss.coef=1"],
     ),
 ]
+
+
+def test_the_home_of_a_user_stands_for_its_sign_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    typed = ["a=~/x", "a={b:~/x,c:y~/z}", "a='~/x'", "~a", "a=1"]
+    assert list(map(with_home, typed)) == ["a=/home/ada/x", "a={b:/home/ada/x,c:y~/z}", "a='~/x'", "~a", "a=1"]
 
 
 def test_a_grid_has_these_points() -> None:

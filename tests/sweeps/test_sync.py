@@ -26,7 +26,7 @@ def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path)
     line = "MLflow: http://gone:5000 does not answer"
     shipper = ShipperProcess([sys.executable, "-c", f"print({line!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
     assert shipper.finish(60, hurry=lambda: False) == (
-        f"MLflow does not have all metrics yet: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics "
+        f"Not all metrics are shipped yet: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics "
         "are safe in runs/: `python -m sweeps sync` ships the rest."
     )
 

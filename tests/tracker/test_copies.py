@@ -15,7 +15,10 @@ import pytest
 from rlvr.ledger import layout
 from rlvr.ledger.journal import encode
 from rlvr.ledger.sweeps import Ledger
-from rlvr.tracker.copies import EVENTS, TRACKERS, copied_run, main
+from rlvr.tracker.copies import EVENTS, TRACKERS, Copier, copied_run
+from rlvr.tracker.cursor import is_behind
+from rlvr.tracker.mlflow import LEFT, main
+from tests.tracker.places import end_attempt
 
 CONFIG = """seed: 0
 lr: 0.001
@@ -52,11 +55,9 @@ def make_home(home: Path) -> Path:
     return home
 
 
-def test_a_run_is_copied_by_step_with_its_config_and_without_addresses(tmp_path: Path) -> None:
+def test_a_run_is_copied_with_its_config_and_without_addresses(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    journal(home, FIRST[1], SECOND[0], SECOND[1], FIRST[0])  # step 1 was lost, and taken again at the end
     run = copied_run(layout.run(home, "abc123def456"), Ledger(home).sweeps())
-    assert [(record.step, record.time) for record in run.records] == [(1, 10.0), (2, 11.0), (3, 12.5)]
     assert (run.name, run.arm, run.study, run.tags) == ("grpo-s0", "grpo", "eta", ("pilot", "cpu", "x"))
     assert run.knobs == {"lr": 0.001, "loss": "grpo"}
     of_task = {"train": "train.jsonl", "test.math500": "math500.jsonl", "test.aime": "organisation/aime"}
@@ -72,21 +73,18 @@ def test_without_its_package_the_command_says_what_to_install(tmp_path, monkeypa
         for loaded in [key for key in sys.modules if key.partition(".")[0] == name]:
             monkeypatch.setitem(sys.modules, loaded, None)
         monkeypatch.setitem(sys.modules, name, None)
-        assert main([name, "--home", str(home), "--out", str(tmp_path / "out")]) == 2
-        assert capsys.readouterr().err == f"error: {name} is not installed: pip install 'rlvr[{name}]'\n"
+        assert main(["--uri", f"{name}:out", "--home", str(home)]) == 2
+        assert capsys.readouterr().err == f"error: tracker={name} needs its package: pip install 'rlvr[{name}]'.\n"
 
 
 def test_bad_input_is_an_error_of_one_line(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     home = str(make_home(tmp_path))
     (tmp_path / "file").touch()
-    assert main(["tensorboard", "--home", home, "--out", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}/file/eta/grpo-s0-abc123: Not a directory.\n"
-    assert main(["tensorboard", "--home", home, "--out", home, "--sweep", "nobody"]) == 2
+    assert main(["--uri", "tensorboard:file", "--home", home]) == LEFT
+    assert capsys.readouterr().out.endswith(f"{tmp_path}/file/eta/grpo-s0-abc123: Not a directory.\n")
+    assert main(["--uri", "tensorboard", "--home", home, "--sweep", "nobody"]) == 2
     assert "no sweep nobody here" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main(["tensorboard", "--home", home])
-    assert "tensorboard needs --out" in capsys.readouterr().err
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
@@ -100,45 +98,67 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     }
 
 
-def test_tensorboard_has_every_step_once_with_its_own_time_however_often_it_is_written(tmp_path, capsys):
+def test_tensorboard_has_every_step_once_with_its_own_time_while_the_run_goes_on(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     home = make_home(tmp_path)
-    Ledger(home).create_run("0123456789ab", CONFIG, {"name": "grpo-s1", "arm": "grpo", "study": "eta"})
-    layout.info(layout.run(home, "0123456789ab")).write_text("{")
+    folder = tmp_path / "tensorboard" / "eta" / "grpo-s0-abc123"
+    live, run_dir = Copier(home, "tensorboard"), layout.run(home, "abc123def456")
+    assert live.ship([run_dir]).shipped == {"abc123def456": 2}
+    assert scalars(folder)["a/b"] == [(1, 10.0, 0.5), (2, 11.0, 0.25)]
     journal(home, *FIRST, *SECOND)
-    for _ in range(2):
-        assert main(["tensorboard", "--home", str(home), "--out", str(tmp_path / "tb")]) == 1
-    captured = capsys.readouterr()
-    assert "run 0123456789ab" in captured.err
-    assert "1 runs" in captured.out
-    folder = tmp_path / "tb" / "eta" / "grpo-s0-abc123"
-    assert [file.name for file in folder.iterdir()] == [EVENTS]
+    assert main(["--uri", "tensorboard", "--home", str(home)]) == 0  # leaves to the other pass what that has open
+    assert len(scalars(folder)["a/b"]) == 2
+    assert [live.ship([run_dir]).shipped for _ in range(2)] == [{"abc123def456": 1}, {}]
     values = scalars(folder)
     assert values["a/b"] == [(1, 10.0, 0.5), (2, 11.0, 0.25), (3, 12.5, 0.125)]
     ((step, _, value),) = values["c"]
     assert step == 2
     assert math.isnan(value)
-    assert all(word in (folder / EVENTS).read_bytes() for word in (b"lr", b"loss", b"grpo"))  # the knobs of HPARAMS
+    (file,) = folder.iterdir()
+    assert file.name.startswith(EVENTS)
+    assert all(word in file.read_bytes() for word in (b"lr", b"loss", b"grpo"))  # the knobs of HPARAMS
 
 
+def test_a_journal_of_which_lines_were_deleted_is_begun_again(tmp_path):
+    pytest.importorskip("tensorboard")
+    home = make_home(tmp_path)
+    live, run_dir = Copier(home, "tensorboard"), layout.run(home, "abc123def456")
+    live.ship([run_dir])
+    journal(home, FIRST[1], *SECOND)
+    live.ship([run_dir])
+    live.ship([run_dir])
+    assert scalars(tmp_path / "tensorboard/eta/grpo-s0-abc123")["a/b"] == [(2, 11.0, 0.25), (3, 12.5, 0.125)]
+
+
+# The run grows while it is followed; then a new pass, as after a shipper that was killed.
 THRICE = """
 import sys
-from rlvr.tracker.copies import main
-journal, second, *arguments = sys.argv[1:]
-codes = [main(arguments)]
+from pathlib import Path
+from rlvr.tracker.copies import Copier
+journal, second, uri, home = sys.argv[1:]
+copier = Copier(Path(home), uri)
+def ship(copier):
+    report = copier.ship([Path(journal).parent])
+    assert not report.error, report.error
+    return report.shipped
+counts = [ship(copier)]
 with open(journal, "ab") as file: file.write(open(second, "rb").read())
-codes += [main(arguments), main(arguments)]
-assert codes == [0, 0, 0], codes
+counts += [ship(copier), ship(copier)]
+assert counts == [{"abc123def456": 2}, {"abc123def456": 1}, {}], counts
+"""
+AGAIN = """
+for stack, *_ in copier._open.values(): stack.close()
+assert ship(Copier(Path(home), uri)) == {"abc123def456": 3}
 """
 
 
-def copied_thrice(home: Path, tracker: str, out: Path, script: str = THRICE, **environment: str) -> list[str]:
-    """Output of a new process that copies the run, lets it grow and copies it twice. (Trackers read variables once.)"""
+def copied_thrice(home: Path, uri: str, script: str = THRICE + AGAIN, **environment: str) -> list[str]:
+    """Output of a new process that follows the run while it grows. (Trackers read variables once.)"""
     (home / "second").write_bytes(b"".join(SECOND))
     grown = [str(layout.journal(layout.run(home, "abc123def456"))), str(home / "second")]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     done = subprocess.run(
-        [sys.executable, "-c", script, *grown, tracker, "--home", str(home), "--out", str(out), "--sweep", "pilot"],
+        [sys.executable, "-c", script, *grown, uri, str(home)],
         env={**kept, "HOME": str(home), "NETRC": str(home / "netrc"), "HF_HUB_OFFLINE": "1", **environment},
         capture_output=True,
         text=True,
@@ -159,9 +179,8 @@ from trackio.sqlite_storage import SQLiteStorage as S
 for log in S.get_logs("eta", "grpo-s0", run_id="abc123def456"): print(log["step"], log["timestamp"], log["a/b"])
 print(S.get_runs("eta"))
 """
-    printed = copied_thrice(home, "trackio", out, THRICE + read)
+    printed = copied_thrice(home, f"trackio:{out}", THRICE + AGAIN + read)
     assert printed == [
-        *[f"1 runs: TRACKIO_DIR={out} trackio show"] * 3,
         "1 1970-01-01T00:00:10+00:00 0.5",
         "2 1970-01-01T00:00:11+00:00 0.25",
         "3 1970-01-01T00:00:12.500000+00:00 0.125",
@@ -196,9 +215,7 @@ def records(path: Path) -> Iterator[Any]:
 @pytest.mark.slow
 def test_wandb_has_every_step_once_with_its_own_time_however_often_it_is_copied(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    home, out = make_home(tmp_path), tmp_path / "wb"
-    printed = copied_thrice(home, "wandb", out, WANDB_MODE="offline")
-    assert printed == [f"1 runs: wandb sync {out}/wandb/offline-run-*"] * 3
+    copied_thrice(make_home(tmp_path), "wandb:wb", WANDB_MODE="offline")
     (folder,) = (tmp_path / "wb" / "wandb").glob("offline-run-*")
     everything = list(records(folder / "run-abc123def456.wandb"))
     items = [{i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in r.history.item} for r in everything]
@@ -213,10 +230,30 @@ def test_wandb_has_every_step_once_with_its_own_time_however_often_it_is_copied(
 
 
 @pytest.mark.slow
+def test_wandb_has_everything_after_the_death_of_a_shipper(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    killed = THRICE + "import os, signal, time; time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(AssertionError):
+        copied_thrice(make_home(tmp_path), "wandb:wb", killed, WANDB_MODE="offline")
+    journal(tmp_path, *FIRST)
+    copied_thrice(tmp_path, "wandb:wb", WANDB_MODE="offline")
+    (file,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/run-abc123def456.wandb")
+    items = [{i.key or "/".join(i.nested_key): i.value_json for i in r.history.item} for r in records(file)]
+    assert [i["_step"] for i in items if "a/b" in i] == ["1", "2", "3"]
+
+
+@pytest.mark.slow
 def test_the_error_of_wandb_without_a_key_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    refused = (
-        "import sys; from rlvr.tracker.copies import main; sys.stderr = sys.stdout; assert main(sys.argv[3:]) == 2"
-    )
-    printed = copied_thrice(make_home(tmp_path), "wandb", tmp_path / "wb", refused)
-    assert printed[-1].startswith("error: W&B: No API key configured")
+    refused = THRICE.replace("assert not report.error, report.error", "sys.exit(print(report.error))")
+    printed = copied_thrice(make_home(tmp_path), "wandb:wb", refused)
+    assert printed[-1].startswith("No API key configured")
+
+
+def test_a_run_that_has_ended_is_sent_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run_dir = layout.run(make_home(tmp_path), "abc123def456")
+    end_attempt(run_dir, 1, "ok")
+    passes = [Copier(tmp_path, "tensorboard").ship([run_dir]) for _ in range(2)]
+    assert [report.shipped for report in passes] == [{"abc123def456": 2}, {}]
+    assert not is_behind(run_dir)

@@ -203,7 +203,7 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     assert completed.returncode == 0, completed.stderr
     states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
     hint = "GRPO: missing – run `python -m rlvr.run -m loss=grpo seed=0`"
-    for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
+    for needed in (states, hint, "η ablation", "— (failed)", "— (missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in completed.stdout
     page = tmp_path / "default-part" / "index.html"
     assert page.is_file()

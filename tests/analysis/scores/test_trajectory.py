@@ -208,7 +208,7 @@ def test_the_frontier_compares_at_equal_accuracy_tokens_and_time(tmp_path):
     assert list(zip(cells["block"], cells["row"], strict=True)) == [
         ("At equal accuracy", "loss=pacs, at 50.0 %"),
         ("At equal tokens", "loss=pacs, at 2,000 tokens"),
-        ("At equal GPU-seconds", "loss=pacs, at 80 s"),
+        ("At equal device-seconds", "loss=pacs, at 80 s"),
     ]
     # pass@8 is solved at all: GRPO 2 of 3 everywhere but at its start, PACS 3 of 3 at its end.
     assert cells["difference"].tolist() == pytest.approx([1 / 3] * 3)
@@ -242,9 +242,9 @@ def test_times_decide_only_between_runs_with_gpus_of_their_own(tmp_path, own_gpu
     at_level, at_end = frontier.table(frames), comparison.table(frames)
     compared = at_level.cells[(at_level.cells["metric"] == "avg@8")].set_index("block")
     # 40 steps of GRPO: 80, 84 and 88 s; the least of all runs is the level.
-    assert compared.loc["At equal GPU-seconds", "row"] == "loss=pacs, at 80 s"
-    assert compared.loc["At equal GPU-seconds", "difference"] == pytest.approx(-0.25, abs=0.03)
-    assert compared.loc["At equal GPU-seconds", "verdict"] == mark
+    assert compared.loc["At equal device-seconds", "row"] == "loss=pacs, at 80 s"
+    assert compared.loc["At equal device-seconds", "difference"] == pytest.approx(-0.25, abs=0.03)
+    assert compared.loc["At equal device-seconds", "verdict"] == mark
     hours = at_end.cells[(at_end.cells["metric"] == "hours") & (at_end.cells["row"] == "loss=pacs")].iloc[0]
     assert hours["difference"] == pytest.approx((4.0 + 4.3 + 4.5 - 2.0 - 2.1 - 2.2) / 3 * 40 / 3600)
     assert hours["verdict"] == mark.replace("▼", "▲")
@@ -261,7 +261,7 @@ def test_a_look_decides_hours_only_between_runs_with_gpus_of_their_own(tmp_path,
     assert question.outcome == outcome
 
 
-@pytest.mark.parametrize("what", [{"metric": "hours"}, {"metric": "avg", "at": "equal GPU-seconds"}])
+@pytest.mark.parametrize("what", [{"metric": "hours"}, {"metric": "avg", "at": "equal device-seconds"}])
 @pytest.mark.parametrize(("own_gpus", "outcome"), [(True, Outcome.CONTRADICTED), (False, Outcome.NOT_TESTED)])
 def test_claims_about_time_are_tested_only_between_runs_with_gpus_of_their_own(tmp_path, what, own_gpus, outcome):
     relation = "<" if what["metric"] == "hours" else ">"
