@@ -178,6 +178,15 @@ class Frames:
         """The stopping rule, with its looks, of the newest sweep that has one (`until=`); {} if none has."""
         return self.newest("until") or {}
 
+    @property
+    def next_look(self) -> str:
+        """`look 2 of 5 comes at 6 seeds` while runs of a stopping rule go on; "" otherwise."""
+        rule, going_on = self.stopping_rule, set(self.runs["state"]) & {"running", "queued"}
+        taken = len(rule.get("looks", ()))
+        if not going_on or taken >= len(rule.get("seeds", ())):
+            return ""
+        return f"look {taken + 1} of at most {len(rule['seeds'])} comes at {rule['seeds'][taken]} seeds"
+
     @cached_property
     def seeds(self) -> dict[str, int]:
         """By run id, its seed."""

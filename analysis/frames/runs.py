@@ -59,6 +59,10 @@ def read_runs(home: Path) -> tuple[dict[str, RunRecord], list[str]]:
         except Unreadable as error:
             errors.append(error)
             records[run_id] = RunRecord(run_id, state=State.UNREADABLE.value, message=error.why)
+    planned = [record for record in records.values() if record.state == State.PLANNED]
+    launched = ledger.waiting_here() if planned else set[str]()
+    for record in planned:
+        record.state = State.QUEUED.value if record.run_id in launched else record.state
     return records, lines_by_reason(errors)
 
 

@@ -197,7 +197,8 @@
   if ($("panels")) {
     const [EVALUATIONS, TRAINING] = [2, 7];
     const training = data.panels.filter((spec) => !spec.evaluation).slice(0, TRAINING);
-    const first = data.panels.filter((spec) => spec.evaluation).slice(0, EVALUATIONS);
+    const evaluations = data.panels.filter((spec) => spec.evaluation);
+    const first = (evaluations.length ? evaluations : training).slice(0, EVALUATIONS); // there are none before the second one
     first.forEach((spec) => addPanel(spec));
     training.forEach((spec) => addPanel(spec, "training-panels"));
     const later = data.panels.filter((spec) => !first.includes(spec));

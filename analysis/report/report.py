@@ -221,6 +221,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         commands=frames.commands,
         shas=_commits(frames),
         origin=frames.origin,
+        next_look=frames.next_look,
         states=list(states(frames).items()),
         run_columns=columns,
         runs=runs,

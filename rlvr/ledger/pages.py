@@ -1,4 +1,4 @@
-"""The pages of docs/, which messages name: `rlvr docs [NAME]`. In a wheel they are beside this file (pyproject.toml)."""
+"""The pages of docs/, which messages name: `rlvr docs [NAME]`. A wheel has them beside this file (pyproject.toml)."""
 
 import sys
 from collections.abc import Sequence

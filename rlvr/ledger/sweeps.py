@@ -31,6 +31,7 @@ from rlvr.ledger.files import (
     write_text,
 )
 from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.lock import holder_record, lock_is_held
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, read_private, write_run
 from rlvr.ledger.state import RunState
 
@@ -242,6 +243,18 @@ class Ledger:
 
     def states(self, run_ids: Iterable[str]) -> list[RunState]:
         return [self.state(run_id) for run_id in run_ids]
+
+    def waiting_here(self) -> set[str]:
+        """The runs that launches at work on this machine will still start. Of a launch that has not signed its lock
+        with its runs (a search, which learns them one by one) these are all runs of the sweep.
+        """
+        run_ids: set[str] = set()
+        for sweep in self.sweeps():
+            for path in filter(lock_is_held, layout.launch_locks(self.sweep_dir(sweep.sweep_id))):
+                launch = holder_record(path)
+                if not launch.get("stopping"):
+                    run_ids.update(launch.get("runs", sweep.run_ids))
+        return run_ids
 
     # --- runs and sweeps as people type them
 

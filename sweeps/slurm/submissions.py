@@ -28,7 +28,7 @@ from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, remove, write_json, write_text
-from rlvr.ledger.lock import holder_record, lock_is_held
+from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
@@ -262,7 +262,7 @@ def with_queue_states(ledger: Ledger, states: Sequence[RunState], queue: Queue |
         submitted = {run_id for _, content in history(ledger) for run_id in content["runs"]}
         return [_unknown(state) if state.run_id in submitted else state for state in states]
     states = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
-    launched_here = waiting_here(ledger) if any(s.state is State.PLANNED for s in states) else set[str]()
+    launched_here = ledger.waiting_here() if any(s.state is State.PLANNED for s in states) else set[str]()
     states = [_waiting(state, queue, launched_here) for state in states]
     without_job = [s.run_id for s in states if s.state is State.PLANNED]
     missing = _missing_stages(ledger, without_job, queue) if without_job else {}
@@ -296,19 +296,6 @@ def _waiting(state: RunState, queue: Queue, launched_here: Container[str]) -> Ru
     if state.run_id in queue.later:
         return replace(state, state=State.QUEUED, phase=LATER)
     return replace(state, state=State.QUEUED) if state.run_id in launched_here else state
-
-
-def waiting_here(ledger: Ledger) -> set[str]:
-    """The runs that launches at work on this machine will still start. Of a launch that has not signed its lock with
-    its runs (a search, which learns them one by one) these are all runs of the sweep.
-    """
-    run_ids: set[str] = set()
-    for sweep in ledger.sweeps():
-        for path in filter(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))):
-            launch = holder_record(path)
-            if not launch.get("stopping"):
-                run_ids.update(launch.get("runs", sweep.run_ids))
-    return run_ids
 
 
 def is_launched_here(ledger: Ledger, sweep_id: str) -> bool:

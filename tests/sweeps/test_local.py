@@ -26,7 +26,7 @@ from sweeps import worker as workers
 from sweeps.local import run_local
 from sweeps.planned import seed_by_seed
 from sweeps.progress import Display
-from sweeps.slurm.submissions import waiting_here, with_queue_states
+from sweeps.slurm.submissions import with_queue_states
 from sweeps.verdict import LaunchOutcome
 from tests.support.disks import small_disk
 from tests.sweeps.launch import WORKER
@@ -301,7 +301,7 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
             wait_for(lambda: running(ledger, "b"))
             first.send_signal(signal.SIGINT)
             first.communicate(timeout=20)
-            assert waiting_here(ledger) == {"b", "d"}
+            assert ledger.waiting_here() == {"b", "d"}
             with launching(ledger, workers=1, run_ids=["c", "d"]) as third:
                 wait_for(lambda: running(ledger, "c"))
                 assert commands.main(["cancel", "--home", str(tmp_path), "b"]) == 2  # it is one of two of its launch
@@ -314,7 +314,7 @@ def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is
     lines = capsys.readouterr().out.splitlines(keepends=True)
     assert sorted(lines) == sorted(SIGNALLED.format(launch.pid) for launch in (second, third))
     assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
-    assert waiting_here(ledger) == set()
+    assert ledger.waiting_here() == set()
     assert commands.main(["cancel", "--home", str(tmp_path), "s"]) == 0  # the locks that they signed are free
     ended = "Nothing of sweep s is running (1 planned, 3 preempted): nothing to cancel.\n"
     assert capsys.readouterr().out == ended
