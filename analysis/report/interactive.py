@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from analysis.frames.digest import DRAWN
 from analysis.frames.frames import Frames
-from analysis.frames.samples import Response
 from analysis.report.looks import Look, looks_of
 from analysis.scores import student
 from analysis.scores.ablation import metrics
@@ -156,16 +155,10 @@ def _cells(evaluation: JudgedStep, problems: Sequence[Problem]) -> list[Any]:
     return [
         [
             *evaluation.right.get(problem, (0, 0)),
-            [_shown(response) for response in evaluation.responses.get(problem, ())],
+            [[r.outcome, r.num_tokens, _cut(r.response), r.turns] for r in evaluation.responses.get(problem, ())],
         ]
         for problem in problems
     ]
-
-
-def _shown(response: Response) -> list[Any]:
-    """A conversation comes with its turns, unless it is longer than what is shown."""
-    turns = [response.turns] if 0 < len(response.turns) <= MOST_TEXT else []
-    return [response.outcome, response.num_tokens, _cut(response.response), *turns]
 
 
 def _cut(text: str) -> str:

@@ -14,6 +14,7 @@ from rlvr.ledger.runs import TRUST, flatten, trusted
 COMPONENTS = {
     "rlvr.job.command",
     "rlvr.job.trl",
+    "rlvr.job.verl",
     "rlvr.loss",
     "rlvr.objective",
     "rlvr.task",

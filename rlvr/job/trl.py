@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hydra.utils import get_class
 from torch import Tensor
 
 from rlvr.config import trl as config_of_trl
@@ -158,15 +159,8 @@ class Subject:
 
 def trainer_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
     """TRL's trainer of a run, and its configuration."""
-    if config_of_trl.config_class(config) == config_of_trl.RLOO:
-        from trl.trainer.rloo_config import RLOOConfig
-        from trl.trainer.rloo_trainer import RLOOTrainer
-
-        return RLOOTrainer, RLOOConfig
-    from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
-
-    return GRPOTrainer, GRPOConfig
+    name = config_of_trl.config_class(config)
+    return get_class(name.replace("Config", "Trainer")), get_class(name)
 
 
 def leaving_out(kind: Any, kept: Callable[[], Sequence[bool]]) -> Any:

@@ -1,5 +1,6 @@
 """From problems to rollouts: generation and rewards, and what they cost. The same for any engine."""
 
+import functools
 import hashlib
 import threading
 import time
@@ -272,10 +273,7 @@ class Sampler:
         """All samples, or none if they were abandoned. mine: the problems of the requests."""
         if not isinstance(self.task, ReplyingTask):
             return self._generate(requests, sampling, abandoned)
-
-        def generate(of_turn: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-            return self._generate(of_turn, sampling, abandoned)
-
+        generate = functools.partial(self._generate, abandoned=abandoned)
         return converse(self.task, mine, requests, sampling, generate, self.encode_reply, self.decode)
 
     def _generate(
