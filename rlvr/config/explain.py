@@ -94,11 +94,9 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     text = next(explanations, "") or _without_internals(str(error))
     if _NO_KNOB in text:  # there may be several
         text = " ".join(dict.fromkeys([text, *(further for further in explanations if _NO_KNOB in further)]))
-    if text.startswith("_target_: ") and (
-        place := option_files.place_of(text.split(":")[1].strip(), arguments, registry)
-    ):
-        return f"{place}: {text}"
-    return text
+    target = text.split(":")[1].strip() if text.startswith("_target_: ") else ""
+    place = option_files.place_of(target, arguments, registry) if target else ""
+    return f"{place}: {text}" if place else text
 
 
 def unreadable_option_lines(registry: Registry) -> list[str]:
@@ -199,10 +197,8 @@ class _Command:
         if self._config is None or key.startswith("hydra"):
             return None
         try:
-            word = str(override.input_line).partition("=")[0] + f"={value}"
-            ConfigLoaderImpl._apply_overrides_to_config(  # pyright: ignore[reportPrivateUsage]
-                parse([word]), self._config
-            )
+            overrides = parse([f"{str(override.input_line).partition('=')[0]}={value}"])
+            ConfigLoaderImpl._apply_overrides_to_config(overrides, self._config)  # pyright: ignore[reportPrivateUsage]
         except HydraException as error:
             return error.__cause__
         return None
@@ -455,13 +451,5 @@ def _options_with(key: str, registry: Registry) -> list[str]:
     group, _, knob = key.partition(".")
     if not knob or group not in registry.groups():
         return []
-    return [option for option in registry.readable(group) if _has(registry.node(group, option), knob)]
-
-
-def _has(node: DictConfig, knob: str) -> bool:
-    inner: object = OmegaConf.to_container(node, resolve=False)
-    for name in knob.split("."):
-        if not isinstance(inner, dict) or name not in inner:
-            return False
-        inner = cast("dict[str, object]", inner)[name]
-    return True
+    knobs = {option: flatten(schema.as_dict(registry.node(group, option))) for option in registry.readable(group)}
+    return [option for option, names in knobs.items() if any(f"{name}.".startswith(f"{knob}.") for name in names)]
