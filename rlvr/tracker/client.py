@@ -155,9 +155,10 @@ class Client:
         except (MlflowException, OSError) as error:
             raise NoFiles(f"{name} cannot be stored ({error})") from error
 
-    def find_all(self, experiment_id: str, key: Mapping[str, str]) -> list[str]:
-        """Ids of the runs that have the tags `key` and are not deleted, the oldest first."""
-        where = " and ".join(f"tags.`{name}` = '{value}'" for name, value in key.items())
+    def find_all(self, experiment_id: str, key: Mapping[str, str], created: float | None = None) -> list[str]:
+        """Ids of the runs that have the tags `key`, and this start, and are not deleted, the oldest first."""
+        conditions = [f"tags.`{name}` = '{value}'" for name, value in key.items()]
+        where = " and ".join(conditions + ([f"attribute.start_time = {milliseconds(created)}"] if created else []))
         with _translated():
             runs = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
         return [run.info.run_id for run in runs]

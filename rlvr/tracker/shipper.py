@@ -8,7 +8,7 @@ A pass (`Shipper.ship`) may be repeated, killed or run twice at once; MLflow end
   batch has arrived, never before;
 - if the cursor is lost (`python -m sweeps sync --resend` deletes it), or the journal no longer begins with the records
   that have arrived, the MLflow run is deleted, and the whole journal is sent to a new one. MLflow runs of a run are
-  found by the tags rlvr.run_id and rlvr.created, or rlvr.run_id and their parent run;
+  found by the tag rlvr.run_id and one of three: the tag rlvr.created, their parent run, the start of the first attempt;
 - a lock lets only one pass at a time work on a home.
 
 Values that are not finite are not sent: MLflow returns +inf as 1.797e308, which would falsify every average. The tag
@@ -278,11 +278,13 @@ class Shipper:
         else:
             experiment_id = parent.experiment_id  # it may have been renamed in the dashboard
             first_tags["mlflow.parentRunId"] = parent.mlflow_run_id
-        # Equal runs of other homes have the same id, but another time of creation, and another parent run.
+        # Equal runs of other homes have the same id, but another time of creation, another parent run, another start.
+        of_id = {"rlvr.run_id": run.info.run_id}
+        found = set(client.find_all(experiment_id, of_id, run.start))
         for name in {"rlvr.created", "mlflow.parentRunId"} & first_tags.keys():
-            key = {"rlvr.run_id": run.info.run_id, name: first_tags[name]}
-            for mlflow_run_id in client.find_all(experiment_id, key):
-                client.delete_run(mlflow_run_id)
+            found.update(client.find_all(experiment_id, {**of_id, name: first_tags[name]}))
+        for mlflow_run_id in found:
+            client.delete_run(mlflow_run_id)
         mlflow_run_id = client.create(experiment_id, run.name, first_tags, run.start)
         client.send_params(mlflow_run_id, values)
         cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)

@@ -234,6 +234,22 @@ def test_a_run_whose_run_json_and_both_cursors_are_lost_is_found_below_its_paren
     assert query(local.database, "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
 
 
+def test_a_run_without_parent_run_whose_run_json_and_cursor_are_lost_is_found_by_its_start(
+    local: Store, home: Path
+) -> None:
+    run = make_run(home, "r", steps=3)
+    end_attempt(run, 1, "ok", started=T0 + 7.25)
+    Shipper(home, local.uri).ship(run_dirs(home))
+    keep = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run)
+    make_run(home, "r", created=T0 + 50)
+    end_attempt(run, 1, "ok", started=T0 + 7.25)
+    (run / "metrics.jsonl").write_bytes(keep)
+    make_sweep(home, "s", ["r"])  # it could not be read before
+    assert (Shipper(home, local.uri).ship(run_dirs(home)).shipped[NAME], active(local, "r")) == (3, 1)
+    assert stored(local.database)["r"] == expected(range(3))
+
+
 @pytest.mark.slow
 def test_a_database_deleted_or_cut_under_a_live_shipper_is_recovered_by_it(local: Store, home: Path) -> None:
     run = make_run(home, "r", steps=3)
