@@ -128,7 +128,10 @@ def test_a_store_that_takes_no_artifacts_still_gets_the_metrics(home: Path) -> N
     place = home / "mlartifacts" / run_id / "artifacts"
     place.rename(place.with_name("away"))
     place.write_text("a file, where a folder should be")
-    layout.report_page(layout.reports(home) / "pilot").write_text("<b>third</b>")
+    page = layout.report_page(layout.reports(home) / "pilot")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("<b>third</b>")
+    write_json(layout.report_summary(page.parent), {"sweeps": ["abc12345"], "verdicts": []})
     spool = JournalWriter(Ledger(home).run_dir("run0"), 1)
     spool.record(1, {"loss/total": 1.0})
     spool.close()
