@@ -13,7 +13,9 @@ MADE: list[Any] = []  # all tasks that were made and are not yet closed
 
 
 def make_task(name: str, **knobs: Any) -> Any:
-    config = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), knobs), resolve=True)
+    read = [OmegaConf.load(CONF / f"{name}.yaml")]
+    read[:0] = [OmegaConf.load(CONF / f"{base}.yaml") for base in read[0].pop("defaults", []) if base != "_self_"]
+    config = OmegaConf.to_container(OmegaConf.merge(*read, knobs), resolve=True)
     assert isinstance(config, dict)
     MADE.append(get_class(config.pop("_target_"))(**config))
     return MADE[-1]
