@@ -59,7 +59,7 @@ def script(data: Any) -> str:
 
 def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
     """A panel per setting and metric, in per cent: those that tables show first, then all other k."""
-    settings = settings_with_curves(frames)
+    settings = settings_with_curves(frames, least=2)  # before and after training
     pairs = [(setting, metric) for setting in settings for metric in setting.shown]
     others = [(setting, m) for setting in settings for m in metrics(setting).values() if m not in setting.shown]
     pairs += others if len(frames.rows) * len(others) <= MOST_CURVES else []

@@ -166,10 +166,10 @@ def _cell_at(
 # --- curves ---
 
 
-def settings_with_curves(frames: Frames) -> list[Comparable]:
-    """The settings in which some run has three evaluations or more."""
+def settings_with_curves(frames: Frames, least: int = LEAST) -> list[Comparable]:
+    """The settings in which some run has `least` evaluations or more."""
     return [
-        s for s in by_setting(frames) if any(len(frames.digest.steps(i)) >= LEAST for a in s.arms for i in a.run_ids)
+        s for s in by_setting(frames) if any(len(frames.digest.steps(i)) >= least for a in s.arms for i in a.run_ids)
     ]
 
 

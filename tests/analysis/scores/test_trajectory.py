@@ -192,6 +192,8 @@ def test_a_run_that_is_under_way_is_drawn_while_none_has_finished(tmp_path):
     write_run(tmp_path, config("grpo"), early, cause=None)
     frames = load(tmp_path)
     assert curve(frames, arms(frames)[0], avg(8), SOURCES).steps == (0, 20)
+    (of_avg,) = [panel for panel in interactive._evaluations(frames, arms(frames)) if "avg@8" in panel["title"]]
+    assert of_avg["lines"][0]["y"] == [25.0, 25.0]  # before and after are a line of the page, though no figure
 
 
 def test_fewer_than_three_seeds_have_no_band(tmp_path):
