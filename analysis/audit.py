@@ -85,7 +85,7 @@ def drawn(strata: Mapping[Place, Sequence[Row]], number: int, seed: int) -> list
 
 def _labels(file: Path) -> dict[Hashable, bool]:
     labels: dict[Hashable, bool] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.open(encoding="utf-8"), start=1):
         try:
             row = json.loads(line)
             known = {True: {_key(row): True}, False: {_key(row): False}, None: {}}[row["label"]]

@@ -72,6 +72,8 @@ class TaskAbilities:
                 f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} does "
                 "not have all members of `Task` in rlvr/records.py."
             )
+        if isinstance(task, ReplyingTask) and task.turn_tokens < 1:
+            raise ValueError(f"task={option}: turn_tokens is {task.turn_tokens}, and a turn has 1 token or more.")
         taught = isinstance(task, TaughtTask)
         return cls(
             max_tokens=task.max_tokens,
@@ -83,14 +85,20 @@ class TaskAbilities:
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt=_prompt(task),
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
-            sources=() if type(task).__module__.startswith("rlvr.") else _sources(task),
+            sources=() if type(task).__module__.startswith("rlvr.") else _sources(task, option),
             votes=taught or isinstance(task, AnsweringTask),
         )
 
 
-def _sources(task: Task) -> tuple[str, ...]:
-    """The benchmarks of the first test problems."""
+def _sources(task: Task, option: str | None) -> tuple[str, ...]:
+    """The benchmarks of the first test problems. Raises ValueError if the first has another id when asked for again."""
     size = min(task.size("test") or 0, LOOKED_AT)
+    ids = [task.problem("test", 0).id for _ in range(2 if size else 0)]
+    if len(set(ids)) > 1:
+        raise ValueError(
+            f"task={option}: problem('test', 0) has the id {ids[0]!r} and, asked for again, {ids[1]!r}. An id is a "
+            "pure function of split and index: sampling noise is keyed by it."
+        )
     return tuple(dict.fromkeys(task.problem("test", index).source for index in range(size)))
 
 

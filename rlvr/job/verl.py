@@ -114,7 +114,7 @@ def lines_of(record: Json, about: Json, folder: Path, count: Callable[[str], int
     content = file.read_text() if file.exists() else ""
     if content.count("\n") < len(about["held_out"]) * options["samples"]:
         return None
-    for dumped in map(json.loads, content.splitlines()):
+    for dumped in map(json.loads, filter(None, content.split("\n"))):
         tokens, judged = count(dumped["output"]), {"outcome": dumped["outcome"], "reward": dumped["score"]}
         said = {"response": dumped["output"], "num_tokens": tokens, "finished": tokens < longest}
         samples.append({"problem": json.loads(dumped["gts"])["id"], **said, **judged})

@@ -54,7 +54,8 @@ def test_a_person_labels_a_file_and_the_score_is_corrected(tmp_path, capsys) -> 
     assert len(rights) == 12
     for row in rows:
         row["label"] = row in rights and rights.index(row) % 3 != 0
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows[0]["response"] = "one\u2028line"  # of JSON, though str.splitlines takes it for two
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     capsys.readouterr()
     assert command.main(["audit", *home, "--labels", str(file)]) == 0
     said = capsys.readouterr().out

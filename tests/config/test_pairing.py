@@ -1,11 +1,14 @@
 """Settings that the trainer would ignore, or fail with, are refused before launch."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 
 from rlvr.config.pairing import TaskAbilities, check_task
 from rlvr.config.schema import Section
+from rlvr.records import Problem
 from tests.config.test_schema import COMPANIONS
 from tests.support.composed import check, check_with_task
 
@@ -127,3 +130,13 @@ def test_a_majority_needs_answers_that_can_be_compared() -> None:
     with pytest.raises(ValueError, match="rollout.reward=majority needs answers .* task=code names none"):
         check_task(knobs, {"task": "code"}, abilities)
     check_task(knobs, {"task": "code"}, replace(abilities, votes=True))
+
+
+@pytest.mark.parametrize(
+    ("id_of", "given", "said"),
+    [(str, {"turn_tokens": 0, "reply": len}, "turn_tokens is 0"), (lambda _: uuid4().hex, {}, "and, asked for again")],
+)
+def test_a_task_without_turns_or_with_drawn_ids_is_refused_before_launch(id_of, given, said: str) -> None:
+    members = {"name": "mine", "max_tokens": 1, "size": lambda _: 3, "reward": len, "close": len, **given}
+    with pytest.raises(ValueError, match=f"task=mine: .*{said}"):
+        TaskAbilities.of(SimpleNamespace(**members, problem=lambda _, index: Problem(id_of(index), "w")), "mine")

@@ -81,15 +81,15 @@ def test_lines_are_those_of_a_dump_by_hand(tmp_path: Path) -> None:
     assert lines() is None
     (tmp_path / "validation").mkdir()
     gts = json.dumps({"id": "p7", "prompt": "x", "answer": "1", "source": "s"})
-    rows = [{"input": "x", "output": "a b c d", "gts": gts, "score": 0.0, "step": 2, "outcome": "wrong"}]
+    rows = [{"input": "x", "output": "a b\u2028c d", "gts": gts, "score": 0.0, "step": 2, "outcome": "wrong"}]
     rows += [{"input": "x", "output": "a b", "gts": gts, "score": 1.0, "step": 2, "outcome": "correct"}]
-    texts = [json.dumps(row) for row in rows]
+    texts = [json.dumps(row, ensure_ascii=False) for row in rows]  # as verl does: U+2028 ends no line
     (tmp_path / "validation" / "2.jsonl").write_text("\n".join(texts))
     assert lines() is None
     (tmp_path / "validation" / "2.jsonl").write_text("\n".join([*texts, ""]))
     first = {
         "problem": "p7",
-        "response": "a b c d",
+        "response": "a b\u2028c d",
         "num_tokens": 4,
         "finished": False,
         "outcome": "wrong",
