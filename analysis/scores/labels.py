@@ -121,7 +121,10 @@ def of_groups(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
     steps: list[Step[str, Pairs]] = [with_keys(keys) for keys in (varied, choices, differing)]
     steps.append(lambda i, pairs, alike: (*pairs, ("group", i)) if len(alike) > 1 else pairs)
     distinct = made_distinct({i: tuple(knobs.items()) for i, knobs in knobs_of.items()}, steps)
-    return {i: Label(text(dict(pairs)), dict(pairs)) for i, pairs in distinct.items()}
+    return {
+        i: Label(text(dict(pairs)), dict(pairs)) if pairs else _of_single_arm(firsts[i], {})  # all is off in it
+        for i, pairs in distinct.items()
+    }
 
 
 def made_distinct(names: Mapping[K, H], steps: Iterable[Step[K, H]]) -> dict[K, H]:
@@ -164,7 +167,7 @@ def _configured(run: RunRow, key: str) -> str | None:
 
 
 def _of_single_arm(run: RunRow, knobs: Mapping[str, str]) -> Label:
-    """The label of the only arm: its varied knobs, else its loss. Of what has none, an evaluation has its policy, and
+    """The label of one arm: its varied knobs, else its loss. Of what has none, an evaluation has its policy, and
     an import the name (`arm`) or the knobs that were typed for it."""
     if not knobs and run.loss:
         knobs = {"program" if run.knob("program") == run.loss else "loss": run.loss}

@@ -80,6 +80,12 @@ def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
     assert sorted(labels_in(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
 
 
+def test_an_arm_in_which_all_is_off_is_called_by_its_loss(tmp_path):
+    """`-m loss=grpo controls=random` began its warning with "warning:  is not"."""
+    sweep(tmp_path, "", "rollout.reward=random")
+    assert sorted(labels_in(tmp_path)) == ["loss=lad", "rollout.reward=random"]
+
+
 def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
     for updates in (1, 4):
         write_run(tmp_path, config("grpo", trainer={"updates": updates}), END, name=f"updates{updates}")
