@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rlvr.config import own_code
 from rlvr.config.base_model import response_ends
 from rlvr.ledger import gguf
 from rlvr.records import ArmedTask, GuessedTask, Problem, SolvedTask, Split, Task, TaughtTask
@@ -143,7 +144,8 @@ def _guessed(task: Task, problems: Sequence[Problem]) -> tuple[tuple[str, ...], 
             of_guess = judged.setdefault(problem.source or task.name, {}).setdefault(guess, [])
             of_guess.append((problem.id, is_right, is_its_own))
     except Exception as error:  # noqa: BLE001 - whatever a task of the user raises, in a run too
-        return (), [f"task {task.name}: its reward raises {type(error).__name__}: {error}, for an answer such as '?'."]
+        fault = f"{type(error).__name__}: {error}{own_code.line_of(error)}"
+        return (), [f"task {task.name}: its reward raises {fault}, for an answer such as '?'."]
     floors, sentences = list[str](), list[str]()
     for source, guesses in judged.items():
         best = max(guesses, key=lambda guess: sum(is_right for _, is_right, _ in guesses[guess]))
