@@ -94,6 +94,10 @@ def _labels(file: Path) -> dict[Hashable, bool]:
                 f"{file}, line {number}: {type(error).__name__}: {error}. A line is one that was written, with a label "
                 "that is true, false, or null to leave it out."
             ) from None
+        if any(labels.get(key, label) != label for key, label in known.items()):
+            raise LookupError(
+                f"{file}, line {number}: a line above has another label for this answer. Keep one of them."
+            )
         labels |= known
     return labels
 

@@ -18,8 +18,9 @@ def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Rewar
     """The task's rewards of (problem, response text) pairs, in order; their values are Python's floats.
 
     Raises ValueError, which names the task: for a wrong number of rewards, for an object that is no Reward, and for
-    a value that is not a finite number, or not 0 or 1 from a task that does not declare `graded`. The value of an
-    `error` is not used as a reward, but must be a number: it enters batches with a weight of 0.
+    a value that is not a finite number, or, from a task that does not declare `graded`, not 1 for `correct` and 0
+    otherwise. The value of an `error` is not used as a reward, but must be a number: it enters batches with a weight of
+    0.
     """
     returned: Any = task.reward(answers)
     if not isinstance(returned, Iterable):
@@ -32,7 +33,8 @@ def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Rewar
     graded = may_be_graded(task)
     for row, ((problem, _), reward) in enumerate(zip(answers, rewards, strict=True)):
         # The usual case in one comparison: this loop sees every sample.
-        is_usual = type(reward) is Reward and reward.value in (0, 1) and reward.outcome in OUTCOMES
+        is_plain = type(reward) is Reward and reward.value == (reward.outcome == "correct")
+        is_usual = is_plain and reward.outcome in OUTCOMES
         if not is_usual and (fault := _fault(reward, graded=graded)):
             raise ValueError(_message(task, f"judged an answer to problem {problem.id} with {reward!r}", fault))
         if type(reward.value) is not float:  # the files of samples cannot hold true beside 0.0
@@ -49,8 +51,8 @@ def _fault(reward: Any, *, graded: bool) -> str:
         return f"Outcomes: {', '.join(get_args(Outcome))}."
     if not isinstance(value, Real) or not math.isfinite(value):
         return "A reward is a finite number."
-    if not graded and value not in (0, 1) and reward.outcome != "error":
-        return "Rewards are 0 or 1 unless the task says `graded = True`."
+    if not graded and value != (reward.outcome == "correct") and reward.outcome != "error":
+        return "Rewards are 1 for correct, else 0, unless the task says `graded = True`."
     return ""
 
 

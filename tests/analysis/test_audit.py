@@ -71,5 +71,9 @@ def test_a_label_that_is_none_is_one_line(tmp_path, capsys, label: str) -> None:
     file.write_text(file.read_text().replace('"label": null', f'"label": {label}', 1))
     assert command.main(["audit", *home, "--labels", str(file)]) == command.BAD_INPUT
     assert "line 1" in capsys.readouterr().err
+    first = file.read_text().splitlines()[0].replace(f'"label": {label}', '"label": true')
+    file.write_text(f"{first}\n{first.replace('true', 'false')}\n")
+    assert command.main(["audit", *home, "--labels", str(file)]) == command.BAD_INPUT
+    assert "line 2: a line above has another label" in capsys.readouterr().err
     assert command.main(["audit", *home, "--n", "3"]) == command.BAD_INPUT
     assert command.main(["audit", *home, "--out", str(file)]) == command.BAD_INPUT

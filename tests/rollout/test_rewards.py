@@ -48,7 +48,9 @@ def test_an_invalid_reward_is_a_users_error_that_names_the_task() -> None:
         (lambda answers: [right] * (len(answers) - 1), "returned 5 rewards for 6 answers"),
         (lambda answers: [right] * 2 * len(answers), "returned 12 rewards for 6 answers"),
         (lambda _: None, "returned None. Return a list of Reward"),
-        (always(Reward(0.5, "wrong")), "0 or 1 unless the task says `graded = True`"),
+        (always(Reward(0.5, "wrong")), "1 for correct, else 0, unless the task says `graded = True`"),
+        (always(Reward(1.0, "wrong")), "1 for correct, else 0"),
+        (always(Reward(0.0, "correct")), "1 for correct, else 0"),
         (always(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
     ]
     for judge, problem in rows:
