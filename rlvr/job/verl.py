@@ -128,7 +128,7 @@ def main(argv: list[str]) -> int:
 
     about = json.loads(Path(os.environ[FILE]).read_text())
     lines, base = Path(about["lines"]), dict(word.split("=", 1) for word in argv)["actor_rollout_ref.model.path"]
-    tokenizer, records = load_tokenizer(Path(json.loads(base))), lines.parent / "verl" / "metrics.jsonl"
+    tokenizer, records = load_tokenizer(Path(json.loads(base))), lines.parent / "verl" / "records.jsonl"
     records.touch()
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *argv]
     verl = subprocess.Popen(command, env={**os.environ, "VERL_FILE_LOGGER_PATH": str(records)})

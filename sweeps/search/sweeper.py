@@ -20,6 +20,7 @@ from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
 from rlvr.config.imports import PACKAGES
 from rlvr.config.overrides import key_of, parse
+from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import as_dict
 from rlvr.config.targets import packages
 from rlvr.ledger import glossary, layout, terminal
@@ -117,8 +118,9 @@ class SearchSweep:
             raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {allowed}.")
         if not self.metrics:
             known = evaluation_metric_names(self.base)
-            size = self.base.evaluation.validation or 256
-            example = f"{VALIDATION}{known[0].partition('/')[2]} evaluation.validation={size}"
+            size, example = self.base.evaluation.validation or 256, known[0]
+            if TaskAbilities.of(instantiate(self.base.task), None).validates:
+                example = f"{VALIDATION}{known[0].partition('/')[2]} evaluation.validation={size}"
             raise ValueError(
                 f"no metric to optimise is set: pass hydra.sweeper.metrics={example} hydra.sweeper.directions="
                 f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps are allowed, too."

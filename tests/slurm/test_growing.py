@@ -10,7 +10,8 @@ from tests.slurm.place import SlurmHome, wait_for
 from tests.sweeps.growing.test_growing import CONTRAST
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
-WORDS = [*(word for word in CONTRAST if word != "cluster=local"), "cluster.time_min=10", "cluster.memory_gb=1.5"]
+HERE = ("cluster=local", "budget=12")
+WORDS = [*(w for w in CONTRAST if w not in HERE), "budget=24", "cluster.time_min=10", "cluster.memory_gb=1.5"]
 
 
 def test_waves_of_seeds_go_on_without_the_launcher_until_it_is_decided(cluster: Settings, tmp_path: Path) -> None:
