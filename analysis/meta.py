@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> None:
     table = across(studies, options.against)
     if table is None:
         named = "; ".join(f"{name}: {', '.join(map(name_of, arms(f))) or 'none'}" for name, f in studies.items())
-        raise LookupError(f"no arm and reference have the same names in two settings. Arms: {named}.")
+        runs = [set(frames.runs["run_id"]) for frames in studies.values()]
+        repeated = " Runs that several files hold count once." if len(set().union(*runs)) < sum(map(len, runs)) else ""
+        raise LookupError(f"no arm and reference have the same names in two settings.{repeated} Arms: {named}.")
     if options.json:
         print(table.cells.to_json(orient="records", indent=2))
     else:

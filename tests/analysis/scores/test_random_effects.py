@@ -82,7 +82,8 @@ def test_arms_of_the_same_names_are_pooled_over_bundles(tmp_path, capsys) -> Non
 def test_runs_count_once_and_names_that_do_not_meet_are_a_line(tmp_path, capsys) -> None:
     one, again = (str(laboratory(tmp_path / name, "lab", 1)) for name in ("a", "b"))
     assert command.main(["meta", one, again]) == command.BAD_INPUT
-    assert "loss=pacs" in capsys.readouterr().err
+    assert "Runs that several files hold count once. Arms: " in (said := capsys.readouterr().err)
+    assert "loss=pacs" in said
 
 
 def test_settings_of_one_study_are_pooled_on_its_page(tmp_path) -> None:
