@@ -90,7 +90,7 @@ def to_tensorboard(run: CopiedRun, out: Path) -> Generator[Send]:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    folder = out / run.study / f"{run.name}-{run.run_id[:6]}"
+    folder = out / run.study / f"{run.name.removesuffix(f'-{run.run_id[:6]}')}-{run.run_id[:6]}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # Of another name than the file before: a TensorBoard that has that one open reads the new one from its beginning.
