@@ -338,7 +338,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
                 f"{word} is for the command line. From Python: overrides, --config-dir DIR, --dry-run, --show."
             )
         else:
-            overrides.append(word)
+            overrides.append(with_home(word))
     return options, overrides
 
 

@@ -98,6 +98,7 @@ def test_the_home_of_a_user_stands_for_its_sign_outside_of_quotes(monkeypatch: p
     monkeypatch.setenv("HOME", "/home/ada")
     typed = ["a=~/x", "a={b:~/x,c:y~/z}", "a='~/x'", "~a", "a=1"]
     assert list(map(with_home, typed)) == ["a=/home/ada/x", "a={b:/home/ada/x,c:y~/z}", "a='~/x'", "~a", "a=1"]
+    assert runs._split(["--dry-run", "a=~/x"]) == (["--dry-run"], ["a=/home/ada/x"])  # as from Python
 
 
 def test_a_grid_has_these_points() -> None:
