@@ -143,8 +143,12 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"rollout.reward=majority needs answers that can be compared, and task={choices.get('task')} names none. "
             "Pass a task with one answer, such as task=math, or rollout.reward=random."
         )
-    if config.get("program"):
-        return
+    if not config.get("program"):
+        _check_objective(config, choices, task)
+
+
+def _check_objective(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
+    """Raises ValueError for a task that the loss, advantage, presample or model cannot take."""
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
         if "binary_rewards" in marks and task.gives_graded_rewards:

@@ -86,8 +86,9 @@ def train(config: Section, run: Any) -> None:
 
 def row(problem: Problem, config: Json, about: str) -> dict[str, Any]:
     """A row of verl's data. about: the file that tells its reward function of the run."""
-    turns = [("system", config["model"]["system"]), ("user", problem.prompt)]
-    prompt = [{"role": role, "content": text} for role, text in turns if text is not None]
+    from rlvr.trainer.collate import turns  # imports torch
+
+    prompt = turns(problem.prompt, config["model"]["system"])
     judged_by = {"style": "rule", "ground_truth": json.dumps(asdict(problem))}
     return {"data_source": problem.source, "prompt": prompt, "reward_model": judged_by, "extra_info": {"run": about}}
 

@@ -268,15 +268,17 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
     kinds = set(getattr(model.config, "layer_types", None) or [])
     original = model.config._attn_implementation or "eager"
     if model._supports_attention_backend and kinds <= {FULL, SLIDING}:
-        with _windows(model, 1 << 20):
-            unlimited = _trial(model, RecomputingDecoder)
+        unlimited: Tensor | None = None
+        if SLIDING in kinds:
+            with _windows(model, 1 << 20):
+                unlimited = _trial(model, RecomputingDecoder)
         with _windows(model, 4):
             expected = _trial(model, RecomputingDecoder)
             AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)
             model.set_attn_implementation(SHARED_PROMPT)
             with contextlib.suppress(RuntimeError):  # keys and values of different widths (DeepSeek's latent attention)
                 error = (_trial(model, SharedPromptDecoder) - expected).std()
-                seen = SLIDING not in kinds or not torch.equal(expected, unlimited)  # else windows are kept elsewhere
+                seen = unlimited is None or not torch.equal(expected, unlimited)  # else windows are kept elsewhere
                 if seen and float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
                     return SharedPromptDecoder
         model.set_attn_implementation(original)

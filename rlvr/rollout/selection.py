@@ -16,6 +16,7 @@ from rlvr.rollout.sampler import RolloutCost, Sampler, noise_key
 from rlvr.rollout.stream import Stream
 
 NOISE_STREAM = 1 << 34  # of random rewards: differs from those of sampling, evaluation and pre-sampling
+_NO_VOTE = ("error", "unparsable")  # outcomes of responses that count for no majority
 MOST = 8  # at most this many times the groups of a step are drawn at once, however small the share kept
 
 
@@ -163,6 +164,3 @@ def _with_spurious_rewards(group: Rollout, kind: str, sampling: Sampling, task: 
         for reward, value, right in zip(group.rewards, values, is_right, strict=True)
     ]
     return replace(group, rewards=tuple(rewards))
-
-
-_NO_VOTE = ("error", "unparsable")

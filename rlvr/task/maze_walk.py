@@ -28,7 +28,8 @@ class MazeWalk(Maze):
         return text.split()[::2]
 
     def _judge(self, grid: str, text: str) -> Outcome:
-        into_wall = text.split()[-1:] and text.split()[-1] in MOVES and self.reply(Problem("", "", grid), text) is None
+        last = (text.split() or [""])[-1]
+        into_wall = last in MOVES and self.reply(Problem("", "", grid), text) is None
         return "wrong" if into_wall else super()._judge(grid, text)
 
     def demonstration(self, index: int) -> tuple[str, str]:
