@@ -16,13 +16,14 @@ import numpy as np
 
 from analysis.exchange import chosen, home
 from analysis.frames.frames import Frames
+from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import cell, last_points
+from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Kind, benchmarks
 from rlvr.ledger import terminal
 from rlvr.ledger.files import write_atomically
 
-NORMAL = 1.959964  # the 97.5 % quantile
 KEY = ("run_id", "step", "source", "problem_id", "sample")
 SHOWN = ("prompt", "right_answer", "response")
 Place = tuple[Arm, str, bool]  # arm, benchmark, whether the verifier called the answer right
@@ -112,7 +113,9 @@ def corrected(mean: float, half: float, false_right: Rate, false_wrong: Rate) ->
     (a, n), (b, m) = false_right, false_wrong
     centre = mean * (1 - a / n) + (1 - mean) * b / m
     spread = [p * (1 - p) / k for p, k in (((a + 0.5) / (n + 1), n), ((b + 0.5) / (m + 1), m))]
-    audit = NORMAL * math.sqrt(mean**2 * spread[0] + (1 - mean) ** 2 * spread[1])
+    audit = float(student.quantile((1 + LEVEL) / 2, math.inf)) * math.sqrt(
+        mean**2 * spread[0] + (1 - mean) ** 2 * spread[1]
+    )
     whole = math.hypot((1 - a / n - b / m) * half, audit)
     return centre, max(0.0, centre - whole), min(1.0, centre + whole)
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from analysis.frames import own_code, samples
 from analysis.frames.digest import USUAL_METRICS, What
-from analysis.frames.frames import Frames, check_seeds
+from analysis.frames.frames import CONFIG, Frames, check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import Response, of_texts, stored
 from analysis.frames.tables import METRICS, SCHEMAS, TEXT, Tables, decoded, schema, with_names
@@ -138,7 +138,7 @@ def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name in map(str, runs.columns):
         values = [None if isinstance(v, float) and np.isnan(v) else v for v in runs[name].tolist()]
-        if name.startswith("config."):
+        if name.startswith(CONFIG):
             values = _of_no_machine(values)
         columns[name] = {"dtype": str(runs[name].dtype), "values": values}
     return columns

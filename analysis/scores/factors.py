@@ -93,12 +93,9 @@ def compared_effects(crossing: Crossing, cells: Mapping[Levels, Cell], level: fl
     compared: list[Compared] = []
     for weights, d, scale, of_effect in zip(effects, known, scales, judged.judged, strict=True):
         lucky = any(weight * d.effect > 0 and cells[levels].diverged for levels, weight in weights.items())
-        d, of_effect, room = (
-            replace(d, improvement=math.nan),
-            of_effect.times(1 / scale),
-            _size(weights) * (most - least),
-        )
-        compared.append(Compared(d, of_effect, len(effects), judged.alpha, 0, LUCKY if lucky else "", room))
+        room, unfair = _size(weights) * (most - least), LUCKY if lucky else ""
+        shown = replace(d, improvement=math.nan), of_effect.times(1 / scale)
+        compared.append(Compared(*shown, len(effects), judged.alpha, 0, unfair, room))
     return compared
 
 

@@ -41,11 +41,8 @@ def table(frames: Frames) -> Table | None:
         "over all rows of a metric (max-|t|), the spread between seeds pooled over all arms.",
         *([] if several else ["One seed: effects hold for these runs, not yet for their arms."]),
         *(f"Some effects are shown and not decided: {reason}." for reason in sorted({*cells["unfair"]} - {""})),
-        *(
-            ["Share of the variance between runs that is not of seeds (partial ω²):", *of_variance]
-            if of_variance
-            else []
-        ),
+        *(["Share of the variance between runs that is not of seeds (partial ω²):"] if of_variance else []),
+        *of_variance,
     ]
     names = tuple(formats)
     return Table(
@@ -58,10 +55,8 @@ def _records(
 ) -> list[dict[str, Any]]:
     effects, compared = crossing.effects(), compared_effects(crossing, cells, study_level(frames))
     planned = max(of_arm.planned for of_arm in cells.values())
-    title, reference = (
-        setting.titled(" × ".join(crossing.values)),
-        labels.text({knob: values[0] for knob, values in crossing.values.items()}),
-    )
+    title = setting.titled(" × ".join(crossing.values))
+    reference = labels.text({knob: values[0] for knob, values in crossing.values.items()})
     rows = [" × ".join(labels.pair(*pair) for pair in effect.items()) for effect in effects]
     return [
         record(title, row, (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
