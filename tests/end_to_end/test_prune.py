@@ -32,7 +32,8 @@ def train(home: Path) -> subprocess.Popen[str]:
 @pytest.mark.real
 def test_a_pruned_run_says_so_and_goes_on_when_asked_as_if_nothing_had_been(tmp_path: Path) -> None:
     process = train(tmp_path)
-    while not (found := list(tmp_path.glob("runs/*/metrics.jsonl"))) or found[0].read_text().count("\n") < 20:
+    # a line of step 0, the base policy's, and 20 more
+    while not (found := list(tmp_path.glob("runs/*/metrics.jsonl"))) or found[0].read_text().count("\n") < 21:
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
     run_dir = found[0].parent
