@@ -153,15 +153,17 @@ def rename(job: str, name: str) -> None:
     call("scontrol", "update", f"JobId={job}", f"JobName={name}", patience_s=PING_S)
 
 
-def last_end(job: str) -> str:
-    """How a job ended before SLURM started it again, from accounting: NODE_FAIL, PREEMPTED, ...; "" if unknown."""
+def earlier_starts(job: str) -> list[tuple[str, float]]:
+    """How each start of a job ended that SLURM has started again, and how many seconds it had taken, oldest first, from
+    accounting: NODE_FAIL, PREEMPTED, REQUEUED, ...; empty if that is unknown.
+    """
     try:
-        out = call("sacct", "-D", "-X", "-n", "-P", "-j", job, "-o", "State", patience_s=PING_S)
+        out = call("sacct", "-D", "-X", "-n", "-P", "-j", job, "-o", "State,ElapsedRaw", patience_s=PING_S)
     except ValueError:  # no accounting here
-        return ""
-    states = [line.split()[0] for line in out.splitlines() if line.strip()]
-    ended = [state for state in states if state not in ("RUNNING", "PENDING", "CONFIGURING")]
-    return ended[-1] if ended else ""
+        return []
+    starts = [line.split("|") for line in out.splitlines() if line.count("|") == 1]
+    ended = [(state.split()[0], float(s or 0)) for state, s in starts if state]
+    return [start for start in ended if start[0] not in ("RUNNING", "PENDING", "CONFIGURING")]
 
 
 def requeue(job: str) -> None:

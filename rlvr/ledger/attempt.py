@@ -60,7 +60,9 @@ def _busy_error(run_dir: Path) -> Busy:
 
 
 def _allocation() -> dict[str, Any]:
-    """The number of visible GPUs on all nodes; under SLURM also whether no other run uses them, node and job id."""
+    """The number of visible GPUs on all nodes; under SLURM also whether no other run uses them, the node, the
+    job's id and how often it has been requeued.
+    """
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     ranks = os.environ.get("WORLD_SIZE", "1")
     nodes = int(ranks) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
@@ -71,7 +73,8 @@ def _allocation() -> dict[str, Any]:
     array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")
     own = gpus > 0 and os.environ.get(ALONE) == "1"
-    return {"gpus": gpus * nodes, "own_gpus": own, "node": node, "slurm_job": job}
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    return {"gpus": gpus * nodes, "own_gpus": own, "node": node, "slurm_job": job, "restarts": restarts}
 
 
 class Attempt:
@@ -190,8 +193,11 @@ class Attempt:
         else:
             self._has_unwritten_beat = False
 
-    def close(self, cause: Cause | str, message: str = "") -> int:
-        """Write exit.json, unlock the run, and return the exit code for the process. Later calls change nothing."""
+    def close(self, cause: Cause | str, message: str = "", seconds: float | None = None) -> int:
+        """Write exit.json, unlock the run, and return the exit code for the process. Later calls change nothing.
+
+        seconds: how long it has taken; None: since it was opened.
+        """
         if self.closed is not None:
             return self.closed.code
         cause = Cause(cause)
@@ -202,7 +208,7 @@ class Attempt:
             with self._beat_lock:
                 if self._has_unwritten_beat:
                     self._write_beat()
-            _write_end(self.path, cause, message, time.monotonic() - self._started)
+            _write_end(self.path, cause, message, time.monotonic() - self._started if seconds is None else seconds)
         finally:
             locks.unlock(self._lock)
         return cause.code

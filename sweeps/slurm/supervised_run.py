@@ -3,14 +3,16 @@
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import ALONE, ENDS_AT, newest_attempt, record_missing_end
+from rlvr.ledger.attempt import ALONE, ENDS_AT, Attempt, Busy, newest_attempt, record_missing_end
 from rlvr.ledger.cause import Cause, State
+from rlvr.ledger.files import read_json
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.submit import warning_s
@@ -48,7 +50,7 @@ class SupervisedRun:
 
     def train(self) -> RunEnd:
         """Run it to its end; again in the same allocation as long as `RunEnd.again` and the retries allow it."""
-        self._record_end_before_restart()
+        self._record_ends_before_restart()
         tries, waited = 0, 0.0
         while True:
             end = self._attempt()
@@ -124,19 +126,33 @@ class SupervisedRun:
             return False
         return time.monotonic() - self.supervisor.stopped_at > SAVING * warning_s(self.settings["asked"]["time_min"])
 
-    def _record_end_before_restart(self) -> None:
-        """If SLURM has started this job again, record the end of the attempt before, unless its process has done so."""
+    def _record_ends_before_restart(self) -> None:
+        """If SLURM has started this job again: the end of the newest attempt, unless its process has recorded it, and
+        an attempt for each start since then that opened none, as where it was stopped while it was set up.
+        """
         newest = newest_attempt(self.dir)
-        if not self.here.restarts or not newest or lock.lock_is_held(layout.lock(self.dir)) is not False:
+        if not self.here.restarts or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return
-        state = client.last_end(self.here.job)
-        cause = STARTED_AGAIN.get(state, Cause.PREEMPTED)
-        message = f"SLURM started the job again: {state or 'no reason'}"
-        if record_missing_end(self.dir, newest, cause, message, ended_earlier=True):  # it was in the queue since then
+        starts = client.earlier_starts(self.here.job)
+        job = read_json(layout.job(layout.attempt(self.dir, newest))) or {}
+        is_of_job = job.get("slurm_job") == self.here.job
+        num_known = int(job.get("restarts", self.here.restarts - 1)) + 1 if is_of_job else 0
+        state = starts[min(num_known, len(starts)) - 1][0] if starts else ""
+        cause, message = _cause_and_message(state)
+        # It was in the queue since then.
+        if newest and record_missing_end(self.dir, newest, cause, message, ended_earlier=True):
             self._say(f"attempt {newest} left no end: {cause.value} ({state or 'SLURM gives no reason'})")
+        for restarts, (state, seconds) in enumerate(starts[num_known : self.here.restarts], num_known):
+            with suppress(Busy, OSError):  # the next start counts it
+                attempt = Attempt.open(self.dir, restarts=restarts, own_gpus=self.settings["pack"] == 1)
+                attempt.close(*_cause_and_message(state), seconds)
 
     def _say(self, text: str) -> None:
         print(f"{self.here.job} {self.run_id}: {text}", flush=True)
+
+
+def _cause_and_message(state: str) -> tuple[Cause, str]:
+    return STARTED_AGAIN.get(state, Cause.PREEMPTED), f"SLURM started the job again: {state or 'no reason'}"
 
 
 def on_nodes(settings: Mapping[str, Any], node: int, place: Sequence[str], run_dir: Path) -> list[str]:

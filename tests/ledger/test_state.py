@@ -81,10 +81,36 @@ def test_a_requeued_run_is_not_charged_for_time_in_the_queue(tmp_path: Path, mon
     write_json(path / "heartbeat.json", {**beat, "time": now - 32500, "alive": now - 32400})
     here = Allocation("12", "12", index=0, node=0, restarts=1)
     log = tmp_path / "log"
-    SupervisedRun(ledger, "r", {}, Supervisor(), here, log, devices=None, nodes=None)._record_end_before_restart()
+    SupervisedRun(ledger, "r", {}, Supervisor(), here, log, devices=None, nodes=None)._record_ends_before_restart()
     state = ledger.state("r")
     assert (state.state, state.attempt) == ("preempted", 1)
     assert (state.seconds, state.useful) == pytest.approx((3600, 3600))
+
+
+def test_starts_of_a_requeued_job_that_opened_no_attempt_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start made steps for 3600 s; the next two took 40 and 25 s, and were stopped in their set-up."""
+    (program := tmp_path / "sacct").write_text(
+        "#!/bin/sh\nprintf '%s\\n' 'NODE_FAIL|3610' 'REQUEUED|40' 'TIMEOUT|25' 'RUNNING|5'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in {"SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3"}.items():
+        monkeypatch.setenv(name, value)
+    ledger = make_run(tmp_path)
+    write_attempt(ledger, "r", 1, seconds=3600, steps=(0, 50))
+    path = ledger.run_dir("r") / "attempts/1"
+    write_json(path / "job.json", {"started": 1000.0, "slurm_job": "12", "restarts": 0})
+    (path / "exit.json").unlink()
+    here, settings = Allocation.here(), {"pack": 1}
+    run = SupervisedRun(ledger, "r", settings, Supervisor(), here, tmp_path / "log", devices=None, nodes=None)
+    for _ in range(2):  # a second look counts none twice
+        run._record_ends_before_restart()
+        causes = [end.cause for n in (1, 2, 3) if (end := read_end(ledger.run_dir("r") / f"attempts/{n}")) is not None]
+        state = ledger.state("r")
+        assert (state.attempt, causes) == (3, [Cause.NODE, Cause.PREEMPTED, Cause.TIME_LIMIT])
+        assert (state.useful, state.replayed, state.wasted) == pytest.approx((3600, 0, 65))
 
 
 def test_a_clock_that_was_set_back_makes_no_time_negative(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
-from slurm.client import QueuedTask, is_configured, last_end, queue
+from slurm.client import QueuedTask, earlier_starts, is_configured, queue
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, script, submit_script
@@ -413,13 +413,18 @@ def test_the_name_of_a_job_is_one_short_word_that_ends_with_its_token() -> None:
     assert submissions.token(name) == "ab12"
 
 
-def test_the_last_end_of_a_requeued_job_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_earlier_starts_of_a_requeued_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    ends = {"NODE_FAIL PREEMPTED RUNNING": "PREEMPTED", "TIMEOUT PENDING": "TIMEOUT", "RUNNING": "", "": ""}
-    for states, end in ends.items():
-        (program := tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '%s\\n' {states}\n")
+    node_fail, cancelled = ("NODE_FAIL", 12.0), ("CANCELLED", 3.0)
+    for lines, starts in {
+        "'NODE_FAIL|12' 'CANCELLED by 0|3' 'RUNNING|7'": [node_fail, cancelled],
+        "'NODE_FAIL|12' 'PENDING|'": [node_fail],
+        "'Welcome to our site' 'RUNNING|7'": [],
+        "": [],
+    }.items():
+        (program := tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '%s\\n' {lines}\n")
         program.chmod(0o755)
-        assert last_end("7") == end, states
+        assert earlier_starts("7") == starts, lines
 
 
 def test_a_run_that_outlasts_its_warning_is_ended_while_its_job_can_still_return_to_the_queue(tmp_path: Path) -> None:
