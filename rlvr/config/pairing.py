@@ -167,6 +167,11 @@ def _check_objective(config: Knobs, choices: Choices, task: TaskAbilities) -> No
             f"loss={choices.get('loss')} learns known answers and task={choices.get('task')} gives none. "
             "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
         )
+    if config.rollout.retire_at is not None and task.train_problems is None:
+        raise ValueError(
+            f"rollout.retire_at={config.rollout.retire_at} has no effect with task={choices.get('task')}, whose "
+            "training problems do not repeat. Pass a set of them (such as task.train_problems=1000), or drop it."
+        )
     _check_longest(config.rollout, config.rollout.max_tokens or task.max_tokens)
     if config.get("presample") and (task.arms or task.train_problems == 1):
         raise ValueError(

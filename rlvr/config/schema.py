@@ -42,6 +42,7 @@ class RolloutConfig:
     overdraw: Overdraw | None = None
     filter: Annotated[str, Literal["none", "greedy_fails"]] = MISSING
     reward: Annotated[str, Literal["random", "flipped", "majority"]] | None = None
+    retire_at: Share | None = None
     overlong_buffer: PositiveFloat | None = None
     overlong_penalty: PositiveFloat = MISSING
     overlong_filter: bool = MISSING

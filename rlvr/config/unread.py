@@ -34,7 +34,7 @@ def _rules(config: Knobs, of_loss: str) -> list[tuple[bool, str, tuple[str, ...]
     return [
         ("solution" in marks, f"{of_loss}, which learns known answers", tuple(f"rollout.{key}" for key in of_samples)),
         (sampling != "refill", f"rollout.dynamic_sampling={sampling}", ("rollout.max_rounds", "rollout.overdraw")),
-        (rollout.ahead > 1, in_flight, ("rollout.overdraw",)),
+        (rollout.ahead > 1, in_flight, ("rollout.overdraw", "rollout.retire_at")),
         (rollout.importance == "none", "rollout.importance=none", of_weights),
         (rollout.top_p == 1, "rollout.top_p=1", ("rollout.truncation",)),
         (rollout.overlong_buffer is None, "rollout.overlong_buffer=null", ("rollout.overlong_penalty",)),

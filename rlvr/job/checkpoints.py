@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,12 @@ class Checkpoints:
         ahead: StepGroups | None = None,
         share: float = 1.0,
         unevaluated: Mapping[str, float] | None = None,
+        retired: Collection[str] = (),
     ) -> None:
         """Save the state after a step, with `position` problems drawn from the stream, unless it is saved already.
 
         ahead: the groups of the next step, if they are sampled already. share: of drawn problems, those whose groups
-        were kept. unevaluated: the step's metrics, if the run stops before its evaluation.
+        were kept. unevaluated: the step's metrics, if the run stops before its evaluation. retired: see `Stream`.
         """
         path = layout.checkpoint(self.directory, step)
         self._clock.saved_at = time.monotonic()
@@ -104,7 +105,7 @@ class Checkpoints:
         self.best = self.best if score is None else score
         state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
         measured = None if unevaluated is None else {name: float(value) for name, value in unevaluated.items()}
-        state |= {"share": share, "unevaluated": measured}
+        state |= {"share": share, "unevaluated": measured, "retired": sorted(retired)}
         how: dict[str, Any] = {
             "background": self.config.background,
             "when_visible": functools.partial(self._drop, path),

@@ -257,7 +257,8 @@ class TrainingRun:
         if self.journal is not None:
             self.journal.flush()  # a checkpoint must contain no evaluated step that the journal lacks
         ahead = self.step_sampler.prefetched()  # before reading the position: sampling draws problems
-        self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share, unevaluated)
+        sampler, retired = self.step_sampler, self.stream.retired
+        self.checkpoints.save(step, sampler.position, metrics, ahead, sampler.share, unevaluated, retired)
 
     def _resume(self) -> tuple[int, dict[str, float] | None]:
         """The last step that is done; its metrics if it was saved before its evaluation, else None."""
@@ -265,7 +266,7 @@ class TrainingRun:
         extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0, None
-        self.stream.position = extra["position"]
+        self.stream.position, self.stream.retired = extra["position"], set(extra.get("retired", ()))
         self.step_sampler.share = extra["share"]
         self.step_sampler.restore(extra["ahead"])
         return extra["step"], extra["unevaluated"]

@@ -48,7 +48,7 @@ class RolloutCost:
     rounds: int = 0
     share: float = 1.0  # share of the problems drawn whose groups were kept
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
-    greedy_right: bool = False  # whether a filter of problems has seen a right answer
+    filter_saw_right: bool = False  # whether a filter of problems has seen a right answer
 
     def add(self, groups: Sequence[Rollout], *, rollout_s: float, reward_s: float) -> None:
         """Add one round."""
@@ -61,7 +61,7 @@ class RolloutCost:
     @property
     def right(self) -> bool:
         """Whether any answer was right."""
-        return self.greedy_right or any(r.correct for g in self.rollouts for r in g.rewards)
+        return self.filter_saw_right or any(r.correct for g in self.rollouts for r in g.rewards)
 
     def metrics(self) -> dict[str, float]:
         """Metrics over everything generated: the policy's own average, before dynamic sampling selects."""

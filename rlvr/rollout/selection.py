@@ -33,12 +33,13 @@ class Selection:
     # than P at once
     overdraw: float | None = None
     reward: str | None = None  # random | flipped | majority: rewards learned from in place of the verifier's
+    retire_at: float | None = None  # a problem of whose responses this share is right is not drawn again; None: never
     task: Task | None = None  # which reads the answers of a majority
 
     @classmethod
     def of(cls, rollout: DictConfig, task: Task | None = None) -> Selection:
         """From the `rollout` group of a run's config."""
-        knobs = ("prompts", "samples", "dynamic_sampling", "max_rounds", "filter", "overdraw", "reward")
+        knobs = ("prompts", "samples", "dynamic_sampling", "max_rounds", "filter", "overdraw", "reward", "retire_at")
         return cls(*(rollout[knob] for knob in knobs), task=task)
 
     def learned(self, groups: Sequence[Rollout], sampling: Sampling) -> list[Rollout]:
@@ -51,6 +52,13 @@ class Selection:
         if any(reward.outcome == "error" for reward in learned.rewards):
             return False
         return self.dynamic == "none" or len({reward.value for reward in learned.rewards}) > 1
+
+    def retired(self, groups: Sequence[Rollout], sampling: Sampling) -> set[str]:
+        """The problems that leave the order (ScaleRL's no-positive-resampling, arXiv:2510.13786; here by the newest
+        group alone), by the rewards that are learned from."""
+        at, learned = self.retire_at, [] if self.retire_at is None else self.learned(groups, sampling)
+        judged = {g.problem.id: [r.correct for r in g.rewards if r.outcome != "error"] for g in learned}
+        return {i for i, right in judged.items() if at is not None and right and sum(right) / len(right) >= at}
 
     @property
     def max_groups(self) -> int:
@@ -83,6 +91,7 @@ def select_groups(
     while True:
         problems = stream.draw(wanted)
         drawn += wanted
+        spent.filter_saw_right |= len(problems) < wanted  # all others were solved
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
         # On few problems a step draws one several times, and samples of the same number would have the same noise.
@@ -100,6 +109,7 @@ def select_groups(
             if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
                 drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
         kept += selection.learned([group for group in groups if usable(group)], sampling)
+        stream.retired |= selection.retired(groups, sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
         # The share kept so far predicts how many to draw: fewer, larger rounds.
@@ -125,7 +135,7 @@ def _greedy_fails(
     spent.rollout_s += greedy.rollout_s
     spent.reward_s += greedy.reward_s
     spent.tokens += greedy.tokens
-    spent.greedy_right |= greedy.right
+    spent.filter_saw_right |= greedy.right
     return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
 
 

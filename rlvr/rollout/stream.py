@@ -1,7 +1,7 @@
 """The order in which training problems are drawn, fixed by the seed."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,22 @@ from rlvr.records import Problem, Task
 class Stream:
     """Training problems in an order fixed by the seed: arms of an ablation see the same ones in the same order.
 
-    A finite data set is shuffled anew each epoch; an infinite one is read in order. `position` counts problems drawn.
+    A finite data set is shuffled anew each epoch; an infinite one is read in order. `position` counts problems drawn
+    and passed over. retired: ids of problems that are passed over.
     """
 
     task: Task
     seed: int
     position: int = 0
+    retired: set[str] = field(default_factory=set[str])
 
     def draw(self, count: int) -> list[Problem]:
-        drawn = [self.task.problem("train", self._index(self.position + i)) for i in range(count)]
-        self.position += count
+        """The next problems; fewer once all of a finite set are retired."""
+        drawn, size = list[Problem](), self.task.size("train")
+        while len(drawn) < count and (size is None or len(self.retired) < size):
+            problem = self.task.problem("train", self._index(self.position))
+            self.position += 1
+            drawn += [problem] if problem.id not in self.retired else []
         return drawn
 
     def _index(self, position: int) -> int:

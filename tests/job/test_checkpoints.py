@@ -58,12 +58,13 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
 
 def test_a_checkpoint_before_its_evaluation_may_be_a_step_ahead_of_the_journal(tmp_path: Path) -> None:
     checkpoints = make_checkpoints(tmp_path)
-    checkpoints.save(2, 20, {}, unevaluated={"loss/total": 0.5})
+    checkpoints.save(2, 20, {}, unevaluated={"loss/total": 0.5}, retired={"train/7", "train/1"})
     checkpoints.trainer.writer.wait()
     assert checkpoints.resume(0) is None
     extra = checkpoints.resume(1)
     assert extra is not None
     assert (extra["step"], extra["unevaluated"]) == (2, {"loss/total": 0.5})
+    assert extra["retired"] == ["train/1", "train/7"]
 
 
 def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_path: Path) -> None:

@@ -137,6 +137,38 @@ def test_a_problem_drawn_again_has_other_samples(ranks: dict[str, int], overdraw
     assert len(engine.asked) == len(set(engine.asked)) == 2 * groups
 
 
+def test_solved_problems_leave_the_order_and_a_resumed_run_draws_the_same() -> None:
+    """Of eight answers 8, 7, 6, 4, 0 and, of those that were judged, 3 of 3 are right: at 7/8 three of these six kinds
+    leave. There are twelve problems, two of each kind, four steps an epoch."""
+    script = ["++++++++", "+++++++-", "++++++--", "++++----", "--------", "+++!!!!!"]
+    task, leaving = ScriptedTask(script, size=12), {0, 1, 5, 6, 7, 11}
+
+    def steps(stream: Stream, retire_at: float | None, count: int) -> list[str]:
+        selection = Selection(3, 8, "none", 1, retire_at=retire_at)
+        seen = list[str]()
+        for _ in range(count):
+            spent = select_groups(sampler(task), stream, SAMPLING, selection)[1]
+            seen.append(" ".join(group.problem.prompt for group in spent.rollouts))
+        return seen
+
+    plain, stream = steps(Stream(task, 0), None, 8), Stream(task, 0)
+    first = steps(stream, 0.875, 4)
+    assert first == plain[:4]  # no problem comes twice in an epoch
+    assert stream.retired == {f"train/{i}" for i in leaving}
+    resumed = Stream(task, 0, stream.position, set(stream.retired))
+    second = [number for number in " ".join(plain[4:]).split() if int(number) not in leaving]
+    assert " ".join(steps(stream, 0.875, 2)).split() == second  # the order of the others is kept
+    assert " ".join(steps(resumed, 0.875, 2)).split() == second
+
+
+def test_a_step_without_unsolved_problems_is_empty_and_not_hopeless() -> None:
+    task = ScriptedTask(["+"], size=2)
+    stream = Stream(task, 0)
+    selection = Selection(2, 1, "none", 1, retire_at=1.0)
+    first, second = (select_groups(sampler(task), stream, SAMPLING, selection) for _ in range(2))
+    assert (len(first[0]), second[0], second[1].right) == (2, [], True)
+
+
 # --- random and flipped rewards ---
 
 

@@ -11,3 +11,13 @@ def test_every_problem_of_a_finite_set_is_drawn_once_an_epoch_in_a_new_order() -
     assert first != second
     again = Stream(ScriptedTask(["+-"], size=20), seed=3, position=20)
     assert [p.id for p in again.draw(20)] == second  # the position alone resumes the stream
+
+
+def test_retired_problems_are_passed_over_in_the_same_order() -> None:
+    task = ScriptedTask(["+-"], size=20)
+    everything = [p.id for p in Stream(task, seed=3).draw(60)]
+    retired = set(everything[:19:2])
+    stream = Stream(task, seed=3, position=20, retired=retired)
+    assert [p.id for p in stream.draw(15)] == [i for i in everything[20:] if i not in retired][:15]
+    position, stream.retired = stream.position, set(everything)
+    assert (stream.draw(5), stream.position) == ([], position)  # nothing is left
