@@ -1,7 +1,9 @@
 """Native engine beside `generate` of transformers: new tokens per second with log-probs, on the same work."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,48 +25,78 @@ MAZE_3M = {
     "max_position_embeddings": 512,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
 }
-PROMPTS, SAMPLES, NEW_TOKENS, ROUNDS = 16, 16, 64, 3
+SMOLLM2 = {
+    "model_type": "llama",
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+    "vocab_size": 49_152,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+}
 DTYPES = ("float32", "bfloat16")
 
 
-def make_model(dtype: str) -> PreTrainedModel:
-    """Random weights of the maze model, the same for both sides."""
+@dataclass(frozen=True)
+class Sampled:
+    """Exactly `new_tokens` tokens of each of `samples` responses to each of `prompts` prompts of 64 … 76 tokens."""
+
+    name: str
+    architecture: Mapping[str, Any]
+    prompts: int = 16
+    samples: int = 16
+    new_tokens: int = 64
+    rounds: int = 3  # measured, after a warm-up round
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prompts * self.samples * self.new_tokens
+
+
+MAZE = Sampled("rollout", MAZE_3M)
+PRETRAINED = Sampled("rollout of SmolLM2", SMOLLM2, prompts=8, samples=8, new_tokens=32, rounds=2)
+
+
+def works(*, quick: bool) -> tuple[Sampled, ...]:
+    return (replace(MAZE, new_tokens=8, rounds=1),) if quick else (MAZE, PRETRAINED)
+
+
+def make_model(work: Sampled, dtype: str) -> PreTrainedModel:
+    """Random weights, the same for both sides."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(**MAZE_3M)
+    config = AutoConfig.for_model(**work.architecture)
     made = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     return made.eval()
 
 
-def make_prompts() -> list[np.ndarray]:
-    """16 prompts of 64 … 76 tokens."""
+def make_prompts(work: Sampled) -> list[np.ndarray]:
     generator = np.random.default_rng(0)
-    return [generator.integers(2, 32, size=64 + 4 * (i % 4)).astype(np.int64) for i in range(PROMPTS)]
+    return [generator.integers(2, 32, size=64 + 4 * (i % 4)).astype(np.int64) for i in range(work.prompts)]
 
 
-def native(dtype: str) -> NativeEngine:
+def native(work: Sampled, dtype: str) -> NativeEngine:
     """End token −1 never comes: every response has full length."""
-    return NativeEngine(make_model(dtype), eos_token_ids=[-1], pad_token_id=0, dtype=dtype)
+    return NativeEngine(make_model(work, dtype), eos_token_ids=[-1], pad_token_id=0, dtype=dtype)
 
 
-def sampling(engine: Engine, new_tokens: int) -> Callable[[], None]:
+def sampling(engine: Engine, work: Sampled) -> Callable[[], None]:
     """A function that samples all responses, other ones at each call."""
-    requests = [Request(prompt, SAMPLES, key) for key, prompt in enumerate(make_prompts())]
+    requests = [Request(prompt, work.samples, key) for key, prompt in enumerate(make_prompts(work))]
     steps = itertools.count()
 
     def sample() -> None:
-        groups = engine.generate(requests, Sampling(max_tokens=new_tokens, seed=0, step=next(steps)))
-        assert sum(len(c.tokens) for group in groups for c in group) == num_tokens(new_tokens)
+        groups = engine.generate(requests, Sampling(max_tokens=work.new_tokens, seed=0, step=next(steps)))
+        assert sum(len(c.tokens) for group in groups for c in group) == work.num_tokens
 
     return sample
 
 
-def num_tokens(new_tokens: int) -> int:
-    return PROMPTS * SAMPLES * new_tokens
-
-
-def generating(dtype: str, new_tokens: int) -> Callable[[], None]:
+def generating(work: Sampled, dtype: str) -> Callable[[], None]:
     """`model.generate` with sampling and the scores that log-probabilities need."""
-    model, prompts = make_model(dtype), make_prompts()
+    model, prompts = make_model(work, dtype), make_prompts(work)
     width = max(map(len, prompts))
     ids = np.stack([np.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
     mask = np.stack([np.pad(np.ones_like(prompt), (width - len(prompt), 0)) for prompt in prompts])
@@ -76,9 +108,9 @@ def generating(dtype: str, new_tokens: int) -> Callable[[], None]:
             do_sample=True,
             top_k=0,
             top_p=1.0,
-            num_return_sequences=SAMPLES,
-            min_new_tokens=new_tokens,
-            max_new_tokens=new_tokens,
+            num_return_sequences=work.samples,
+            min_new_tokens=work.new_tokens,
+            max_new_tokens=work.new_tokens,
             pad_token_id=0,
             eos_token_id=None,
             return_dict_in_generate=True,
@@ -91,9 +123,8 @@ def generating(dtype: str, new_tokens: int) -> Callable[[], None]:
 
 
 def rows(*, quick: bool) -> Iterator[Row]:
-    new_tokens = 8 if quick else NEW_TOKENS
-    for dtype in DTYPES:
-        sides = {"ours": sampling(native(dtype), new_tokens), "peer": generating(dtype, new_tokens)}
-        seconds = in_turn({name: timed(side) for name, side in sides.items()}, 1 if quick else ROUNDS)
-        ours, peer = (num_tokens(new_tokens) / seconds[name] for name in ("ours", "peer"))
-        yield row(f"rollout, {dtype}", ours, "tokens/s", "transformers generate", peer, target=2.0)
+    for work, dtype in itertools.product(works(quick=quick), DTYPES):
+        sides = {"ours": sampling(native(work, dtype), work), "peer": generating(work, dtype)}
+        seconds = in_turn({name: timed(side) for name, side in sides.items()}, work.rounds)
+        ours, peer = (work.num_tokens / seconds[name] for name in ("ours", "peer"))
+        yield row(f"{work.name}, {dtype}", ours, "tokens/s", "transformers generate", peer, target=2.0)

@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from rlvr.trainer import distributed
 from rlvr.trainer.collate import collate, decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
-from tests.bench.rollout import MAZE_3M
+from tests.bench.rollout import MAZE_3M, SMOLLM2, Sampled
 from tests.bench.row import Row, in_turn, row
 from tests.support.composing import composing
 
@@ -45,33 +44,23 @@ TARGET = 3.0
 
 
 @dataclass(frozen=True)
-class Work:
-    """One step: P prompts of 64 … 76 tokens, G samples of each, exactly T new tokens."""
+class Work(Sampled):
+    """One step, and TRL's settings."""
 
-    name: str
-    architecture: Mapping[str, Any]
-    peers: Sequence[tuple[str, int]]
-    prompts: int = 32
-    samples: int = 16
-    new_tokens: int = 32
-    rounds: int = 3  # measured, after a warm-up round
+    peers: Sequence[tuple[str, int]] = ()
 
 
-SMOLLM2 = {
-    "model_type": "llama",
-    "num_hidden_layers": 30,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "tie_word_embeddings": True,
-    "vocab_size": 49_152,
-    "max_position_embeddings": 8192,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
-}
-MAZE = Work("training step", MAZE_3M, (("float32", 128), ("autocast", 128), ("bfloat16", 64)))
+MAZE = Work(
+    "training step", MAZE_3M, prompts=32, new_tokens=32, peers=(("float32", 128), ("autocast", 128), ("bfloat16", 64))
+)
 PRETRAINED = Work(
-    "training step of SmolLM2", SMOLLM2, (("float32", 64), ("bfloat16", 64)), prompts=8, samples=8, rounds=2
+    "training step of SmolLM2",
+    SMOLLM2,
+    prompts=8,
+    samples=8,
+    new_tokens=32,
+    rounds=2,
+    peers=(("float32", 64), ("bfloat16", 64)),
 )
 
 
