@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import torch
 from annotated_types import Gt, Interval
 from pydantic import NonNegativeFloat
 from torch import Tensor
@@ -12,21 +13,24 @@ from rlvr.objective.batch import Batch, Policy, Terms, first_pass, needs
 Share = Annotated[float, Interval(ge=0, le=1)]
 
 
+def quantile(values: Tensor, mask: Tensor, level: float) -> Tensor:
+    """[B, 1] float64: the quantile of each row's values, interpolated linearly; NaN for a row of none. mask: [B, T]."""
+    ordered = torch.where(mask, values.double(), torch.inf).sort(-1).values
+    # Rounded, so that 0.8 · 15 is 12: a quantile that is one of the values must not be above it.
+    place = (level * (mask.sum(-1, keepdim=True) - 1).clamp(min=0).double()).round(decimals=9)
+    low, high = (ordered.gather(-1, index.long()) for index in (place.floor(), place.ceil()))
+    return low + (place - place.floor()) * (high - low)
+
+
 @needs("entropy")
 def kept(policy: Policy, batch: Batch, *, fraction: Share) -> Tensor:
-    """[B, T] bool: the tokens of a whole mini-batch whose entropy is at least its quantile of level 1 − fraction.
-
-    The quantile interpolates linearly, in float64; ties are kept, and with fraction = 0 the maximum.
-    """
+    """[B, T] bool: the tokens of a whole mini-batch whose entropy is at least its quantile of level 1 − fraction. Ties
+    are kept, and with fraction = 0 the maximum."""
     assert policy.entropy is not None
-    entropy = policy.entropy.double()
-    ordered = entropy[batch.mask].sort().values
-    if not len(ordered):
+    if not batch.mask.any():
         return batch.mask
-    # Rounded, so that 0.8 · 15 is 12: a quantile that is one of the values must not be above it.
-    place = round((1 - fraction) * (len(ordered) - 1), 9)
-    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    return batch.mask & (entropy >= low + (place - int(place)) * (high - low))
+    of_all = quantile(policy.entropy.flatten()[None], batch.mask.flatten()[None], 1 - fraction)
+    return batch.mask & (policy.entropy.double() >= of_all)
 
 
 @first_pass(kept)

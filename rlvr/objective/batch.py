@@ -151,6 +151,7 @@ class Policy:
     entropy: Tensor | None = None  # [B, T] nats, with gradient
     value: Tensor | None = None  # [B, T], with gradient: expected reward before each token
     log_z: Tensor | None = None  # [B], with gradient
+    candidates: Tensor | None = None  # [B, T, K] nats, with gradient: of the K most probable tokens, that one first
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ Advantage = Callable[..., Any]
 def needs(*inputs: str) -> Callable[[F], F]:
     """Declare the inputs of a function beyond the usual ones. Inputs that it does not declare are not computed.
 
-    A loss: "entropy" (with gradient), "value", "log_z" of the policy; "reference" (`Batch.logp_ref`), "noise"
+    A loss: "entropy" (with gradient), "value", "log_z", "candidates" (as many as its knob of that name says) of the
+    policy; "reference" (`Batch.logp_ref`), "noise"
     (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
     samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which are
     passed as arguments of these names.
@@ -346,6 +348,11 @@ def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
         return None
     parameters = inspect.signature(statistics).parameters
     return partial(statistics, **{name: value for name, value in knobs.items() if name in parameters})
+
+
+def num_candidates(loss: Loss) -> int:
+    """How many of the most probable tokens a loss reads: its knob `candidates`; 0 unless it needs them."""
+    return _without_knobs(loss)[1]["candidates"] if "candidates" in declared_needs(loss) else 0
 
 
 def unchanged(function: Callable[..., R], batch: Batch) -> Callable[..., R]:

@@ -10,7 +10,7 @@ from rlvr.objective import penalty, reduce
 from rlvr.objective.batch import Batch, Loss, Policy, declared_needs, marks_of, terms_of
 
 # What a loss may declare with `needs`. "solution" determines the batch itself, in rlvr/job/loop.py.
-AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
+AVAILABLE = {"entropy", "value", "log_z", "candidates", "reference", "noise", "returns", "solution"}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rlvr.model.structure import hidden_size, num_embeddings
 from rlvr.objective.batch import Batch, Policy
 from rlvr.trainer.heads import HEADS, prompt_mean
 from rlvr.trainer.layout import Layout
-from rlvr.trainer.logprob import token_logp
+from rlvr.trainer.logprob import candidates_logp, token_logp
 from rlvr.trainer.rows import rows
 
 # Largest allowed difference between the head's output and the model's own logits, as a fraction of the largest logit.
@@ -26,6 +26,7 @@ class ActorOutput(NamedTuple):
     entropy: Tensor | None  # [n] nats; None: not computed
     value: Tensor | None  # [n]; None: the policy has no value head
     log_z: Tensor | None  # [P]; None: the policy has no `LogZ` head
+    candidates: Tensor | None = None  # [n, K] nats, of the most probable tokens; None: not computed
 
 
 def hidden_states(decoder: nn.Module, layout: Layout) -> Tensor:
@@ -70,6 +71,7 @@ class Actor(nn.Module):
         self.model = model
         self.temperature = temperature
         self.compiled = False  # whether the passes over the head's logits are compiled
+        self.num_candidates = 0  # whose log-probabilities are returned beside entropies
         self.heads = nn.ModuleDict()
         device = next(model.parameters()).device
         for name, head in HEADS.items():
@@ -98,7 +100,11 @@ class Actor(nn.Module):
         if "log_z" in self.heads:
             prompts = prompt_mean(all_hidden, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
             log_z = self.heads["log_z"](prompts, keep)
-        return ActorOutput(logp, entropy, value, log_z)
+        candidates = None
+        if self.num_candidates and with_entropy:
+            count, compiled = self.num_candidates, self.compiled
+            candidates = candidates_logp(head, hidden, count, self.temperature, compiled=compiled)
+        return ActorOutput(logp, entropy, value, log_z, candidates)
 
     def hidden(self, layout: Layout) -> Tensor:
         """Last hidden states, [R, W, h]."""
@@ -112,21 +118,21 @@ class Actor(nn.Module):
 
 
 def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
-    """Values [n] of response tokens, put at the tokens' places in [B, T]; 0 at padding."""
-    flat = values.new_zeros(part.tokens.numel())
-    return flat.index_put((layout.place,), values).view(part.tokens.shape)
+    """Values [n, …] of response tokens, put at the tokens' places in [B, T, …]; 0 at padding."""
+    rest = values.shape[1:]
+    flat = values.new_zeros((part.tokens.numel(), *rest))
+    return flat.index_put((layout.place,), values).view(*part.tokens.shape, *rest)
 
 
 def to_policy(output: ActorOutput, layout: Layout, part: Batch) -> Policy:
     """The outputs for a layout as a `Policy` of its batch `part`: values per token are 0 at padding."""
-    logp = scatter(output.logp, layout, part)
-    entropy = None if output.entropy is None else scatter(output.entropy, layout, part)
-    value = None if output.value is None else scatter(output.value, layout, part)
-    if output.log_z is None:
-        return Policy(logp, entropy, value)
-    if not layout.num_prompts:  # no token was read: `part` may have rows, but the output has no values for them
-        return Policy(logp, entropy, value, logp.new_zeros(len(part.tokens)))
-    return Policy(logp, entropy, value, output.log_z[part.group])
+    of_tokens = output._asdict()
+    logp, log_z = scatter(of_tokens.pop("logp"), layout, part), of_tokens.pop("log_z")
+    outputs = {name: None if x is None else scatter(x, layout, part) for name, x in of_tokens.items()}
+    if log_z is not None:
+        # No token was read: `part` may have rows, but the output has no values for them.
+        outputs["log_z"] = log_z[part.group] if layout.num_prompts else logp.new_zeros(len(part.tokens))
+    return Policy(logp, **outputs)
 
 
 @torch.no_grad()

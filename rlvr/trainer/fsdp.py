@@ -14,7 +14,7 @@ from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import small_copy
 from rlvr.model.structure import is_empty
 from rlvr.objective import reduce
-from rlvr.objective.batch import Batch, Loss, Policy, check_values, copy_to_device, first_pass_of
+from rlvr.objective.batch import Batch, Loss, Policy, check_values, copy_to_device, first_pass_of, num_candidates
 from rlvr.objective.micro_batch import Objective, weighed
 from rlvr.trainer import batch_noise, checkpoint, distributed, lora, packer
 from rlvr.trainer.actor import Actor, ActorOutput, check_head, scatter, to_policy
@@ -59,6 +59,7 @@ class Trainer:
         # eval: without dropout, so that the policy in training is the one that sampled.
         model = model.requires_grad_(True).float().eval()
         self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=knobs.critic == "own")
+        self.actor.num_candidates = num_candidates(loss)
         # If the model has no weights yet, a small model of the same architecture is checked.
         trial = Actor(small_copy(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rlvr.model.head import head_weight, logits
+from rlvr.model.head import WideHead, head_weight, logits
 from rlvr.model.structure import vocabulary_size
 from rlvr.objective import penalty
 
@@ -43,6 +43,20 @@ def token_logp(
         return _at_once(head(hidden), target, temperature, entropy_gradient, with_entropy)
     how = _How(temperature, rows, entropy_gradient, with_entropy, compiled)
     return _InChunks.apply(hidden, head.weight, head.bias, target, how)
+
+
+def candidates_logp(
+    head: nn.Module, hidden: Tensor, count: int, temperature: float, *, compiled: bool, chunk: int = CHUNK
+) -> Tensor:
+    """[n, count] float32: `token_logp` of the most probable tokens, in falling order. It takes `count` passes over the
+    logits more than log-probabilities of targets do, and one to find the tokens, which has no gradient."""
+    rows = max(1, chunk // vocabulary_size(head, hidden))
+    with torch.no_grad():
+        wide = WideHead(head)
+        best = [wide(part).topk(count).indices for part in hidden.split(rows)]
+    tokens = torch.cat(best) if best else hidden.new_zeros((0, count), dtype=torch.int64)
+    how: dict[str, Any] = {"entropy_gradient": False, "with_entropy": False, "compiled": compiled, "chunk": chunk}
+    return torch.stack([token_logp(head, hidden, t, temperature, **how)[0] for t in tokens.unbind(-1)], -1)
 
 
 def _at_once(

@@ -102,6 +102,8 @@ def equipped(loss: Loss, batch: Batch, policy: Policy, *, padding: float = 0.0) 
     kind = torch.arange(B) % 2
     batch = replace(batch, kind=kind, noise=value.sigmoid(), value_old=padded, returns=-padded)
     heads = {"value": 1.3 * padded, "log_z": torch.linspace(-2, 2, B).to(value.dtype)}
+    best = torch.where(batch.mask, policy.logp.detach(), padding)
+    heads["candidates"] = torch.stack([best, best - 0.3, best - 1], -1)
     heads = {head: output.requires_grad_() for head, output in heads.items() if head in declared_needs(loss)}
     return batch, replace(policy, **heads)
 
