@@ -19,7 +19,7 @@ def simko(
     policy: Policy,
     batch: Batch,
     *,
-    candidates: PositiveInt,  # noqa: ARG001
+    num_candidates: PositiveInt,  # noqa: ARG001
     quantile: Share,
     share: Share,
     penalty: NonNegativeFloat,

@@ -230,8 +230,8 @@ Advantage = Callable[..., Any]
 def needs(*inputs: str) -> Callable[[F], F]:
     """Declare the inputs of a function beyond the usual ones. Inputs that it does not declare are not computed.
 
-    A loss: "entropy" (with gradient), "value", "log_z", "candidates" (as many as its knob of that name says) of the
-    policy; "reference" (`Batch.logp_ref`), "noise"
+    A loss: "entropy" (with gradient), "value", "log_z", "candidates" (as many as its knob `num_candidates` says) of
+    the policy; "reference" (`Batch.logp_ref`), "noise"
     (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
     samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which are
     passed as arguments of these names.
@@ -351,8 +351,8 @@ def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
 
 
 def num_candidates(loss: Loss) -> int:
-    """How many of the most probable tokens a loss reads: its knob `candidates`; 0 unless it needs them."""
-    return _without_knobs(loss)[1]["candidates"] if "candidates" in declared_needs(loss) else 0
+    """How many of the most probable tokens a loss reads: its knob `num_candidates`; 0 unless it needs them."""
+    return _without_knobs(loss)[1]["num_candidates"] if "candidates" in declared_needs(loss) else 0
 
 
 def unchanged(function: Callable[..., R], batch: Batch) -> Callable[..., R]:

@@ -14,7 +14,7 @@ from tests.support.factories import make_batch, make_policy
 from tests.trainer.tiny import batch, make_trainer, qwen2
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": None}
-KNOBS = {"candidates": 3, "quantile": 0.5, "share": 0.25, "penalty": 1.1, **CLIP}
+KNOBS = {"num_candidates": 3, "quantile": 0.5, "share": 0.25, "penalty": 1.1, **CLIP}
 
 
 def test_value_and_gradients_are_those_of_the_papers_ratio() -> None:
