@@ -278,9 +278,9 @@ def _of_class(module: Module, node: ast.ClassDef) -> Signature:
     if DATACLASS not in map(module.dotted, decorators):
         parameters = next((base.parameters for base in bases if base.parameters), ())
         return Signature(parameters, takes_any=takes_any or bool(decorators or node.keywords))
-    fields = {parameter.name: parameter for base in reversed(bases) for parameter in base.parameters}
-    fields |= {parameter.name: parameter for parameter in _fields(module, node)}
-    return Signature(tuple(fields.values()), takes_any=takes_any)
+    of_bases = {parameter.name: parameter for base in reversed(bases) for parameter in base.parameters}
+    fields = of_bases | dict(_fields(module, node))
+    return Signature(tuple(field for field in fields.values() if field is not None), takes_any=takes_any)
 
 
 def _of_base(module: Module, base: ast.expr) -> Signature:
@@ -291,7 +291,8 @@ def _of_base(module: Module, base: ast.expr) -> Signature:
     return UNKNOWN if name is None else signature(name)
 
 
-def _fields(module: Module, node: ast.ClassDef) -> Iterator[Parameter]:
+def _fields(module: Module, node: ast.ClassDef) -> Iterator[tuple[str, Parameter | None]]:
+    """The fields of a dataclass by name; None for one that is no parameter, also if a base has one of that name."""
     for statement in node.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
@@ -300,10 +301,11 @@ def _fields(module: Module, node: ast.ClassDef) -> Iterator[Parameter]:
         if isinstance(statement.value, ast.Call) and module.dotted(statement.value.func) == FIELD:
             options = {keyword.arg: ast.unparse(keyword.value) for keyword in statement.value.keywords}
             if options.get("init") == "False":
+                yield statement.target.id, None
                 continue
             required = not options.keys() & {"default", "default_factory"}
         if "ClassVar" not in annotation:
-            yield Parameter(statement.target.id, annotation, required, module)
+            yield statement.target.id, Parameter(statement.target.id, annotation, required, module)
 
 
 def _of_partial(module: Module, node: ast.Assign | ast.AnnAssign) -> Signature:

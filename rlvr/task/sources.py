@@ -137,7 +137,7 @@ class TrainSelection:
         dropped = self.limit.too_long([posed.problem for posed in train])
         usable = [posed for posed in train if posed.problem.id not in dropped]
         test_texts = {posed.text for posed in test}
-        held_out = [p.text not in test_texts and _share("validation", p.text) < self.validation for p in usable]
+        held_out = [p.text not in test_texts and share("validation", p.text) < self.validation for p in usable]
         if self.validation and not 0 < sum(held_out) < len(usable):
             raise ValueError(
                 f"task.validation={self.validation} of {len(usable)} training problems is {sum(held_out)}, and both "
@@ -168,11 +168,11 @@ class TrainSelection:
                 f"task.train_problems={self.train_problems}, and {len(first)} different training problems are left to "
                 "choose from. Pass a smaller number, or null for all."
             )
-        places = sorted(first.values(), key=lambda place: (_share("train", learned[place].text), place))
+        places = sorted(first.values(), key=lambda place: (share("train", learned[place].text), place))
         return [learned[place] for place in sorted(places[: self.train_problems])]
 
 
-def _share(purpose: str, text: str) -> float:
+def share(purpose: str, text: str) -> float:
     """A number in [0, 1), a hash of purpose and text."""
     digest = hashlib.blake2b(f"{purpose} {text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

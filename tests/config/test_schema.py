@@ -41,6 +41,7 @@ COMPANIONS = {
     ("policy", "evaluated"): ["policy.path=/a", "policy.name=a", "policy.digest=0", "policy.group=0"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],
+    ("task", "verifiers"): ["task.environment=some-name", "model=hf", "model.path=somebody/something"],
     ("task", "reasoning_gym"): ["task.generators=chain_sum", "model=hf", "model.path=somebody/something"],
     ("task", "spelled"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=spelled_tiny"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],

@@ -112,6 +112,11 @@ class Record:
     third: int = field(init=False)
 
 
+@dataclass
+class Settled(Record):
+    first: int = field(init=False, default=1)
+
+
 class Shape(Protocol):
     sides: int
 
@@ -160,6 +165,7 @@ READ = {
     "conditional": (["one", "two?"], set()),
     "Derived": (["size"], set()),
     "Record": (["first", "second?"], set()),
+    "Settled": (["second?"], set()),
     "Shape": ([], set()),
 }
 

@@ -31,7 +31,7 @@ ONE_POLICY = {"bandit", "classes"}  # they learn a policy over a few contexts: n
 
 
 def test_no_task_is_missing_here() -> None:
-    assert {p.stem for p in CONF.glob("*.yaml")} == {*MADE, *ROWS, *ONE_POLICY, "reasoning_gym"}
+    assert {p.stem for p in CONF.glob("*.yaml")} == {*MADE, *ROWS, *ONE_POLICY, "reasoning_gym", "verifiers"}
 
 
 def disjoint(task: Any, *, shown: int = 600) -> dict[str, int]:
