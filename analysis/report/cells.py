@@ -6,7 +6,7 @@ in which row of which block, and which row each one is compared to.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,8 @@ from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
-from analysis.scores.comparison import Compared, cheapest, compare, more_problems, study_level, without_luck
+from analysis.scores.comparison import LUCKY, Compared, cheapest, compare, more_problems, study_level, without_luck
+from analysis.scores.failures import intention_to_treat
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.trajectory import caveat_of_time
 
@@ -116,6 +117,11 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Me
     more = more_problems(arm for row in rows.values() for arm in row.arms)
     compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair, more_problems=more)
     compared = without_luck(compared, compared_cells, references)
+    for key, judged in compared.items():
+        if judged.unfair == LUCKY and not rows[key].groups:
+            pair, level = (rows[key].arms, rows[key[0], rows[key].against].arms), study_level(frames)
+            bounds = intention_to_treat(frames, *pair, column.metric, column.sources, level)
+            compared[key] = replace(judged, unfair=f"{LUCKY}{f' ({key[1]} {bounds})' if bounds else ''}")
     records: list[dict[str, Any]] = []
     for block, row in placed_rows:
         key = (block.title, row.label)

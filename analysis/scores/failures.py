@@ -1,12 +1,19 @@
-"""How often the runs of an arm diverge, against its reference: exact tests, which hold for a handful of runs."""
+"""How often the runs of an arm diverge, against its reference: exact tests, which hold for a handful of runs. And
+differences in which these runs count."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import comb
 
-from analysis.frames.frames import Frames
+import numpy as np
+
+from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
+from analysis.scores.cell import Cell, cell_at, combine, last_points, mean_of
 from analysis.scores.comparable import by_setting
+from analysis.scores.comparison import compare
+from analysis.scores.measured import at
+from analysis.scores.metric import Metric
 from analysis.scores.selection import default_reference
 from rlvr.ledger.cause import State
 
@@ -74,3 +81,29 @@ def holm(ps: Mapping[str, float]) -> dict[str, float]:
     for i, key in enumerate(sorted(ps, key=lambda key: ps[key])):
         adjusted[key] = min(1.0, max((len(ps) - i) * ps[key], *adjusted.values(), 0.0))
     return adjusted
+
+
+def intention_to_treat(
+    frames: Frames, arms: Sequence[Arm], against: Sequence[Arm], metric: Metric, sources: tuple[str, ...], level: float
+) -> str:
+    """The difference in a share of problems in which the diverged runs of both sides count, as the base policy and as
+    0, the least that is possible, in words; "" if one of them was not evaluated before its first step."""
+    parts: list[str] = []
+    for base in (True, False) if metric.per_problem and metric.scale > 1 else ():
+        own, other = (combine([_treated(frames, a, metric, sources, base) for a in side]) for side in (arms, against))
+        of_both = compare({"": own}, {"": other}, 0, level).values()
+        parts += [metric.difference(compared.effect, compared.judged.plain) for compared in of_both]
+    return f"with diverged runs as the base policy {parts[0]}, as 0 {parts[1]}" if len(parts) == 2 else ""
+
+
+@remembered
+def _treated(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...], base: bool) -> Cell:
+    """The score of an arm with its diverged runs: at step 0 if `base`, else 0 of every problem."""
+    diverged = {run.run_id: run.seed for run in arm.runs if run.state == State.DIVERGED}
+    points = last_points(frames, arm) | {i: at(0) for i in diverged if 0 in frames.digest.steps(i)}
+    treated = cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=[])
+    if treated.scores is None or not diverged.keys() <= points.keys():
+        return Cell()
+    zero = np.isin(treated.scores.seeds, [] if base else list(diverged.values()))
+    measured = replace(treated.scores, values=np.where(zero[:, None], 0 * treated.scores.values, treated.scores.values))
+    return replace(treated, scores=measured, mean=mean_of(measured))

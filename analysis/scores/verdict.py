@@ -19,6 +19,7 @@ from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare, more_problems, study_level
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, Interval
+from analysis.scores.failures import intention_to_treat
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import NotTested, reference_of_claim, references, select, sides, trend
 from analysis.scores.trajectory import Level, caveat_of_time, cell_of
@@ -225,7 +226,11 @@ class _Test:
         # One arm suffices to contradict a claim; for a claim that holds all arms must be without such runs.
         enough = min(num_diverged.values()) == 0 if contradicting else not any(num_diverged.values())
         if not enough:
-            raise NotTested(f"{_diverged(max(num_diverged.values()))} (of the others: {self._measured(judged)})")
+            sides, treated = list(self._sides().values()), ""
+            if len(sides) == 1 and self.claim.at == Where.LAST:
+                treated = intention_to_treat(self.frames, *sides[0], self.metric, self.setting.sources, self.level)
+            text = "; ".join(filter(None, [f"of the others: {self._measured(judged)}", treated]))
+            raise NotTested(f"{_diverged(max(num_diverged.values()))} ({text})")
 
     # --- the outcome ---
 

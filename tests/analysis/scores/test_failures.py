@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -7,7 +8,9 @@ from analysis.frames.load import load
 from analysis.scores.claim import Outcome
 from analysis.scores.failures import fisher, holm
 from analysis.scores.findings import findings
-from tests.analysis.ledger_factory import BASE, write_planned
+from analysis.scores.verdict import verdicts
+from analysis.tables import comparison
+from tests.analysis.ledger_factory import BASE, counts, write_planned
 
 
 def test_fishers_p_is_scipys():
@@ -39,3 +42,28 @@ def test_a_report_says_which_arm_diverges_more_often_than_the_reference(tmp_path
     assert worse.basis == "Fisher's exact test, p = 0.0079, 0.016 for all arms of the setting (Holm)"
     assert same.outcome == Outcome.UNDECIDED
     assert same.claim.says == "loss=rloo diverges at another rate than loss=grpo"
+
+
+def test_differences_with_diverged_runs_in_them(tmp_path: Path):
+    """PACS has 2 of 8 more than GRPO's 4 with each of three seeds, and began at 1 of 8. The fourth run diverged: as the
+    base policy it is 3 below, as 0 4 below. By seed 2, 2, 2 and −3 or −4 of 8; problems are alike, so it is Student's t
+    of four numbers."""
+    begun = {"maze7": counts(*[1] * 40)}
+    runs = {
+        f"loss={loss} seed={seed}": {0: begun, 40: {"maze7": counts(*[right] * 40)}}
+        for loss, right in (("grpo", 4), ("pacs", 6))
+        for seed in range(4)
+    }
+    claim = {"says": "more", "metric": "avg", "arm": "loss=pacs", "relation": ">", "against": "loss=grpo"}
+    lost = ["loss=pacs seed=3"]
+    write_planned(tmp_path, runs, lost=lost, claims=[claim])
+    frames = load(tmp_path)
+    expected = []
+    for last in (-3, -4):
+        by_seed = np.array([2, 2, 2, last]) / 8
+        low, high = stats.t.interval(0.95, 3, by_seed.mean(), stats.sem(by_seed))
+        expected.append(f"{100 * by_seed.mean():+.3g} [{100 * low:.3g}, {100 * high:.3g}] points".replace("-", "−"))
+    text = f"with diverged runs as the base policy {expected[0]}, as 0 {expected[1]}"
+    (verdict,) = verdicts(frames)
+    assert verdict.note.endswith(f"; {text})")
+    assert any(text in note and "avg@8 are shown and not decided" in note for note in comparison.table(frames).notes)
