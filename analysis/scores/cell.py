@@ -12,9 +12,8 @@ import numpy as np
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
 from analysis.scores.contrast import Scores
-from analysis.scores.crossed import by_benchmark
-from analysis.scores.measured import Point, at, scores
-from analysis.scores.metric import Metric
+from analysis.scores.measured import Point, at, mean_of, scores
+from analysis.scores.metric import Kind, Metric
 from rlvr.ledger.cause import State
 from rlvr.metrics import VALIDATION
 
@@ -115,7 +114,10 @@ class Cell:
 def cell(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> Cell:
     """The score of an arm at the last evaluation of its finished runs; benchmarks have equal weights."""
     points = last_points(frames, arm)
-    reasons = [run.state for run in arm.runs if run.state != State.FINISHED]
+    if metric.kind == Kind.REACH:  # runs that diverged count: they reach no more
+        lost = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.DIVERGED}
+        points |= {run_id: at(steps[-1]) for run_id, steps in lost.items() if steps}
+    reasons = [run.state for run in arm.runs if run.state != State.FINISHED and run.run_id not in points]
     reasons += ["not evaluated"] * (len(arm.runs) - len(reasons) - len(points))
     return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)
 
@@ -197,14 +199,6 @@ def _errors(frames: Frames, sources: Sequence[str], points: Mapping[str, Point])
         for source in sources
     ]
     return sum(judged.errors for judged in evaluations if judged is not None)
-
-
-def mean_of(measured: Scores) -> float:
-    """Mean over all defined values of each benchmark, benchmarks with equal weights; NaN if a benchmark has none."""
-    parts = by_benchmark(measured.values, measured.benchmark)
-    if not all(np.isfinite(part).any() for part in parts):
-        return math.nan
-    return float(np.mean([np.nanmean(part) for part in parts]))
 
 
 def combine(cells: Sequence[Cell]) -> Cell:

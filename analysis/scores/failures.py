@@ -9,10 +9,10 @@ import numpy as np
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, cell_at, combine, last_points, mean_of
+from analysis.scores.cell import Cell, cell_at, combine, last_points
 from analysis.scores.comparable import by_setting
 from analysis.scores.comparison import compare
-from analysis.scores.measured import at
+from analysis.scores.measured import at, mean_of
 from analysis.scores.metric import Metric
 from analysis.scores.selection import default_reference
 from rlvr.ledger.cause import State

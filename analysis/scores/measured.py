@@ -4,14 +4,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.frames.frames import Frames, check_seeds, remembered
 from analysis.scores.contrast import Scores
+from analysis.scores.crossed import by_benchmark
 from analysis.scores.density import of_policy
-from analysis.scores.metric import Kind, Metric
+from analysis.scores.metric import Kind, Metric, avg
+from rlvr.ledger.cause import State
 from rlvr.metrics import EVALUATION, pass_at_k
 
 Array = NDArray[np.float64]
@@ -66,11 +69,64 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
     if metric.kind == Kind.POLICY:
         return _scores(seeds, [[_of_policies(frames).get(i, {}).get(metric.name, math.nan)] for i in run_ids])
 
+    if metric.kind == Kind.REACH:
+        return _scores(seeds, [[_reached(frames, metric, tuple(sources), i, points[i].after)] for i in run_ids])
+
     def so_far(run_id: str, step: int) -> float:
         is_hours = metric.kind == Kind.HOURS
         return hours(frames, run_id, step) if is_hours else frames.digest.mean(run_id, metric.key, step)
 
     return _scores(seeds, [[_between(points[i], lambda step, i=i: so_far(i, step))] for i in run_ids])
+
+
+@remembered
+def _reached(frames: Frames, metric: Metric, sources: tuple[str, ...], run_id: str, last: int) -> float:
+    """Steps or sampled tokens until the metric's level is first reached, up to evaluation `last`, straight between two
+    evaluations; else, and at most, the `horizon`: their mean is the restricted mean time."""
+
+    def score(step: int) -> float:
+        measured = scores(frames, avg(metric.k), sources, {run_id: at(step)})
+        return math.nan if measured is None else mean_of(measured)
+
+    curve = [(step, score(step)) for step in frames.digest.steps(run_id) if step <= last]
+    if curve and curve[0][1] >= metric.level:
+        return 0.0
+    point = crossing(curve, metric.level) if curve else None
+    longest = horizon(frames, metric.unit, run_id)
+    if point is None:
+        return longest
+    return min(longest, point.step if metric.unit == "steps" else _between(point, lambda s: _tokens(frames, run_id, s)))
+
+
+def horizon(frames: Frames, unit: str, run_id: str) -> float:
+    """The steps of a run, or the tokens of the finished run that sampled the fewest."""
+    if unit == "steps":
+        (run,) = (run for run in frames.rows if run.run_id == run_id)
+        return float(run.knob("steps") or max(frames.digest.steps(run_id), default=math.nan))
+    finished = (run.run_id for run in frames.rows if run.state == State.FINISHED)
+    return min((_tokens(frames, i, max(frames.digest.steps(i), default=0)) for i in finished), default=math.nan)
+
+
+def _tokens(frames: Frames, run_id: str, step: int) -> float:
+    return frames.digest.sum(run_id, "tokens/rollout", step) if step else 0.0
+
+
+def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
+    """The point at which a curve of (step, x) first reaches `value`; None if it never does, or begins above it."""
+    if curve[0][1] >= value:
+        return at(curve[0][0]) if curve[0][1] == value else None
+    for (before, low), (after, high) in pairwise(curve):
+        if high >= value:
+            return Point(before, after, (value - low) / (high - low)) if high > low else at(after)
+    return None
+
+
+def mean_of(measured: Scores) -> float:
+    """Mean over all defined values of each benchmark, benchmarks with equal weights; NaN if a benchmark has none."""
+    parts = by_benchmark(measured.values, measured.benchmark)
+    if not all(np.isfinite(part).any() for part in parts):
+        return math.nan
+    return float(np.mean([np.nanmean(part) for part in parts]))
 
 
 @remembered
@@ -211,6 +267,9 @@ def pass_values(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
 @lru_cache(maxsize=64)
 def _pass_by_count(n: int, k: int, least: int) -> Array:
     """[n + 1] the estimate for each count c of right samples of n: an upper tail of the hypergeometric distribution."""
+    if least == 0:  # over 1, 2, 4, …, k by trapezoids
+        values = [_pass_by_count(n, 2**i, 1) for i in range(k.bit_length())]
+        return (sum(values, np.zeros(n + 1)) - (values[0] + values[-1]) / 2) / (len(values) - 1)
     if least == 1:
         return pass_at_k(np.full(n + 1, n), np.arange(n + 1), k)
     ways = [sum(math.comb(c, j) * math.comb(n - c, k - j) for j in range(least, k + 1)) for c in range(n + 1)]

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -24,10 +24,11 @@ AVERAGE = "Average"  # stands for the mean of the benchmarks where a benchmark's
 
 class Kind(StrEnum):
     AVG = "avg"  # c/n per problem
-    PASS = "pass"  # unbiased pass@k per problem, or that more than one of k samples is right
+    PASS = "pass"  # unbiased pass@k per problem, or that more than one of k samples is right, or its area over k
     TEXT = "text"  # of the responses to a problem
     EVALUATION = "evaluation"  # a number per run, logged by an evaluation
     TRAINING = "training"  # a number per run, logged at every step
+    REACH = "reach"  # a number per run: when its avg@n first reached a level
     HOURS = "hours"  # a number per run: time spent up to an evaluation
     POLICY = "policy"  # a number per run: a property of a bandit's last policy
 
@@ -35,7 +36,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Metric:
     """key: the name under which runs log the metric; for AVG and PASS the part after `evaluation/<benchmark>/`, empty
-    if they do not. least: of PASS, how many of k samples must be right."""
+    if they do not. least: of PASS, how many of k samples must be right; 0: the area over k. level: of REACH."""
 
     kind: Kind
     name: str
@@ -44,6 +45,7 @@ class Metric:
     least: int = 1
     unit: str = ""
     better: int = 0  # 1: more is better, −1: less, 0: neither
+    level: float = math.nan
 
     def __str__(self) -> str:
         return self.name
@@ -94,16 +96,30 @@ def pass_at(k: int) -> Metric:
     return Metric(Kind.PASS, f"pass@{k}", f"pass_at_{k}", k, unit="%", better=1)
 
 
-def reliability(name: str) -> Metric | None:
-    """`pass^K`: all of K samples are right (Yao et al. 2024, arXiv:2406.12045); `g-pass@K_τ`: at least τK of them are
-    (Liu et al. 2024, arXiv:2412.13147, Eq. 2), 0 < τ ≤ 1. None for other names."""
-    if match := re.fullmatch(r"pass\^([1-9]\d*)", name):
-        return Metric(Kind.PASS, name, k=int(match[1]), least=int(match[1]), unit="%", better=1)
-    match = re.fullmatch(r"g-pass@([1-9]\d*)_(0?\.\d+|1(?:\.0+)?)", name)
-    if not match or not float(match[2]):
+def computed(name: str, judged: Iterable[Metric]) -> Metric | None:
+    """The metrics that are computed and not logged; None for other names. judged: those that evaluations report.
+
+    `pass@K`; `pass^K`: all of K samples are right (Yao et al. 2024, arXiv:2406.12045); `g-pass@K_τ`: at least τK of
+    them are (Liu et al. 2024, arXiv:2412.13147, Eq. 2), 0 < τ ≤ 1; `pass-area@K`, K a power of two: the mean of pass@k
+    over log k from 1 to K; `steps-to-X`, `tokens-to-X`: of training, until avg@n, the widest, first reaches X per cent.
+    """
+    kind, _, rest = name.partition("@" if "@" in name else "^" if "^" in name else "-to-")
+    number, _, share = rest.partition("_")
+    if kind in ("steps", "tokens") and re.fullmatch(r"\d+(\.\d+)?", rest):
+        of = [m for m in widest(judged) if m.kind == Kind.AVG]
+        return Metric(Kind.REACH, name, k=of[0].k, unit=kind, better=-1, level=float(rest) / 100) if of else None
+    if not re.fullmatch(r"[1-9]\d*", number):
         return None
-    k, share = int(match[1]), Fraction(match[2])
-    return Metric(Kind.PASS, name, k=k, least=math.ceil(k * share), unit="%", better=1)
+    k = int(number)
+    if name == f"pass@{k}":
+        return pass_at(k)
+    of_samples = Metric(Kind.PASS, name, k=k, unit="%", better=1)
+    if name == f"pass^{k}":
+        return replace(of_samples, least=k)
+    if name == f"pass-area@{k}" and k > 1 and k.bit_count() == 1:
+        return replace(of_samples, least=0)
+    is_share = kind == "g-pass" and re.fullmatch(r"0?\.\d+|1(?:\.0+)?", share) and float(share)
+    return replace(of_samples, least=math.ceil(k * Fraction(share))) if is_share else None
 
 
 ENTROPY = Metric(Kind.TRAINING, "entropy", "policy/entropy", unit="nats")
@@ -195,8 +211,7 @@ def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
         return known[name]
     if match := re.fullmatch(r"distinct-(0*[1-9]\d*)", name):
         return distinct(int(match[1]))
-    match = re.fullmatch(r"pass@(\d+)", name)
-    metric = pass_at(int(match[1])) if match else reliability(name)
+    metric = computed(name, judged)
     if metric and 1 <= metric.k <= frames.judgements.most_samples:  # not logged, but computed from samples
         return metric
     if name in evaluations:
@@ -233,12 +248,9 @@ def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> None:
     if "/" in name and not name.startswith((EVALUATION, VALIDATION)):
         return
     _, judged = _judged_metrics(evaluations)
-    ks = [pass_at(k) for k in range(1, samples + 1)] if judged else []
     of_task = [RIGHT_ANSWERS, *map(distinct, range(1, 10))] if judged else [TOTAL_VARIATION, MODES_COVERED]
     kinds = [str(metric.kind) for metric in widest(judged)]
     names = [*kinds, *map(str, [*judged, *of_task, ENTROPY, LENGTH, HOURS]), *evaluations]
-    metric = reliability(name)
-    if judged and metric and metric.k <= samples:
-        return
-    if name not in [*names, *map(str, ks)]:
+    metric = computed(name, judged)
+    if name not in names and not (judged and metric and metric.k <= samples):
         raise _not_measured(name, names)

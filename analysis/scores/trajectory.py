@@ -8,15 +8,14 @@ interpolated with the weight that puts the run at the level; scores problem by p
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, cell_at, last_points, mean_of
+from analysis.scores.cell import Cell, cell_at, last_points
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.crossed import LEAST_SEEDS
-from analysis.scores.measured import Point, at, scores
+from analysis.scores.measured import Point, at, crossing, mean_of, scores
 from analysis.scores.metric import Kind, Metric
 from rlvr.ledger.cause import State
 
@@ -106,16 +105,6 @@ def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]
         return ""
     at = f"{' and '.join(early)} reached {reached}"
     return f"{at}, before the first evaluation after the base policy; evaluate more often"
-
-
-def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
-    """The point at which a curve of (step, x) first reaches `value`; None if it never does, or begins above it."""
-    if curve[0][1] >= value:
-        return at(curve[0][0]) if curve[0][1] == value else None
-    for (before, low), (after, high) in pairwise(curve):
-        if high >= value:
-            return Point(before, after, (value - low) / (high - low)) if high > low else at(after)
-    return None
 
 
 def _curves(

@@ -12,8 +12,9 @@ from analysis.report.cells import Block, MetricColumn, Row, cells_frame, columns
 from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.cell import NOT_MEASURED, sharing_base
-from analysis.scores.metric import HOURS, Metric, benchmarks, default_metrics, parse, without_value
+from analysis.scores.cell import NOT_MEASURED, cell, sharing_base
+from analysis.scores.measured import horizon
+from analysis.scores.metric import HOURS, Kind, Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, as_arm, no_reference, ordered, reference_of, value_of
 
 QUESTION = "How do the arms compare, and which differences are decided?"
@@ -71,7 +72,10 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
             QUESTION,
             cells,
             tuple(map(str, metrics)),
-            tuple(_notes(all_arms, has_base=bool(cells["base"].any()), with_hours=HOURS in metrics)),
+            (
+                *_notes(all_arms, has_base=bool(cells["base"].any()), with_hours=HOURS in metrics),
+                *(_reached(frames, all_arms, metric) for metric in metrics if metric.kind == Kind.REACH),
+            ),
             formats={str(m): format_of(m, cells.loc[cells["metric"] == str(m), "mean"]) for m in metrics},
             differences=True,
         ),
@@ -96,6 +100,19 @@ def _notes(all_arms: Sequence[Arm], *, has_base: bool, with_hours: bool) -> Iter
     shared = labels.shared([arm.first for arm in all_arms])
     if shared and len(all_arms) > 1:
         yield f"All arms: {labels.text(shared)}."
+
+
+def _reached(frames: Frames, all_arms: Sequence[Arm], metric: Metric) -> str:
+    """The note on how many runs of each arm reached the level of a metric of REACH."""
+    counts: list[str] = []
+    for arm in all_arms:
+        scored = cell(frames, arm, metric, benchmarks(frames, arm.run_ids)[0])
+        early = (
+            [] if scored.scores is None else scored.scores.values[:, 0] < horizon(frames, metric.unit, arm.run_ids[0])
+        )
+        counts.append(f"{sum(early)} of {len(early)} ({arm.label or 'the only arm'})")
+    rest = f"the others count with all of their {metric.unit} (restricted mean)"
+    return f"{metric}: reached by {', '.join(counts)} runs; {rest}."
 
 
 def _references(setting_arms: Sequence[Arm], against: str, baseline: str) -> dict[str, str]:
