@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import re
@@ -178,6 +179,18 @@ class ReplyingTask(Task, Protocol):
     def reply(self, problem: Problem, response: str) -> str | None:
         """What follows the response so far; None: the conversation is over."""
         ...
+
+
+def reply_of(task: ReplyingTask, problem: Problem, response: str) -> str | None:
+    """The reply of a task. Raises ValueError, with the place of the method, for one that is no text."""
+    reply: Any = task.reply(problem, response)
+    if reply is None or isinstance(reply, str):
+        return reply
+    code = inspect.unwrap(type(task).reply).__code__
+    raise ValueError(
+        f"{code.co_filename}:{code.co_firstlineno}: `reply` returned {reply!r:.200}. It returns a text, or None at the "
+        "end of the conversation."
+    )
 
 
 @runtime_checkable

@@ -129,6 +129,7 @@ MISTAKES = {
     "loss=grpo,rloo lr=1e-3",
     "task.size=7,9": "task.size=7,9 is several values. One list is task.size=[7,9]. To sweep over them, add -m: "
     "python -m rlvr.run -m task.size=7,9",
+    "tracker=wandb,trackio": "tracker=wandb,trackio is several values. Pass one.",
     "seed=range(3)": "seed=range(3) is several values. To sweep over them, add -m: ",
     "paper=lad_math ~task.test.minervaa": "~task.test.minervaa: there is no such entry to drop. task.test has: "
     "math500, olympiadbench, minerva, aime24, aime25, amc. Did you mean minerva?",

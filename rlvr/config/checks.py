@@ -130,7 +130,7 @@ class Checker:
     def look(self, plain: Mapping[str, Any]) -> FirstLook:
         """The look at the task of a checked run; an empty one if its data are missing."""
         built = self._tasks.get(_setting(plain))
-        return FirstLook() if built is None else built[1]
+        return FirstLook() if built is None else built[1].within(plain["rollout"]["max_tokens"])
 
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
         return frozen_config(config, choices, on_paper=self.dry_run)

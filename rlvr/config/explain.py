@@ -30,6 +30,7 @@ from rlvr.config.checks import NotRead
 from rlvr.config.overrides import as_text, key_of, parse, quoted
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
+from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import flatten
 from rlvr.ledger.terminal import one_line
@@ -155,6 +156,7 @@ class _Command:
 
     def _several_values(self, override: Override, sweep: str) -> str:
         key, _, value = str(override.input_line).partition("=")
+        sweep = "" if key.partition(".")[0] in NOT_IDENTITY else sweep  # a sweep of it makes the same run
         as_list = "" if key in self.registry.groups() or "(" in value else f" One list is {key}=[{value}]."
         return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
 

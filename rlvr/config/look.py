@@ -6,13 +6,13 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rlvr.config import own_code
 from rlvr.config.base_model import response_ends
 from rlvr.ledger import gguf
-from rlvr.records import ArmedTask, GuessedTask, Problem, SolvedTask, Split, Task, TaughtTask
+from rlvr.records import ArmedTask, GuessedTask, Problem, ReplyingTask, SolvedTask, Split, Task, TaughtTask, reply_of
 from rlvr.task.fence import ASKED, Marking, requests
 from rlvr.task.math import Math
 from rlvr.task.prompt_length import Reader
@@ -59,6 +59,18 @@ class FirstLook:
     lengths: tuple[int, float, int] = (0, 0, 0)  # least, median and most tokens of a prompt
     ends: tuple[str, ...] = ()  # tokens that end a response
     marks: tuple[str, ...] = ()  # how a response may mark its answer, in the words of a prompt
+    solutions: tuple[int, ...] = ()  # numbers of words of first right answers: of their tokens, or fewer
+
+    def within(self, max_tokens: int | None) -> "FirstLook":
+        """The look of a run with this limit of a response."""
+        longer = [words for words in self.solutions if max_tokens is not None and words > max_tokens]
+        if not longer:
+            return self
+        sentence = (
+            f"rollout.max_tokens={max_tokens}: {len(longer)} of the first {len(self.solutions)} right answers are "
+            f"longer (up to {max(longer)} words), and no response can be one of them."
+        )
+        return replace(self, notable=(*self.notable, sentence))
 
 
 def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
@@ -85,8 +97,9 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     read_first = [posed.problem for rows in files.values() for posed in rows]
     floors, paid = _guessed(task, read_first or problems)
     notable += paid
+    solutions = tuple(len(text.split()) for problem in problems for text in _solution(task, problem))
     if not num_shown:
-        return FirstLook(tuple(notable), floors)
+        return FirstLook(tuple(notable), floors, solutions=solutions)
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
@@ -111,6 +124,7 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
         (min(lengths), statistics.median(lengths), max(lengths)) if lengths else (0, 0, 0),
         tuple(ends) if reader.path else end_words,
         tuple(ASKED[mark][0] for mark in task.reads) if isinstance(task, Prompted) else (),
+        solutions,
     )
 
 
@@ -145,7 +159,8 @@ def _guessed(task: Task, problems: Sequence[Problem]) -> tuple[tuple[str, ...], 
             of_guess.append((problem.id, is_right, is_its_own))
     except Exception as error:  # noqa: BLE001 - whatever a task of the user raises, in a run too
         fault = f"{type(error).__name__}: {error}{own_code.line_of(error)}"
-        return (), [f"task {task.name}: its reward raises {fault}, for an answer such as '?'."]
+        method = "reward or reply" if isinstance(task, ReplyingTask) else "reward"
+        return (), [f"task {task.name}: its {method} raises {fault}, for an answer such as '?'."]
     floors, sentences = list[str](), list[str]()
     for source, guesses in judged.items():
         best = max(guesses, key=lambda guess: sum(is_right for _, is_right, _ in guesses[guess]))
@@ -170,6 +185,8 @@ def _guessed(task: Task, problems: Sequence[Problem]) -> tuple[tuple[str, ...], 
 def _judged_guesses(task: Task, problems: Sequence[Problem]) -> Iterator[tuple[Problem, str, bool, bool]]:
     """(problem, guess, whether it is judged right, whether it is the right answer) of first problems, for PROBE_S."""
     end = time.monotonic() + PROBE_S
+    if isinstance(task, ReplyingTask) and problems:
+        reply_of(task, problems[0], "?")
     if isinstance(task, ReasoningGym):  # each of its generators, in turn
         problems, end = _generated(task, "train", OF_GENERATOR * len(task.knobs)), math.inf
     common = [text for text, _ in Counter(text for problem in problems for text in _right(problem)).most_common(1)]

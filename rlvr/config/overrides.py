@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING
+from rlvr.ledger.identity import ADDED_ARMS, GRID_KEYS, GROWTH, NAMING, NOT_IDENTITY
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
 HYDRA_KEYS = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys with an effect
@@ -106,7 +106,8 @@ def check(words: Sequence[str], groups: Collection[str]) -> None:
             raise ValueError(f"{word}: {key} takes the name of an option. `python -m rlvr.run --help` lists them.")
         if isinstance(value, list):
             several = ",".join(map(str, cast("list[object]", value)))
-            raise ValueError(f"{word} chooses several of {key}, and a run has one. Sweep them: -m {key}={several}.")
+            advice = "Pass one." if key in NOT_IDENTITY else f"Sweep them: -m {key}={several}."
+            raise ValueError(f"{word} chooses several of {key}, and a run has one. {advice}")
     check_once(words)
 
 

@@ -33,7 +33,8 @@ def check(plain: Json) -> None:
     """Raises ValueError for a frozen config that verl cannot carry out, NotAvailable if verl is not installed."""
     if plain["cluster"]["gpus"] < 1 or not plain["model"].get("chat") or plain["rollout"]["max_tokens"] is None:
         raise ValueError(
-            "program=verl needs cluster.gpus=1 or more, model=hf model.chat=true and rollout.max_tokens=N."
+            "program=verl needs GPUs, here or with cluster=slurm (cluster.gpus=1 or more), model=hf model.path=... "
+            "model.chat=true, rollout.max_tokens=N, and the package: pip install 'verl==0.9.*'."
         )
     if taken := sorted(words(plain, Path(), "", Path()).keys() & own_words(plain).keys()):
         raise ValueError(f"program.args: {taken[0]} has no effect: the run's own words determine it. Drop it.")

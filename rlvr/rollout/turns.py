@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvr.noise import mix
-from rlvr.records import POLICY, Completion, Conversation, Problem, ReplyingTask, Request, Sampling
+from rlvr.records import POLICY, Completion, Conversation, Problem, ReplyingTask, Request, Sampling, reply_of
 
 Tokens = NDArray[np.int64]
 Generate = Callable[[Sequence[Request], Sampling], list[tuple[Completion, ...]]]
@@ -78,7 +78,7 @@ def converse(
         for talk, part in zip(speaking, said, strict=True):
             talk.parts.append(part)
         texts = decode([talk.tokens for talk in speaking])
-        replies = [task.reply(talk.problem, text) for talk, text in zip(speaking, texts, strict=True)]
+        replies = [reply_of(task, talk.problem, text) for talk, text in zip(speaking, texts, strict=True)]
         room = sampling.max_tokens - limit
         speaking = [talk for talk, reply in zip(speaking, replies, strict=True) if talk.hear(reply, encode, room)]
         turn += 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from rlvr.config.look import look
+from rlvr.config.look import FirstLook, look
 from rlvr.ledger import gguf
 from rlvr.records import Problem, Reward, binary
 from tests.support.tasks import make_task, write_jsonl
@@ -174,6 +174,13 @@ def test_a_generated_problem_is_shown_in_its_words() -> None:
     assert seen.prompts[0].prompt == task.problem("train", 0).prompt
     assert seen.prompts[0].num_tokens == len(seen.prompts[0].prompt.split())
     assert (seen.num_rows, seen.ends) == (64, ("end",))
+
+
+def test_limits_that_right_answers_do_not_fit_are_noticed() -> None:
+    seen = FirstLook(solutions=(3, 4, 9))
+    assert (seen.within(9), seen.within(None)) == (seen, seen)
+    (sentence,) = seen.within(3).notable
+    assert sentence.startswith("rollout.max_tokens=3: 2 of the first 3 right answers are longer (up to 9 words), and")
 
 
 class Own:

@@ -48,9 +48,9 @@ def test_every_word_is_one_of_verls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSED = {
-    "model.chat=false": "program=verl needs cluster.gpus=1 or more, model=hf model.chat=true",
-    "cluster.gpus=0": "program=verl needs cluster.gpus=1 or more",
-    "rollout.max_tokens=null": "and rollout.max_tokens=N",
+    "model.chat=false": "program=verl needs GPUs, here or with cluster=slurm .cluster.gpus=1 or more, model=hf model.chat=true",
+    "cluster.gpus=0": "program=verl needs GPUs, here or with cluster=slurm .cluster.gpus=1 or more",
+    "rollout.max_tokens=null": "rollout.max_tokens=N",
     "+program.args.data.shuffle=true": "program.args: data.shuffle has no effect",
     "loss=dapo": "loss has no effect with program=verl",
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlvr.ledger.rollouts import rollouts_from_bytes, to_bytes
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.objective.advantage import dr_grpo
-from rlvr.records import Completion, Problem, Reward, Rollout, Sampling
+from rlvr.records import Completion, Problem, Reward, Rollout, Sampling, reply_of
 from rlvr.rollout.native import NativeEngine
 from rlvr.rollout.sampler import RolloutCost, Sampler
 from rlvr.trainer.collate import collate, decode
@@ -59,6 +59,18 @@ class Scripted(ScriptedEngine):
         words = self.script[sample][turn].split()
         logp = -0.5 * np.arange(1, len(words) + 1, dtype=np.float32) - turn
         return Completion(np.array([WORDS.index(word) for word in words]), logp, logp, finished=len(words) < 2)
+
+
+class Dumb(Echo):
+    def reply(self, problem: Problem, response: str) -> Any:
+        return 7
+
+
+def test_a_reply_that_is_no_text_is_an_error_with_its_place() -> None:
+    line = Path(__file__).read_text().split("\n").index("class Dumb(Echo):") + 2
+    assert reply_of(Echo(), Echo().problem("train", 0), "up") == "PATH"
+    with pytest.raises(ValueError, match=rf"test_turns\.py:{line}: `reply` returned 7\. It returns a text, or None"):
+        reply_of(Dumb(), Dumb().problem("train", 0), "up")
 
 
 def test_turns_and_replies_are_one_response() -> None:
