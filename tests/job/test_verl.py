@@ -48,7 +48,7 @@ def test_every_word_is_one_of_verls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSED = {
-    "model.chat=false": "program=verl needs GPUs, here or with cluster=slurm .cluster.gpus=1 or more, model=hf model.chat=true",
+    "model.chat=false": "model=hf model.path=... model.chat=true",
     "cluster.gpus=0": "program=verl needs GPUs, here or with cluster=slurm .cluster.gpus=1 or more",
     "rollout.max_tokens=null": "rollout.max_tokens=N",
     "+program.args.data.shuffle=true": "program.args: data.shuffle has no effect",
