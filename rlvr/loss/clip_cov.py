@@ -28,8 +28,8 @@ def dropped(
     Candidates are the tokens with low < covariance < high that are not clipped. max(⌊N·fraction⌋, 1) of them, or all if
     they are fewer, are chosen by `batch.noise`.
     """
-    if not (0 < fraction <= 1 and low < high):
-        raise ValueError(f"loss.fraction={fraction} must be in (0, 1], and loss.low={low} less than loss.high={high}.")
+    if not low < high:
+        raise ValueError(f"loss.low={low} must be less than loss.high={high}.")
     assert batch.noise is not None
     cov = covariance(policy, batch)
     clipped = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None).metrics["clip_fraction"] > 0

@@ -64,11 +64,6 @@ def alpha(
     alpha: Annotated[float, Interval(gt=0, lt=1)],
 ) -> Terms:
     """f = (u^{1−α} − (1 − α)u − α)/(α(α − 1)), 0 < α < 1: α → 1 is the forward KL, α → 0 the reverse. coef 0.01."""
-    if not 0 < alpha < 1:
-        raise ValueError(
-            f"loss.alpha={alpha} must lie between 0 and 1, for example 0.5. "
-            "Its limits are loss=dph_forward_kl (α = 1) and loss=dph_reverse_kl_pef (α = 0)."
-        )
     return _mixed(policy, batch, partial(_alpha, alpha), clip_low=clip_low, clip_high=clip_high, coef=coef)
 
 
@@ -131,8 +126,6 @@ def reverse_kl_pef(
 def _mixed(
     policy: Policy, batch: Batch, generator: Generator, *, clip_low: float, clip_high: float, coef: float
 ) -> Terms:
-    if not coef >= 0:
-        raise ValueError(f"loss.coef={coef} must be 0 or more, for example 0.01.")
     rehearse = _rehearsed(batch)
     explore = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
     log_ratio = torch.where(rehearse, batch.log_ratio(policy.logp), 0.0)

@@ -28,12 +28,8 @@ def entadv(
     and A = 0 stays 0. The shaping starts from `batch.advantage` in each update, so that it does not compound over
     epochs. It is not an advantage function because those have only the entropy of the policy that sampled.
 
-    metrics: those of the surrogate; "shaping" [B, T], what was added to A. Raises ValueError for other α or κ.
+    metrics: those of the surrogate; "shaping" [B, T], what was added to A.
     """
-    if not (alpha >= 0 and kappa > 1):
-        raise ValueError(
-            f"loss.alpha={alpha} must be 0 or more and loss.kappa={kappa} more than 1, for example 0.4 and 2."
-        )
     assert policy.entropy is not None
     advantage = batch.token_advantage
     entropy = torch.where(batch.mask, policy.entropy.detach(), 0.0)

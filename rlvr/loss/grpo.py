@@ -25,7 +25,7 @@ def grpo(
 
     metrics["clip_fraction"]: 1 where the clipped branch is larger, so that the token has no gradient: A > 0 and
     r > 1 + clip_high, or A < 0 and r < 1 − clip_low. metrics["dual_clip_fraction"], with dual_clip only: 1 where the
-    loss is −A·c. Both [B, T]; averaged over tokens they are fractions. Raises ValueError for dual_clip ≤ 1.
+    loss is −A·c. Both [B, T]; averaged over tokens they are fractions.
     """
     ratio = batch.log_ratio(policy.logp).clamp(-20, 20).exp()
     advantage = batch.token_advantage
@@ -34,8 +34,6 @@ def grpo(
     loss = torch.maximum(plain, clipped)
     metrics = {"clip_fraction": (clipped > plain).float()}
     if dual_clip is not None:
-        if not dual_clip > 1:
-            raise ValueError(f"loss.dual_clip={dual_clip} must be more than 1, for example 3, or null for none.")
         bound = -advantage * dual_clip
         bounded = (advantage < 0) & (loss > bound)
         loss = torch.where(bounded, bound, loss)

@@ -26,8 +26,6 @@ def largest(policy: Policy, batch: Batch, *, fraction: Annotated[float, Interval
 
     Tokens that tie for the last places share them, in equal fractions: a choice would depend on the order of rows.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"loss.fraction={fraction} must be in (0, 1], for example 0.002.")
     mask = batch.mask
     covariances = covariance(policy, batch)[mask]
     num_chosen = max(1, int(len(covariances) * fraction))

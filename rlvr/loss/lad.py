@@ -1,6 +1,6 @@
 """LAD (arXiv:2602.20132): move the policy towards π_old·e^{A/η} under an f-divergence."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -21,12 +21,8 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
 
     The loss has the divergence's value and exactly its derivative, both in closed form: automatic differentiation of
     the value would give inf · 0 where w overflows. metrics["divergence"]: the value, in nats, [B, T] or [B].
-    Raises ValueError for η ≤ 0, an unknown ratio, or an advantage per token with a ratio per sequence.
+    Raises ValueError for an advantage per token with a ratio per sequence.
     """
-    if not eta > 0:
-        raise ValueError(
-            f"eta={eta} with loss=lad: η divides the advantage and must be positive, for example eta=0.25."
-        )
     log_ratio, advantage = batch.log_ratio(policy.logp), batch.token_advantage
     if ratio != "token":
         log_ratio, advantage = _per_response(log_ratio, batch.mask, ratio), batch.advantage
@@ -41,10 +37,5 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
 
 def _per_response(log_ratio: Tensor, mask: Tensor, ratio: Ratio) -> Tensor:
     """ℓ of each response, [B]. log_ratio: [B, T], 0 at padding."""
-    match ratio:
-        case "sequence":
-            return log_ratio.sum(-1)
-        case "sequence_geomean":
-            return log_ratio.sum(-1) / mask.sum(-1).clamp(min=1)
-        case _:
-            raise ValueError(f"loss.ratio={ratio!r} is unknown. Pass one of: {', '.join(get_args(Ratio))}.")
+    total = log_ratio.sum(-1)
+    return total if ratio == "sequence" else total / mask.sum(-1).clamp(min=1)

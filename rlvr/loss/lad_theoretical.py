@@ -34,9 +34,11 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
 
     metrics["divergence"]: the value, in nats, [B]. Value and derivative are exact as in `lad`; normalised, w and r are
     at most the number of responses, so nothing overflows at any η.
-    Raises ValueError for η ≤ 0, an advantage per token and responses of several tokens.
+    Raises ValueError for an advantage per token and responses of several tokens.
     """
-    _check(batch, eta)
+    if batch.advantage.dim() == 2:
+        raise ValueError("loss=lad_theoretical takes one advantage per response. Pass advantage=grpo, or loss=lad.")
+    check_values(lad_theoretical, batch)
     log_ratio = batch.log_ratio(policy.logp)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
     real = batch.mask.any(-1)
@@ -56,13 +58,3 @@ def _normalised(log: Tensor, real: Tensor, batch: Batch) -> Tensor:
     size = log.new_zeros(batch.num_groups).index_add(0, batch.group, real.to(log.dtype))
     mean = torch.where(size > 0, sums / size.clamp(min=1), 1.0)
     return torch.where(real, log - shift - mean[batch.group].log(), 0.0)
-
-
-def _check(batch: Batch, eta: float) -> None:
-    if not eta > 0:
-        raise ValueError(
-            f"eta={eta} with loss=lad_theoretical: η divides the advantage and must be positive, for example eta=0.25."
-        )
-    if batch.advantage.dim() == 2:
-        raise ValueError("loss=lad_theoretical takes one advantage per response. Pass advantage=grpo, or loss=lad.")
-    check_values(lad_theoretical, batch)

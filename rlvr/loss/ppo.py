@@ -45,7 +45,5 @@ def _value_loss(value: Tensor, old: Tensor, returns: Tensor, clip: float | None)
     plain = (value - returns).square()
     if clip is None:
         return plain / 2
-    if not clip > 0:
-        raise ValueError(f"loss.value_clip={clip} must be positive, or null for none.")
     clipped = torch.clamp(value, old - clip, old + clip)
     return torch.maximum(plain, (clipped - returns).square()) / 2
