@@ -228,11 +228,10 @@ def _print_sweep(console: Any, sweep: Sweep, states: Sequence[RunState], *, all_
     for line in lines_by_reason(unreadable, len(unreadable) if all_runs else SHOWN):
         console.print(line, markup=False)
     states = [state for state in states if state.state is not State.UNREADABLE]
-    by_arm = arms(states)
     if states and (all_runs or len(states) <= MANY):
         console.print(table(states, ids=True, width=console.width))
-    if len(states) > MANY or len(by_arm) < len(states):
-        console.print(arm_table(by_arm, width=console.width))
+    if len(states) > MANY or len(arms(states)) < len(states):
+        console.print(arm_table(states, width=console.width))
     failed = [state for state in states if state.ended and state.state not in (State.FINISHED, State.PLANNED)]
     for state in failed if all_runs else failed[:SHOWN]:
         log = f"\n    {state.log}" if state.log else ""

@@ -14,25 +14,37 @@ from rlvr.config import schema
 from rlvr.config.commands import COMMANDS
 from rlvr.config.registry import Registry
 from rlvr.ledger import terminal
+from rlvr.ledger.pages import pages
 from rlvr.ledger.sweeps import Ledger
 
 OF_SWEEPS = tuple(name for name, command in COMMANDS.items() if command.first)
 OF_RUNS = ("logs", "cancel", "retry", "evaluate", "export")  # commands that take a run
 OF_STUDIES = ("status", "watch", "logs", "cancel", "retry", "report")  # and those that take a sweep or a study
 FLAGS = ("-m", "--dry-run", "--json", "--cfg", "--config-dir", "--help")
-# bash splits words at `=`: of `loss=gr` it replaces `gr` alone. zsh replaces the whole word.
+# bash splits words at `=`: of `loss=gr` it replaces `gr` alone. zsh replaces the whole word. What is no command of ours
+# is left to the shell: bash completes files, zsh what it knows of python.
 SCRIPT = """\
-[ -n "$ZSH_VERSION" ] && autoload -U +X bashcompinit && bashcompinit
-_rlvr() {{
-    local word="${{COMP_LINE:0:$COMP_POINT}}"; word="${{word##* }}"
-    local IFS=$'\\n'
-    COMPREPLY=($({python} -P -m sweeps.completion "${{COMP_LINE:0:$COMP_POINT}}" 2>/dev/null))
-    if [ -z "$ZSH_VERSION" ] && [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then
-        COMPREPLY=("${{COMPREPLY[@]#"${{word%"${{word##*=}}"}}"}}")
-    fi
-    [[ ${{COMPREPLY[0]}} == *= ]] && [ -z "$ZSH_VERSION" ] && compopt -o nospace
-}}
-complete -o default -F _rlvr rlvr python python3"""
+if [ -n "$ZSH_VERSION" ]; then
+    _rlvr() {{
+        local found
+        found=(${{(f)"$({python} -P -m sweeps.completion "${{words[1,CURRENT-1]}} $PREFIX" 2>/dev/null)"}})
+        [[ $found[1] == *= ]] && compadd -S '' -- $found && return
+        compadd -- $found || {{ [[ $service == python* ]] && _python || _files; }}
+    }}
+    (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit -u; }}
+    compdef _rlvr rlvr python python3
+else
+    _rlvr() {{
+        local word="${{COMP_LINE:0:$COMP_POINT}}"; word="${{word##* }}"
+        local IFS=$'\\n'
+        COMPREPLY=($({python} -P -m sweeps.completion "${{COMP_LINE:0:$COMP_POINT}}" 2>/dev/null))
+        if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then
+            COMPREPLY=("${{COMPREPLY[@]#"${{word%"${{word##*=}}"}}"}}")
+        fi
+        [[ ${{COMPREPLY[0]}} == *= ]] && compopt -o nospace
+    }}
+    complete -o default -F _rlvr rlvr python python3
+fi"""
 
 
 def words(line: str) -> list[str]:
@@ -56,6 +68,8 @@ def _of_command(name: str, before: Sequence[str], word: str) -> Iterable[str]:
         name, before = before[0], before[1:]
     if name == "run" or (name == "evaluate" and "=" in word):
         return _of_run(before, word)
+    if name == "docs":
+        return pages()
     ledger, names = Ledger(terminal.home(None)), list[str]()
     if name in OF_RUNS:
         names += ledger.names().values()
@@ -71,7 +85,8 @@ def _of_run(before: Sequence[str], word: str) -> Iterable[str]:
     key, equals_sign, value = word.partition("=")
     group = key.lstrip("+~")
     if not equals_sign:
-        return [*FLAGS, *(f"{key[: len(key) - len(group)]}{n}=" for n in (*registry.groups(), *registry.names()))]
+        names = [name for name in (*registry.groups(), *registry.names()) if "._" not in name]
+        return [*FLAGS, *(f"{key[: len(key) - len(group)]}{name}=" for name in names)]
     kept = value.split(",")[:-1]
     folders = [Path(folder, group) for folder in (*registry.directories, schema.CONF) if group in registry.groups()]
     files = [file.relative_to(folder) for folder in folders for file in folder.rglob("*.yaml")]

@@ -14,7 +14,7 @@ from rlvr.ledger import terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.arms import RunTotals
+from sweeps.arms import arms
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -27,7 +27,7 @@ QUIET_S = 300.0  # a run without a heartbeat for so long is shown as silent
 ROWS = 24  # of the live table, at most
 BAR = 12  # characters
 # Columns that are dropped, in this order, where the terminal is too narrow. Those of names and states are kept.
-EXPENDABLE = ("", "node", "attempt", "attempts", "rate", "hours", "id", "time", "ETA", "accuracy", "step")
+EXPENDABLE = ("", "node", "attempt", "attempts", "rate", "GPU time", "time", "id", "ETA", "accuracy", "step")
 NAMES = ("run", "arm")  # columns whose cells are never cut, but wrapped
 TEXTS = ("id", "run", "arm", "state", "runs", "", "node")  # columns that are aligned at the left
 STYLES = {
@@ -77,6 +77,11 @@ def pace(rate: float | None) -> str:
         if rate is not None and rate * seconds >= 1:
             return f"{rate * seconds:.3g}/{unit}"
     return "-" if rate is None else f"{rate * 3600:.3g}/h"
+
+
+def _spent(states: Sequence[RunState]) -> str:
+    """The name of the column of time spent by runs: of all their GPUs, or of their processes where there are none."""
+    return "GPU time" if any(state.gpus for state in states) else "time"
 
 
 def hours(useful: float, replayed: float, wasted: float) -> str:
@@ -130,16 +135,15 @@ def table(
             "rate": pace(state.rate),
             "ETA": duration(state.eta),
             "node": state.node or "-",
-            "hours": hours(*state.hours),
+            _spent(states): hours(*state.hours) if state.attempt else "-",
             "attempt": str(state.attempt or "-"),
-            "time": duration(state.seconds) if state.attempt else "-",
         }
-        rows.append(row if ids else {key: cell for key, cell in row.items() if key not in ("id", "node", "hours")})
+        rows.append(row if ids else {key: cell for key, cell in row.items() if key not in ("id", "node")})
     return _fitted(rows, width, title)
 
 
-def arm_table(summaries: Sequence[RunTotals], *, width: int) -> Table:
-    """One row per arm."""
+def arm_table(states: Sequence[RunState], *, width: int) -> Table:
+    """One row per arm of these runs."""
     from rich.text import Text
 
     rows: list[dict[str, Any]] = [
@@ -150,10 +154,10 @@ def arm_table(summaries: Sequence[RunTotals], *, width: int) -> Table:
             "accuracy": number(arm.accuracy),
             "rate": pace(arm.rate),
             "ETA": duration(arm.eta),
-            "hours": hours(arm.hours_useful, arm.hours_replayed, arm.hours_wasted),
+            _spent(states): hours(arm.hours_useful, arm.hours_replayed, arm.hours_wasted),
             "attempts": str(arm.attempts),
         }
-        for arm in summaries
+        for arm in arms(states)
     ]
     return _fitted(rows, width)
 

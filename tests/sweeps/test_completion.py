@@ -1,7 +1,7 @@
 """Tab completion: words of every command, and what a shell makes of them."""
 
 import os
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,6 +39,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("python -m ana", ["analysis"]),
         ("python train.py loss=", []),
         ("rlvr run lr=", []),
+        ("rlvr run loss._", []),
+        ("rlvr docs opt", ["optuna"]),
     ],
 )
 def test_the_last_word_is_completed(home: Path, line: str, expected: list[str]) -> None:
@@ -54,9 +56,30 @@ def test_options_of_a_directory_of_the_users_are_completed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_bash_replaces_what_stands_after_the_sign_of_equality(home: Path) -> None:
-    script = SCRIPT.format(python=sys.executable) + '\nCOMP_POINT=${#COMP_LINE}\n_rlvr\necho "${COMPREPLY[@]}"'
-    for line, expected in (("rlvr run loss=lad,gr", "lad,grpo"), ("rlvr logs lossg", "lossgrpo-seed0")):
-        environment = {**os.environ, "COMP_LINE": line, "COMP_WORDBREAKS": " \t\n\"'><=;|&(:"}
-        done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == expected
+@pytest.mark.parametrize("shell", [["bash", "--norc"], ["zsh", "-f"]], ids=["bash", "zsh"])
+def test_the_tab_key_completes(home: Path, shell: list[str]) -> None:
+    """In a terminal. bash replaces what stands after `=`, zsh the word."""
+    pexpect = pytest.importorskip("pexpect")
+    if not shutil.which(shell[0]):
+        pytest.skip(f"apt-get install {shell[0]}")
+    script = home / "completion.sh"
+    script.write_text(SCRIPT.format(python=sys.executable))
+    environment = {**os.environ, "TERM": "dumb", "PS1": "$ ", "HOME": str(home)}
+    terminal = pexpect.spawn(shell[0], [*shell[1:], "-i"], env=environment, encoding="utf-8", timeout=30, cwd=home)
+    terminal.sendline(f". {script}; echo rea''dy")
+    terminal.expect("ready")
+    for typed, rest in (
+        ("rlvr run -m loss=lad,grp", "o"),
+        ("rlvr run stu", "dy="),
+        ("rlvr run study=et", "a"),
+        ("rlvr run paper=small/smo", "llm"),
+        ("rlvr logs lossg", "rpo-seed0"),
+        ("rlvr report def", "ault"),
+        ("rlvr docs opt", "una"),
+        ("python -m sweeps stat", "us"),
+        ("python compl", "etion.sh"),
+    ):
+        terminal.send(f"{typed}\t")
+        terminal.expect_exact(typed + rest)
+        terminal.sendcontrol("u")
+    terminal.close(force=True)
