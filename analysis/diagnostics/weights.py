@@ -60,7 +60,7 @@ def _draw(weights: pd.DataFrame) -> Figure:
         for order, part in most[most["objective"] == name].groupby("order"):
             _curve(left, part, style.objective_look(name), FORMS.get(name))
             handles.append(Line2D([], [], linewidth=1, **style.objective_look(name)))
-            labels.append(objective.name(name) + (f", {'k' if name == 'pkpo' else 'T'} = {order:.0f}" if order else ""))
+            labels.append(name + (f", {'k' if name == 'pkpo' else 'T'} = {order:.0f}" if order else ""))
     left.set_title(f"G = {G} responses", loc="left")
     left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
     left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import drawn_as, legend, legible
-from analysis.report.looks import looks_of
+from analysis.report.looks import Look, looks_of
 from analysis.scores.arm import Arm, arms
 
 QUESTION = "How large are advantages and log-ratios along training, and what does a token cost each arm?"
@@ -36,13 +36,14 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:
     shown, more = legible([arm for arm in arms(frames) if not arm.control], frames.swept)
+    looks = looks_of(shown, frames.baseline)
     drawing = Figure(figsize=(style.WIDTH, max(2.6, 0.15 * len(shown) + 0.9)), layout="constrained")
     handles: dict[str, Artist] = {}
     for axes, name in zip(drawing.subplots(1, len(panels), squeeze=False).ravel(), panels, strict=True):
         if name == COST:
-            handles = _costs(axes, parts[name], shown) | handles
+            handles = _costs(axes, parts[name], shown, looks) | handles
             continue
-        for arm, look in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks, strict=True):
             handles |= _curve(axes, parts[name], arm, drawn_as(look, marked=False))
         axes.set_title(CURVES[name], loc="left")
         axes.set_xlabel("step")
@@ -59,12 +60,12 @@ def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> di
     return {arm.short: axes.plot(mean.index, mean, linewidth=1.0, **look)[0]}
 
 
-def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
+def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm], looks: Sequence[Look]) -> dict[str, Artist]:
     """Draw a box per arm over the steps of its runs (of a long run: over means of several steps): median, quartiles,
     whiskers at 5 and 95 %. Returns the legend entries."""
     values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
     boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
-    for box, median, look in zip(boxes["boxes"], boxes["medians"], looks_of(shown), strict=True):
+    for box, median, look in zip(boxes["boxes"], boxes["medians"], looks, strict=True):
         box.set(facecolor=look.colour, alpha=0.5, linewidth=0.7)
         median.set(color="black", linewidth=1.0)
     axes.set_yticks(

@@ -34,7 +34,7 @@ def _penalties(frames: Frames) -> dict[str, list[Line]]:
                 value: arm for value, arm in zip(line.values, line.arms, strict=True) if value and not arm.control
             }
             if by_coefficient:
-                name = f"reverse KL ({line.name.replace('grpo', 'GRPO')}, {PENALTY})"
+                name = f"reverse KL ({line.name}, {PENALTY})"
                 by_setting.setdefault(setting.name, []).append(
                     Line(name, line.loss, tuple(by_coefficient), tuple(by_coefficient.values()))
                 )

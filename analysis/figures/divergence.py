@@ -35,7 +35,7 @@ def _draw(frames: Frames, settings: list[Comparable]) -> Figure:
         handles |= _panel(axes, frames, setting, metric, summary)
         handles |= references(axes, frames, setting, metric)
         axes.set_xlabel(_over(summary))
-    legend(drawing, handles, f"whiskers, band of GRPO: {INTERVAL}")
+    legend(drawing, handles, f"whiskers, band of grpo: {INTERVAL}")
     return drawing
 
 

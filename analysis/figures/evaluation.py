@@ -33,7 +33,7 @@ def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
     for axes, setting, metric in panels:
         shown, remark = legible(setting.arms, frames.swept)
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
-        for arm, look in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)
             handles |= {arm.short: line} if line is not None else {}
         focus(axes)

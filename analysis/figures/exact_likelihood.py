@@ -40,7 +40,7 @@ def _draw(frames: Frames, all_contests: list[LikelihoodComparison]) -> Figure:
     handles = [Line2D([], [], **_look(name)) for name in known] + [Line2D([], [], color=style.BASE, linestyle=":")]
     drawing.legend(
         handles,
-        [*map(objective.name, known), "base policy"],
+        [*known, "base policy"],
         loc="outside lower center",
         ncols=7,
         title="left: darker for more rollouts per prompt",

@@ -41,7 +41,7 @@ def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Fi
         accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
         shown, remark = legible(setting.arms, frames.swept)
         remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
-        for arm, look in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
             path = _path(axes, frames, setting, (accuracy, metric), arm, look)
             handles |= {arm.short: path} if path is not None else {}
         axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")

@@ -39,7 +39,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str, list[Arm], list[int]]]) -
     handles: dict[str, Artist] = {}
     titles = _titles([(source, setting) for setting, source, _, _ in panels])
     for axes, title, (_, source, setting_arms, ks) in zip(grid, titles, panels, strict=True):
-        for arm, look in zip(setting_arms, looks_of(setting_arms), strict=True):
+        for arm, look in zip(setting_arms, looks_of(setting_arms, frames.baseline), strict=True):
             cells = [cell(frames, arm, pass_at(k), (source,)) for k in ks]
             if not all(score.empty for score in cells):
                 handles[label(arm)] = draw(axes, ks, cells, look)

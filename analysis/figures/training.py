@@ -53,7 +53,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     window, handles = 1, dict[str, Artist]()
     for axes, (name, title) in zip(grid, panels, strict=True):
         values = drawn[drawn["name"] == name].pivot(index="step", columns="run_id", values="value")
-        for arm, look in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
             by_seed = values[[run.run_id for run in arm.drawn if run.run_id in values]].dropna(how="all")
             if len(by_seed):
                 label = f"{arm.short}, {arm.setting}" if arm.setting else arm.short

@@ -34,7 +34,7 @@ def interactive(frames: Frames) -> dict[str, Any]:
     """
     shown = ordered(arms(frames), frames.swept)
     return {
-        "arms": [_arm(arm, look) for arm, look in zip(shown, looks_of(shown), strict=True)],
+        "arms": [_arm(arm, look) for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True)],
         "panels": [*_evaluations(frames, shown), *_training(frames, shown)],
         "readers": [_reader(excerpt) for excerpt in excerpts(frames)],
         "search": _search(frames),

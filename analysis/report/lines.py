@@ -52,9 +52,9 @@ def draw(axes: Axes, x: Sequence[float], cells: Sequence[Cell], look: Look) -> A
 def references(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
     """Draw each GRPO arm as a dashed line across with its interval, the base policy dotted; returns the legend entries,
     which name a missing GRPO run."""
-    scores = {arm.named("GRPO"): cell(frames, arm, metric, setting.sources) for arm in setting.grpo}
+    scores = {arm.named(arm.loss): cell(frames, arm, metric, setting.sources) for arm in setting.grpo}
     handles: dict[str, Artist] = {}
-    for i, (name, scored) in enumerate((scores or {"GRPO": Cell()}).items()):
+    for i, (name, scored) in enumerate((scores or {"grpo": Cell()}).items()):
         if scored.empty:
             handles[f"{name}: {scored.state}"] = Line2D([], [], alpha=0.35, **reference(i))
             continue
@@ -103,7 +103,7 @@ def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> 
     handles: dict[str, Artist] = {}
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
-    for value, arm, look in zip(line.values, line.arms, looks_of(line.arms), strict=True):
+    for value, arm, look in zip(line.values, line.arms, looks_of(line.arms, frames.baseline), strict=True):
         cells = [cell(frames, arm, by_k[k], setting.sources) for k in ks]
         handles[str(value)] = draw(axes, ks, cells, look)
     values = [100 * base_cell(frames, setting.arms, by_k[k], setting.sources).mean for k in ks]

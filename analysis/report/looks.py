@@ -1,5 +1,5 @@
 """How a line looks, alike on the page and in figures: the colour says the loss or the divergence, the shade a swept
-number, the dash the setting. GRPO is black everywhere."""
+number, the dash the setting. Black is the reference, or GRPO where that is another arm."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from analysis.scores import labels
 from analysis.scores.arm import Arm
+from analysis.scores.selection import default_reference
 
 # Okabe and Ito (2008), and violet for TV, whose light blue would be a shade of the blue of JS; markers distinguish
 # lines without colour. Strict divergences are cool, weak ones warm.
@@ -46,23 +47,34 @@ def lighter(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
-def looks_of(arms: Sequence[Arm]) -> list[Look]:
+def looks_of(arms: Sequence[Arm], baseline: str | None = None) -> list[Look]:
     """The look of each arm. The hue of a well-known loss or divergence (KNOWN) is its own, unless an arm before it has
-    that: arms of one loss that differ by more than numbers have hues of their own. The arm without a number is the
-    darkest of its kind, as the reference."""
+    that: arms of one loss that differ by more than numbers have hues of their own. The darkest of its kind is the
+    reference, else the arm without a number, else the largest number.
+
+    baseline: the study's, "" where it names none; None where no arm is the reference, as of lines of several arms.
+    """
     hue = _hues([_kind(arm) for arm in arms])
     values: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
     for arm in arms:
         of_kind = values.setdefault(_kind(arm), [])
         of_kind += [] if _numbers(arm) in of_kind else [_numbers(arm)]
+    from_light = {kind: sorted(numbers, key=lambda own: (not own, own)) for kind, numbers in values.items()}
+    compared_to = [] if baseline is None else default_reference(arms, baseline).values()
+    reference = {(_kind(arm), _numbers(arm)) for arm in compared_to}
+    if len(reference) == 1:  # the same in all settings
+        ((kind, numbers),) = reference
+        from_light[kind].remove(numbers)
+        from_light[kind].append(numbers)
     settings = list(dict.fromkeys(arm.setting for arm in arms))
     drawn: list[Look] = []
     for arm in arms:
-        plain, in_order = hue[_kind(arm)], sorted(values[_kind(arm)], key=lambda own: (not own, own))
-        rank_from_top = len(in_order) - 1 - in_order.index(_numbers(arm))
-        share = rank_from_top / max(1, len(in_order) - 1)
+        kind, numbers = _kind(arm), _numbers(arm)
+        plain, in_order = hue[kind], from_light[kind]
+        share = (len(in_order) - 1 - in_order.index(numbers)) / max(1, len(in_order) - 1)
+        is_black = reference == {(kind, numbers)} and all(name != "grpo" for name, *_ in hue)
         dash = (plain.dash * len(settings) + settings.index(arm.setting)) % NUM_DASHES
-        drawn.append(Look(lighter(plain.colour, LIGHTEST * share), plain.marker, dash))
+        drawn.append(Look(GRPO if is_black else lighter(plain.colour, LIGHTEST * share), plain.marker, dash))
     return drawn
 
 

@@ -24,13 +24,15 @@ from analysis.paper.counterparts import of_runs
 from analysis.paper.printed import figures
 from analysis.report.grid import Grid, grids, published_grids
 from analysis.report.interactive import interactive, script
+from analysis.report.looks import looks_of
 from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
-from analysis.report.summary import Headline, headlines, run_table
+from analysis.report.summary import Headline, headlines, run_table, scores
 from analysis.report.table import Published, Table
 from analysis.scores.arm import arms
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
+from analysis.scores.selection import ordered
 from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.ledger import layout
@@ -197,12 +199,17 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
 
 def summary(frames: Frames, content: Content) -> dict[str, Any]:
     """What other programs read of a report; MLflow shows it with the sweep."""
+    comparisons = [table for table in content.tables if table.name == COMPARISON]
+    shown = ordered(arms(frames), frames.swept)
+    looks = zip(shown, looks_of(shown, frames.baseline), strict=True)
     verdicts = [{"outcome": str(v.outcome), "says": v.claim.says, "found": v.measured} for v in content.verdicts]
     return {
         "title": frames.title,
         "sweeps": [sweep.sweep_id for sweep in frames.sweeps],
         "verdicts": verdicts,
         "headlines": [" ".join([f"{h.title}: {h.text}", "; ".join(h.arms)]).strip() for h in content.headlines],
+        "scores": {name: value for table in comparisons for name, value in scores(table).items()},
+        "colours": {run_id: look.colour for arm, look in looks for run_id in arm.run_ids},
     }
 
 

@@ -14,6 +14,7 @@ from analysis.scores.comparable import by_setting
 from analysis.scores.measured import hours, last_logged
 from analysis.scores.metric import Metric
 from analysis.scores.trajectory import TOKENS, devices
+from rlvr.records import name_part
 
 MOST_NAMED = 12  # in a headline, of the arms that are above or below
 
@@ -56,6 +57,22 @@ def headlines(table: Table) -> list[Headline]:
         direction = {"": "undecided", "▲": "above", "▼": "below"}.get(marks, "")
         results.append(Headline(metric, text, tuple(named), direction))
     return results
+
+
+def scores(table: Table) -> dict[str, float]:
+    """The metrics of a sweep as a whole, for trackers: by benchmark and share that is shown, the best arm's and the
+    number of decided differences."""
+    found: dict[str, float] = {}
+    for cell in table.records:
+        metric, column = str(cell["metric"]), str(cell["column"])
+        if metric not in table.shown or table.format_of(metric, column).unit != "%" or cell["base"]:
+            continue
+        parts = ("sweep", str(cell["block"]), column, metric.replace("@", "_at_"))
+        place = "/".join(name_part(part) for part in parts if part)
+        if math.isfinite(cell["mean"]):
+            found[f"{place}/best"] = max(found.get(f"{place}/best", 0.0), cell["mean"])
+            found[f"{place}/decided"] = found.get(f"{place}/decided", 0) + (cell["verdict"] in ("▲", "▼"))
+    return found
 
 
 # --- the table of runs

@@ -1,19 +1,10 @@
-"""Objectives that differ by their advantage, the arms of the likelihood studies: their names and their order."""
+"""Objectives that differ by their advantage, the arms of the likelihood studies: their order."""
 
 from collections.abc import Iterable
 
 # Losses whose first update after a rollout is the plain policy gradient: they differ by their advantage alone.
 PLAIN = frozenset({"reinforce", "rloo", "dr_grpo", "grpo", "maxrl", "pkpo"})
-NAMES = {
-    "cross_entropy": "cross-entropy",
-    "maxrl": "MaxRL",
-    "grpo": "GRPO",
-    "rloo": "RLOO",
-    "dr_grpo": "Dr. GRPO",
-    "reinforce": "REINFORCE",
-    "reinforce_mean": "REINFORCE with a baseline",
-    "pkpo": "PKPO",
-}
+ORDER = ("cross_entropy", "maxrl", "grpo", "rloo", "dr_grpo", "reinforce", "reinforce_mean", "pkpo")
 
 
 def objective(loss: str, advantage: str) -> str:
@@ -28,11 +19,6 @@ def objective(loss: str, advantage: str) -> str:
 
 
 def ordered(objectives: Iterable[str]) -> list[str]:
-    """Known objectives first, in the order of NAMES, then all others by name."""
+    """Known objectives first, in the order of ORDER, then all others by name."""
     distinct = set(objectives)
-    return [*(known for known in NAMES if known in distinct), *sorted(distinct - set(NAMES))]
-
-
-def name(objective: str) -> str:
-    """The name of an objective in tables and figures."""
-    return NAMES.get(objective, objective)
+    return [*(known for known in ORDER if known in distinct), *sorted(distinct - set(ORDER))]

@@ -24,7 +24,7 @@ NAMES = {  # from no penalty over reverse to forward KL
     "dph_none": "none",
     "dph_reverse_kl": "reverse KL",
     "dph_reverse_kl_pef": "reverse KL, D_pef",
-    "grpo": "reverse KL (GRPO)",
+    "grpo": "reverse KL (grpo)",
     "dph_alpha": "α",
     "dph_js": "JS",
     "dph_js_definition": "JS, definition",

@@ -79,7 +79,7 @@ def _ranking(frames: Frames, setting: Comparable) -> Ranking:
     }
     accuracy = next(iter(columns.values()))
     names = distinct_names({arm: arm.named(arm.method) for arm in setting.arms})
-    grpo = reference(setting).replace("GRPO", "grpo")
+    grpo = reference(setting)
     rows = [Row(names[arm], (arm,), against="" if names[arm] == grpo else grpo) for arm in setting.arms]
 
     def sort_key(row: Row) -> float:

@@ -16,7 +16,6 @@ from rlvr.ledger.tags import redact
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"
 NEEDS = "two values of η of LAD, evaluated on problems"
-GRPO = "GRPO"
 OF_LAD = ("loss", "loss.", "divergence", "eta", "beta", "study")  # what typed words of LAD say of LAD alone
 _LAUNCH = ("python", "-m", "rlvr.run")
 
@@ -41,22 +40,20 @@ def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
         references = reference_rows(frames, setting)
         arms = sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant))
         rows = [Row(a.named(f"1/η = {inverse(a.eta)}"), (a,), against=reference(setting)) for a in arms]
-        yield Block(setting.titled(f"LAD, divergence {divergence}"), (*references, *rows))
+        yield Block(setting.titled(f"loss=lad divergence={divergence}"), (*references, *rows))
 
 
 def reference_rows(frames: Frames, setting: Comparable) -> list[Row]:
     """The rows of the base policy and of GRPO; without a GRPO run, an empty row with the command that starts one."""
-    grpo = [Row(arm.named(GRPO), (arm,)) for arm in setting.grpo]
-    absent = Row(GRPO, hint=adding_command(frames, setting.lad, ["loss=grpo"], without=OF_LAD))
+    grpo = [Row(arm.named(arm.loss), (arm,)) for arm in setting.grpo]
+    absent = Row("grpo", hint=adding_command(frames, setting.lad, ["loss=grpo"], without=OF_LAD))
     return [Row(BASE, setting.arms, base=True), *(grpo or [absent])]
 
 
 def reference(setting: Comparable) -> str:
     """The label of the GRPO row that others are compared to: the one without variants, else the only one, else ""."""
-    names = [arm.named(GRPO) for arm in setting.grpo]
-    if GRPO in names:
-        return GRPO
-    return names[0] if len(names) == 1 else ""
+    names = [arm.named(arm.loss) for arm in setting.grpo]
+    return "grpo" if "grpo" in names else names[0] if len(names) == 1 else ""
 
 
 def adding_command(frames: Frames, to: Sequence[Arm], added: Sequence[str], *, without: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ import pandas as pd
 from analysis.frames.frames import Frames
 from analysis.report.cells import BASE, Block, Row, columns, fill
 from analysis.report.table import Format, Table, with_notes
-from analysis.scores import objective
 from analysis.scores.arm import distinct_names
 from analysis.scores.exact_likelihood import EXACT, Learner, LikelihoodComparison, contests
 
@@ -42,5 +41,4 @@ def _block(contest: LikelihoodComparison) -> Block:
 
 
 def label(learner: Learner) -> str:
-    name = objective.name(learner.objective)
-    return name if learner.objective == EXACT else f"{name}, G = {learner.samples}"
+    return EXACT if learner.objective == EXACT else f"{learner.objective}, G = {learner.samples}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
+from rlvr.ledger.journal import Record
 from rlvr.ledger.runs import Unreadable, read_private
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -83,6 +84,11 @@ class ParentRuns:
             figures = report.page.parent / presentation.FIGURES
             if figures.is_dir():
                 client.send_folder(cursor.mlflow_run_id, presentation.FIGURES, figures)
+            for run_id, colour in report.summary.get("colours", {}).items():
+                if run_id in cursor.runs:
+                    client.send_tags(cursor.runs[run_id], {presentation.COLOUR: colour})
+            scores = report.summary.get("scores", {})
+            client.send_metrics(cursor.mlflow_run_id, [Record(0, report.page.stat().st_mtime, 0, scores)])
             send_changes(client, directory, cursor, self.key, {presentation.REPORT: report.time}, status, 0.0)
 
     def note_refused(self, sweep: Sweep) -> None:

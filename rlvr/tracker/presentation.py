@@ -30,6 +30,7 @@ FILES = f"{OURS}files"  # tag of a run: the attempt whose files are stored
 TABLES = {"mlflow.loggedArtifacts": json.dumps([{"path": SAMPLES, "type": "table"}])}  # tag that shows it as a table
 MOST_TEXT, MOST_SAMPLES = 1 << 20, 400  # characters of a file, samples in the table
 REPORT, RUNS, VERDICTS = f"{OURS}report", f"{OURS}runs", f"{OURS}verdicts"  # tags of the parent run
+COLOUR = "mlflow.runColor"  # tag of a run: its colour in tables and charts of MLflow 3
 PIXELS = 9  # width of a letter in a heading
 OF_TRAINING = ("policy/entropy", "response/length")  # columns, after the metrics of evaluations
 _PASS = re.compile(r"(.*/pass_at_)(\d+)")

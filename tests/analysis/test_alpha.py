@@ -180,18 +180,18 @@ def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path
         frozen = config(loss="grpo", trainer={"kl": kl}, choices={"task": "styles"})
         evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
         write_run(tmp_path, frozen, evaluations, name=f"grpo-{kl}-s0")
-    assert cell(tmp_path, "reverse KL (GRPO) (coef 0.01)", "keep rate")["mean"] == 1
-    assert cell(tmp_path, "reverse KL (GRPO) (coef 0.01)", "exploration rate")["mean"] == 0.5
-    assert cell(tmp_path, "reverse KL (GRPO) (coef 1)", "keep rate")["mean"] == 0.5
+    assert cell(tmp_path, "reverse KL (grpo) (coef 0.01)", "keep rate")["mean"] == 1
+    assert cell(tmp_path, "reverse KL (grpo) (coef 0.01)", "exploration rate")["mean"] == 0.5
+    assert cell(tmp_path, "reverse KL (grpo) (coef 1)", "keep rate")["mean"] == 0.5
     assert [(r.label, r.coef) for r in retentions(load(tmp_path))[1:]] == [
-        ("reverse KL (GRPO)", 0.01),
+        ("reverse KL (grpo)", 0.01),
         ("forward KL", 0.01),
-        ("reverse KL (GRPO)", 1.0),
+        ("reverse KL (grpo)", 1.0),
         ("forward KL", 1.0),
     ]
     drawn = coefficient.figure(load(tmp_path))
     names = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert names == ["dph_forward_kl", "reverse KL (GRPO, trainer.kl)", "grpo", "base policy"]
+    assert names == ["dph_forward_kl", "reverse KL (grpo, trainer.kl)", "grpo", "base policy"]
     penalised, without = drawn.axes[0].lines[1:3]
     assert (list(penalised.get_xdata()), list(penalised.get_ydata())) == ([0.01, 1.0], [75.0, 25.0])
     assert set(without.get_ydata()) == {100.0}

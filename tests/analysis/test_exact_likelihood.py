@@ -48,8 +48,8 @@ def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> No
     cells = table.cells[table.cells["metric"] == "avg@8"]
     accuracies = dict(zip(cells["row"], cells["mean"], strict=True))
     assert list(accuracies) == [
-        *("base policy (step 0)", "cross-entropy", "MaxRL, G = 4", "MaxRL, G = 16", "MaxRL, G = 64"),
-        "REINFORCE, G = 16",
+        *("base policy (step 0)", "cross_entropy", "maxrl, G = 4", "maxrl, G = 16", "maxrl, G = 64"),
+        "reinforce, G = 16",
     ]
     assert list(accuracies.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
 
@@ -74,7 +74,7 @@ def test_a_planned_run_without_a_result_keeps_its_row(home: Path) -> None:
     plan += [("gone", "maxrl-samples256-s0", ["loss=maxrl", "rollout.samples=256"])]
     write_sweep(home, "sweep", plan)
     table = exact_likelihood.table(load(home))
-    rows = table.cells[table.cells["row"] == "MaxRL, G = 256"]
+    rows = table.cells[table.cells["row"] == "maxrl, G = 256"]
     assert set(rows["state"]) == {"missing"}
 
 
@@ -129,7 +129,7 @@ def test_the_weights_figure_draws_points_and_closed_forms(tmp_path: Path) -> Non
     # The closed form (1 − (1 − p)³)/p is the same sum.
     assert list(theory.get_ydata()) == pytest.approx([1 + 0.99 + 0.99**2, 1.75, 1.11])
     names = [t.get_text() for t in drawn.legends[0].get_texts()]
-    assert names[:4] == ["MaxRL, T = 2", "MaxRL, T = 3", "RLOO", "PKPO, k = 2"]
+    assert names[:4] == ["maxrl, T = 2", "maxrl, T = 3", "rloo", "pkpo, k = 2"]
     pkpo = drawn.axes[0].lines[7]
     assert list(pkpo.get_ydata()) == pytest.approx([1.5])  # 2(1 − p) at a quarter
     assert encode(drawn, "pdf")

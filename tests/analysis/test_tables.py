@@ -78,7 +78,7 @@ def test_a_control_is_not_in_the_row_of_its_arm(tmp_path):
     frames = load(tmp_path)
     assert {arm.control for arm in arms(frames)} == {"", "seeds", "random"}
     rows = [(r["row"], r["mean"], r["seeds"]) for _, r in eta.table(frames).cells.iterrows() if r["metric"] == "avg@8"]
-    expected = [("base policy (step 0)", 1), ("GRPO", 4), ("1/η = 1", 6), ("1/η = 2", 5)]
+    expected = [("base policy (step 0)", 1), ("grpo", 4), ("1/η = 1", 6), ("1/η = 2", 5)]
     assert rows == [(row, right / 8, 3 if row != "base policy (step 0)" else rows[0][2]) for row, right in expected]
     divergence_cells = divergence.table(frames).cells
     means = divergence_cells[(divergence_cells["row"] == "js") & (divergence_cells["metric"] == "avg@8")]
@@ -97,7 +97,7 @@ def test_eta_cells_by_hand(complete):
     assert value(table, "1/η = 2", "maze7", "pass@1", **js)["mean"] == pytest.approx(20 / 32)
     # the base policy: (4, 2, 0, 0) -> 6/32; GRPO: (8, 4, 4, 0) -> 16/32
     assert value(table, "base policy (step 0)", "maze7", **js)["mean"] == 6 / 32
-    assert value(table, "GRPO", "maze7", **js)["mean"] == 16 / 32
+    assert value(table, "grpo", "maze7", **js)["mean"] == 16 / 32
     assert value(table, "1/η = 1/4", "maze7", **js)["mean"] == 10 / 32
 
 
@@ -120,7 +120,7 @@ def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
     assert value(table, "1/η = 1/4", "Average", block="tv")["state"] == "missing"
     assert value(table, "1/η = 1/2", "Average", block="tv")["state"] == "running"
     assert value(table, "1/η = 1/4", "Average", block="hd")["state"] == "failed"
-    grpo = value(table, "GRPO", "Average", block="js")
+    grpo = value(table, "grpo", "Average", block="js")
     assert (grpo["state"], grpo["hint"]) == ("missing", "python -m rlvr.run -m loss=grpo seed=0")
     over = divergence.table(spoilt)
     assert value(over, "hd", "Average", block="Mean")["state"] == "failed"  # a mean over fewer η is another quantity
@@ -144,7 +144,7 @@ def commands_that_add(home: Path, overrides: Sequence[str], **about: str) -> tup
 
 
 def test_the_commands_that_add_runs_keep_the_setting_and_the_seeds(tmp_path):
-    """GRPO takes over neither the knobs of LAD nor the study, whose axes are LAD's."""
+    """grpo takes over neither the knobs of LAD nor the study, whose axes are LAD's."""
     added = "loss=lad divergence=tv,hd,kl,rkl,jf eta=0.5,1 seed=0,1"
     for study, own in (("main", ()), ("divergence", ("study=divergence",))):
         of_lad, of_grpo = commands_that_add(tmp_path / study, (*TYPED, *own, "loss.ratio=sequence"), study=study)
@@ -391,5 +391,5 @@ def test_grpo_of_the_same_setting_fills_the_row(tmp_path):
         write_run(tmp_path, config(eta=e), {0: BASE, 40: final((8, 8, 4, 0))}, study="eta", created=5.0)
     write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: final((8, 4, 4, 0))}, created=1.0)
     table = eta.table(load(tmp_path, study="eta"))
-    assert value(table, "GRPO", "maze7")["mean"] == 16 / 32
+    assert value(table, "grpo", "maze7")["mean"] == 16 / 32
     assert any("GRPO runs come from the study default" in note for note in table.notes)

@@ -109,13 +109,21 @@ def test_a_report_reaches_the_parent_run_once_and_its_verdicts_with_it(home: Pat
             {"outcome": "holds", "says": "It is so.", "found": "+3 [1, 5]"},
             {"outcome": "undecided", "says": "And so?", "found": ""},
         ]
-        write_json(layout.report_summary(folder), {"sweeps": ["abc12345"], "verdicts": verdicts})
+        shown = {
+            "colours": {"run0": "#000000", "gone": "#0072B2"},
+            "scores": {"sweep/maze/avg_at_8/best": 0.5 + when / 4},
+        }
+        write_json(layout.report_summary(folder), {"sweeps": ["abc12345"], "verdicts": verdicts, **shown})
         assert is_behind(home, sweep)
         assert ship(home) == []
         assert not is_behind(home, sweep)
         client, run_id, tags, _ = parent(home)
         assert tags["rlvr.verdicts"] == "1 holds, 1 undecided"
         assert "- **holds**: It is so. +3 [1, 5]\n- **undecided**: And so?\n" in tags["mlflow.note.content"]
+        assert client.get_run(run_id).data.metrics == shown["scores"]
+        runs = client.search_runs(["1"], "tags.`rlvr.run_id` LIKE 'run%'")
+        colours = {run.data.tags["rlvr.run_id"]: run.data.tags.get("mlflow.runColor") for run in runs}
+        assert colours == {"run0": "#000000", "run1": None}
         artifact = Path(client.download_artifacts(run_id, "report.html"))
         assert artifact.read_text() == page
         stored = home / "mlartifacts" / run_id / "artifacts" / "report.html"

@@ -7,7 +7,7 @@ from analysis.report.looks import LIGHTEST, NUM_DASHES, lighter, looks_of, numbe
 from analysis.scores import labels
 from analysis.scores.arm import arms
 from analysis.scores.labels import Label
-from tests.analysis.ledger_factory import BASE, config, write_run, write_study
+from tests.analysis.ledger_factory import BASE, config, write_planned, write_run, write_study
 
 
 def test_the_colour_is_the_divergence_the_shade_is_eta_and_grpo_is_black(tmp_path: Path) -> None:
@@ -32,6 +32,28 @@ def test_no_two_losses_have_one_colour(tmp_path: Path) -> None:
     }
     assert len({(look.colour, look.dash) for look in looks.values()}) == len(looks)
     assert [loss for loss, look in looks.items() if look.colour == "#000000"] == ["grpo"]
+
+
+def test_the_reference_is_black_among_arms_that_differ_by_a_number(tmp_path: Path) -> None:
+    """Of GRPO the others are greys, lighter for smaller numbers; of another loss they keep its hue. Beside GRPO, which
+    is black, another reference is the darkest of its kind."""
+    planned = {}
+    for loss in ("grpo", "rloo"):
+        for lr in (1e-4, 2e-4, 4e-4):
+            planned[f"loss={loss} lr={lr:g} seed=0"] = {0: BASE}
+    write_planned(tmp_path, planned)
+    of_study = arms(load(tmp_path))
+
+    def colours(baseline: str, *losses: str) -> list[str]:
+        shown = [arm for arm in of_study if arm.loss in losses]
+        shown.sort(key=lambda arm: (arm.loss, float(arm.knobs["lr"])))
+        return [look.colour for look in looks_of(shown, baseline)]
+
+    assert colours("lr=2e-4", "grpo") == ["#808080", "#000000", lighter("#000000", LIGHTEST / 2)]
+    assert colours("", "grpo") == ["#000000", "#808080", "#404040"]  # the first arm is the default reference
+    orange = "#E69F00"
+    assert colours("lr=2e-4", "rloo") == [lighter(orange, 0.5), "#000000", lighter(orange, 0.25)]
+    assert colours("loss=rloo lr=2e-4", "grpo", "rloo")[2:] == ["#000000", *map(lighter, [orange] * 3, (0.5, 0, 0.25))]
 
 
 def test_a_shade_is_mixed_with_white() -> None:

@@ -160,7 +160,7 @@ def test_figures_are_drawn_from_the_frames(home, content):
     assert [a.get_title(loc="left") for a in eta.axes] == ["avg@8", "pass@8"]
     assert eta.legends[0].get_title().get_text() == "band: 95 % interval over seeds and problems, as ± in the tables"
     labels = {t.get_text() for t in eta.legends[0].get_texts()}
-    assert {"tv", "hd", "js", "GRPO: missing", "base policy", "no result"} == labels
+    assert {"tv", "hd", "js", "grpo: missing", "base policy", "no result"} == labels
     js = next(line for line in eta.axes[0].lines if len(line.get_xdata()) == 4 and line.get_color() == "#0072B2")
     assert list(js.get_xdata()) == [0.25, 0.5, 1, 2]
     # (maze7 + maze9)/2 in %: (10 + 9)/64, (14 + 13)/64, (20 + 19)/64, (20 + 19)/64
@@ -182,7 +182,7 @@ def test_a_name_with_dollar_signs_is_drawn_as_it_is_and_a_formula_as_a_formula()
 def test_divergence_bars_are_the_means_of_the_table(tmp_path):
     write_study(tmp_path)
     drawn = {d.name: d.figure for d in report.build(load(tmp_path)).figures}["divergence"]
-    assert drawn.legends[0].get_title().get_text().startswith("whiskers, band of GRPO: 95 % interval")
+    assert drawn.legends[0].get_title().get_text().startswith("whiskers, band of grpo: 95 % interval")
     heights = [patch.get_height() for patch in drawn.axes[0].patches[:3]]  # then the band
     # tv, hd, js over η, (maze7 + maze9)/2: maze9 is one sample of 32 lower in every arm
     assert heights == pytest.approx([(x - 0.5) / 32 * 100 for x in (13.5, 14, 16)])
@@ -202,7 +202,7 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--all")
     assert completed.returncode == 0, completed.stderr
     states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
-    hint = "GRPO: missing – run `python -m rlvr.run -m loss=grpo seed=0`"
+    hint = "grpo: missing – run `python -m rlvr.run -m loss=grpo seed=0`"
     for needed in (states, hint, "η ablation", "— (failed)", "— (missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in completed.stdout
     page = tmp_path / "default-part" / "index.html"
