@@ -69,7 +69,7 @@ def laboratory(home: Path, name: str, gain: int, *, first_seed: int = 0, size: s
 
 def test_arms_of_the_same_names_are_pooled_over_bundles(tmp_path, capsys) -> None:
     """Differences of 1.5/8, 2.5/8 and 3.5/8, each with the same error: the mean is 2.5/8."""
-    files = [str(laboratory(tmp_path, f"lab{i}", i, first_seed=2 * i)) for i in (1, 2, 3)]
+    files = [str(laboratory(tmp_path, f"lab{i}", i, first_seed=2 * i, size=str(5 + 2 * i))) for i in (1, 2, 3)]
     assert command.main(["meta", *files, "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if (row["block"], row["metric"]) == ("loss=pacs", "avg")]
     assert [row["row"].rpartition("/")[2] for row in rows] == ["lab1", "lab2", "lab3", across.ALL]
@@ -84,6 +84,17 @@ def test_runs_count_once_and_names_that_do_not_meet_are_a_line(tmp_path, capsys)
     assert command.main(["meta", one, again]) == command.BAD_INPUT
     assert "Runs that several files hold count once. Arms: " in (said := capsys.readouterr().err)
     assert "loss=pacs" in said
+    assert command.main(["meta", one, one]) == command.BAD_INPUT
+    assert f"{one}: typed twice." in capsys.readouterr().err
+
+
+def test_more_seeds_of_a_setting_are_no_other_setting(tmp_path, capsys) -> None:
+    one, more = (str(laboratory(tmp_path, f"lab{seed}", 1, first_seed=seed)) for seed in (0, 2))
+    assert command.main(["meta", one, more]) == command.BAD_INPUT
+    assert "have seeds of one setting, 'loss=grpo'" in (said := capsys.readouterr().err)
+    assert command.main([*said.split("python -m analysis ")[1].split(), "--json", "--out", str(tmp_path / "out")]) == 0
+    (study,) = json.loads(capsys.readouterr().out)
+    assert study["num_runs"] == 12
 
 
 def test_settings_of_one_study_are_pooled_on_its_page(tmp_path) -> None:
