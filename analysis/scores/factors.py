@@ -12,7 +12,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.scores import student
+from analysis.scores import labels, student
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged
 from analysis.scores.comparison import LUCKY, Compared
@@ -37,6 +37,11 @@ class Crossing:
         for the difference that the value of one makes to the effect of the other (y₁₁ − y₁₀ − y₀₁ + y₀₀)."""
         single = [{knob: value} for knob, values in self.values.items() for value in values[1:]]
         return [*single, *(a | b for a, b in combinations(single, 2) if {*a} != {*b})]
+
+    def named(self) -> tuple[list[str], str]:
+        """(the names of `effects`, the reference's values)"""
+        names = [" × ".join(labels.pair(*pair) for pair in effect.items()) for effect in self.effects()]
+        return names, labels.text({knob: values[0] for knob, values in self.values.items()})
 
     def weights(self, effect: Mapping[str, str]) -> dict[Levels, float]:
         """By arm, its weight in the effect; they add up to 0."""

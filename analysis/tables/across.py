@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from analysis.frames.frames import Frames
@@ -14,6 +15,7 @@ from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import by_setting
 from analysis.scores.comparison import LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare, without_luck
 from analysis.scores.crossed import LEVEL
+from analysis.scores.factors import compared_effects, crossings
 from analysis.scores.metric import Kind, Metric
 from analysis.scores.random_effects import Pooled, pooled
 from analysis.scores.selection import reference_of
@@ -21,7 +23,7 @@ from analysis.scores.selection import reference_of
 QUESTION = "Does a difference hold over base policies, tasks or laboratories, not only in one?"
 NEEDS = "arms of the same names in two settings, evaluated on problems"
 ALL = "all (random effects)"
-Key = tuple[str, str, str]  # labels of an arm and of its reference, metric
+Key = tuple[str, str, str, bool]  # labels of an arm and of its reference, metric, whether it is an effect of a knob
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def across(studies: Mapping[str, Frames], against: str = "") -> Table | None:
     units: dict[Key, list[Unit]] = {}
     repeated: set[str] = set()
     for name, frames in studies.items():
-        for key, unit in _units(name, frames, against):
+        for key, unit in chain(_units(name, frames, against), _effects(name, frames)):
             if any(unit.runs & other.runs for other in units.get(key, ())):
                 repeated.add(unit.name)
             else:
@@ -61,7 +63,7 @@ def across(studies: Mapping[str, Frames], against: str = "") -> Table | None:
         return None
     records, notes = list[dict[str, Any]](), list[str]()
     for key, of_key in several.items():
-        family = sum(other[2] == key[2] for other in several)
+        family = sum(other[2:] == key[2:] for other in several)
         records += [_record(key, unit.name, _alone(unit.compared)) for unit in of_key]
         effects = [unit.compared.effect for unit in of_key]
         df = [float(unit.compared.difference.summary.df) for unit in of_key]
@@ -71,6 +73,7 @@ def across(studies: Mapping[str, Frames], against: str = "") -> Table | None:
         notes.append(_heterogeneity(key, whole, of_key))
     formats = {key[2]: format_of(of_key[0].metric) for key, of_key in several.items()}
     family_note = (
+        f"{'Rows of one knob, or of two (×): its effect over the others, as in factors. ' * any(k[3] for k in several)}"
         f"{ALL}: settings are draws from all that there might be (τ² by Paule and Mandel, t interval by Hartung and "
         "Knapp), simultaneous over the arms of a metric (Bonferroni). Other rows: 95 %, each alone."
     )
@@ -98,7 +101,21 @@ def _units(name: str, frames: Frames, against: str) -> Iterable[tuple[Key, Unit]
                 title = ": ".join(filter(None, (name, setting.name)))
                 unit = Unit(title, metric, compared, frozenset((*arm.run_ids, *of.run_ids)))
                 if unit.variance > 0:
-                    yield (name_of(arm), name_of(of), metric_name), unit
+                    yield (name_of(arm), name_of(of), metric_name, False), unit
+
+
+def _effects(name: str, frames: Frames) -> Iterable[tuple[Key, Unit]]:
+    """The effects of crossed knobs in each setting, as in the table `factors`."""
+    for setting in by_setting(frames):
+        for crossing in crossings(setting.arms, frames.swept, frames.baseline):
+            rows, reference = crossing.named()
+            runs = frozenset(run_id for arm in crossing.arms.values() for run_id in arm.run_ids)
+            for metric in setting.shown:
+                cells = {levels: cell(frames, arm, metric, setting.sources) for levels, arm in crossing.arms.items()}
+                for row, compared in zip(rows, compared_effects(crossing, cells), strict=False):
+                    unit = Unit(": ".join(filter(None, (name, setting.name))), metric, compared, runs)
+                    if unit.variance > 0:
+                        yield (row, reference, str(metric.kind if metric.kind == Kind.AVG else metric), True), unit
 
 
 def name_of(arm: Arm) -> str:
@@ -110,7 +127,7 @@ def name_of(arm: Arm) -> str:
 
 
 def _record(key: Key, row: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    arm, reference, metric = key
+    arm, reference, metric, _ = key
     return {**record(arm, row, (metric, ""), Cell(state="ok")), "reference": reference, **values}
 
 

@@ -5,7 +5,6 @@ from typing import Any
 from analysis.frames.frames import Frames
 from analysis.report.cells import cells_frame, record
 from analysis.report.table import Format, Table, format_of
-from analysis.scores import labels
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import study_level
@@ -53,11 +52,9 @@ def table(frames: Frames) -> Table | None:
 def _records(
     frames: Frames, setting: Comparable, crossing: Crossing, metric: Metric, cells: dict[tuple[str, ...], Cell]
 ) -> list[dict[str, Any]]:
-    effects, compared = crossing.effects(), compared_effects(crossing, cells, study_level(frames))
+    (rows, reference), compared = crossing.named(), compared_effects(crossing, cells, study_level(frames))
     planned = max(of_arm.planned for of_arm in cells.values())
     title = setting.titled(" × ".join(crossing.values))
-    reference = labels.text({knob: values[0] for knob, values in crossing.values.items()})
-    rows = [" × ".join(labels.pair(*pair) for pair in effect.items()) for effect in effects]
     return [
         record(title, row, (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
         for row, judged in zip(rows, compared, strict=bool(compared))

@@ -109,3 +109,29 @@ def test_settings_of_one_study_are_pooled_on_its_page(tmp_path) -> None:
     assert dict(zip(of_avg["row"], of_avg["difference"], strict=True)) == pytest.approx(
         {"task.size=7": 0.25, "task.size=9": 0.25, across.ALL: 0.25}
     )
+
+
+def test_effects_of_crossed_knobs_are_pooled_over_base_policies(tmp_path) -> None:
+    """In each of three settings 2 of 8 + 1 with rloo + 1, 2, 3 with the larger rate, by setting: effects 1/8 and 2/8,
+    the means of three numbers with nearly equal errors."""
+    ends = {
+        f"loss={loss} lr={lr} model.seed={base} seed={seed}": {
+            40: {
+                "maze7": counts(
+                    *[2 + (loss == "rloo") + (lr == "1e-3") * (1 + base) + (seed + i) % 2 for i in range(40)]
+                )
+            }
+        }
+        for base in (0, 1, 2)
+        for loss in ("grpo", "rloo")
+        for lr in ("1e-5", "1e-3")
+        for seed in (0, 1)
+    }
+    write_planned(tmp_path, ends)
+    table = across.table(load(tmp_path))
+    of_all = table.cells[(table.cells["row"] == across.ALL) & (table.cells["metric"] == "avg")]
+    effects = dict(zip(of_all["block"], of_all["difference"], strict=True))
+    assert effects["lr = 1e-3"] == pytest.approx(2 / 8, abs=1e-3)  # the bound on unseen problems depends on the mean
+    assert effects["loss=rloo"] == pytest.approx(1 / 8)
+    assert effects["loss=rloo × lr = 1e-3"] == pytest.approx(0)
+    assert any(note.startswith("lr = 1e-3, avg: τ = ") for note in table.notes)
