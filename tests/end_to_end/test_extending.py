@@ -43,7 +43,10 @@ FILES = {
         *("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "concise.py", "task/concise.yaml"),
         "study/days.yaml",
     ),
-    "programs.md": ("reinforce.py", "program/reinforce.yaml", "study/width.yaml"),
+    "programs.md": (
+        *("reinforce.py", "program/reinforce.yaml", "study/width.yaml"),
+        *("tinker_loop.py", "program/tinker.yaml"),
+    ),
 }
 
 
