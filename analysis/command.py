@@ -124,6 +124,7 @@ def parser() -> terminal.Parser:
     parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
     parser.add_argument("--all", action="store_true", help="print every table, with its notes")
     parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
+    parser.add_argument("--spend", action="store_true", help="all reports on the same test problems share the 5 %%")
     parser.add_argument("--json", action="store_true", help="for programs: print a list of studies as JSON")
     parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     parser.add_argument(
@@ -185,8 +186,8 @@ def _reject_unread(options: argparse.Namespace) -> None:
             f"{' and '.join(typed)}: no effect with --claims, which judges each claim by its own metric and reference "
             "and writes nothing. Drop --claims for the report, which has the verdicts too."
         )
-    if options.files and (options.uri or options.source == "mlflow"):
-        raise LookupError("--source and --uri have no effect with bundles, which hold their runs. Drop them.")
+    if options.files and (options.uri or options.source == "mlflow" or options.spend):
+        raise LookupError("--source, --uri and --spend have no effect with bundles, which hold their runs. Drop them.")
     if options.uri and options.source != "mlflow":
         raise LookupError("--uri has no effect without --source mlflow. Type both for MLflow, neither for runs/.")
 
@@ -233,18 +234,18 @@ def _chosen(options: argparse.Namespace, home: Path) -> tuple[list[Frames], list
     from analysis.frames import bundle
     from analysis.frames.load import catalogue, frames
 
-    mixed = options.mixed_code
+    how = {"mixed_code": options.mixed_code, "spend": options.spend}
     if options.files:
-        return [bundle.merged([bundle.read(file) for file in options.files], mixed_code=mixed)], []
+        return [bundle.merged([bundle.read(file) for file in options.files], mixed_code=options.mixed_code)], []
     listing = catalogue(home, source=options.source, uri=options.uri)
     known_studies = listing.studies()
     study = options.study or (options.name if options.name in known_studies else "")
     others: list[str] = []
     if not study and (sweep := options.sweep or options.name):
-        chosen = [frames(listing, sweep=sweep, mixed_code=mixed)]
+        chosen = [frames(listing, sweep=sweep, **how)]
     else:
         studies = [study] if study else known_studies[: None if options.studies else 1]
-        chosen = [frames(listing, study=name, mixed_code=mixed) for name in studies or [None]]
+        chosen = [frames(listing, study=name, **how) for name in studies or [None]]
         others = [name for name in known_studies if name not in studies]
     return chosen, others
 

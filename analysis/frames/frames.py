@@ -138,6 +138,7 @@ class Frames:
     home: Path | None = None  # None: read from a bundle
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
+    alpha: float = 0.05  # the chance of an error that a family of differences, or a claim, may have
     studies: tuple[Frames, ...] = ()  # where bundles of several studies are shown together: the frames of each study
     tuned: Frames | None = None  # the tuning runs, by which knobs of these runs were chosen (`tune=`)
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share

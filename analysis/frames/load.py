@@ -105,8 +105,9 @@ def frames(
     sweep: str | None = None,
     runs: Sequence[str] = (),
     mixed_code: bool = False,
+    spend: bool = False,
 ) -> Frames:
-    """As `load`, from a catalogue.
+    """As `load`, from a catalogue. spend: the reports on the same test problems share the 5 % (`spent`).
 
     runs: ids of runs, instead of a study or a sweep. Tuning runs are only in the frames `tuned`, unless there are no
     other runs yet.
@@ -130,29 +131,38 @@ def frames(
     selected = _frames_of(listing, plans, study, table)
     if not mixed_code:
         own_code.refuse_mixed(selected.runs)
+    looks, look = _looks(listing, records, plans)
     return replace(
         selected,
+        alpha=spent(look) if spend else selected.alpha,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
-        notes=(*not_shown, *_looks(listing, records), *selected.notes),
+        notes=(*not_shown, *looks, *selected.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
         tuned=_tuned(listing, plans, study, tuning),
     )
 
 
-def _looks(listing: Catalogue, shown: Collection[str]) -> list[str]:
-    """A line on how often the test problems of these runs were looked at; [] for the first time."""
+def spent(look: int) -> float:
+    """The share of the 5 % for look 1, 2, 3, … at the same test problems: 5 %·6/(πk)²; all looks together have 5 %."""
+    return 0.05 * 6 / (math.pi * look) ** 2
 
+
+def _looks(listing: Catalogue, shown: Collection[str], plans: Sequence[Sweep]) -> tuple[list[str], int]:
+    """(a line on how often the test problems of these runs were looked at, [] for the first time; the number of the
+    newest of these sweeps among them, in the order in which they began)."""
     finished = {i: record.config for i, record in listing.records.items() if record.state == State.FINISHED}
     of_test = {i: sorted(pair for pair in c.items() if pair[0].startswith(OF_TEST)) for i, c in finished.items()}
     problems = {i: repr(pairs) for i, pairs in of_test.items() if pairs}  # of each run
     these = {problems[i] for i in shown if i in problems}
-    looks = sum(any(problems.get(i) in these for i in sweep.run_ids) for sweep in listing.sweeps)
-    if looks < 2:
-        return []
-    return [
-        f"{looks} sweeps of this home have results on these test problems. The 5 % of errors are those of one report: "
-        "what was chosen after many looks deserves test problems that no look has seen."
-    ]
+    looks = [sweep.sweep_id for sweep in listing.sweeps if any(problems.get(i) in these for i in sweep.run_ids)]
+    these_sweeps = {plan.sweep_id for plan in plans}
+    look = max((number for number, sweep_id in enumerate(looks, start=1) if sweep_id in these_sweeps), default=1)
+    line = (
+        f"{len(looks)} sweeps of this home have results on these test problems; these runs are look {look}. The 5 % of "
+        "errors are those of one report (with `--spend` of all looks together): what was chosen after many looks "
+        "deserves test problems that no look has seen."
+    )
+    return [line] if len(looks) > 1 else [], look
 
 
 Lines = dict[str, tuple[Sweep, Mapping[str, Any]]]  # by run id, the sweep that plans the run, and its line there

@@ -95,13 +95,12 @@ class Compared:
 
 
 def study_level(frames: Frames) -> float:
-    """The level of confidence of this study's intervals: 95 %, or under a stopping rule the level of its newest look,
-    over all differences that share it.
+    """The level of confidence of this study's intervals: 95 %, more with `--spend`; or under a stopping rule the level
+    of its newest look, over all differences that share it, if that is more.
     """
     rule = frames.stopping_rule
-    if not rule or not rule["looks"]:
-        return LEVEL
-    return 1 - min(rule["parts"] * rule["looks"][-1]["level"], 1 - LEVEL)
+    looked = rule["parts"] * rule["looks"][-1]["level"] if rule and rule["looks"] else 1.0
+    return 1 - min(looked, frames.alpha)
 
 
 def more_problems(arms: Iterable[Arm]) -> bool:

@@ -1,6 +1,6 @@
 """Reduces terms to one number: masks, weights, divides by *global* counts. The only place where a loss is averaged."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -79,10 +79,8 @@ def aggregate(
 
     A row without tokens adds nothing and is not counted as a sequence. Values at padding, NaN included, change neither
     the result nor its gradient with respect to `terms`. (A NaN inside a loss can still reach *its* gradient, as
-    0 · NaN: losses mask their inputs.) With nothing to average the result is 0. Raises ValueError for an unknown mode.
+    0 · NaN: losses mask their inputs.) With nothing to average the result is 0.
     """
-    if mode not in get_args(Mode):
-        raise ValueError(f"aggregation {mode!r} is unknown. Pass one of: {', '.join(get_args(Mode))}.")
     tokens, sequences = (torch.as_tensor(n, device=terms.device).clamp(min=1) for n in (num_tokens, num_sequences))
     wide = torch.promote_types(terms.dtype, torch.float32)
     if terms.dim() == 1:

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlvr
-from analysis.frames.load import catalogue, load
+from analysis.frames.load import catalogue, frames, load, spent
 from analysis.frames.samples import read_table
 from analysis.scores.arm import arms
 from analysis.scores.cell import last_points
+from analysis.scores.comparison import study_level
 from rlvr.ledger import layout, lock
 from rlvr.ledger.journal import encode
 from rlvr.ledger.samples import write_parquet
@@ -276,6 +277,11 @@ def test_a_report_says_how_many_sweeps_have_seen_its_test_problems(tmp_path: Pat
     write_sweep(tmp_path, "d", [(unfinished, "d", ())], study="d", created=9.0)
     notes = {name: [n.partition(" have ")[0] for n in load(tmp_path, study=name).notes] for name in of}
     assert notes == {"a": ["2 sweeps of this home"], "b": ["2 sweeps of this home"], "c": []}
+    assert "these runs are look 2." in load(tmp_path, study="b").notes[0]
+    levels = [study_level(frames(catalogue(tmp_path), study=name, spend=True)) for name in of]
+    first = 1 - 0.05 * 6 / math.pi**2  # of 1/k², which add up to π²/6
+    assert levels == pytest.approx([first, 1 - (1 - first) / 4, first])
+    assert sum(map(spent, range(1, 100_000))) == pytest.approx(0.05, rel=1e-4)
 
 
 def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path):
