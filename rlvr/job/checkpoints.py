@@ -122,7 +122,7 @@ class Checkpoints:
         checkpoints are not used: steps that they contain would stay missing in the journal. None: no such limit.
         Called by all ranks; the first one lists the checkpoints.
         """
-        newest = self._newest_intact(recorded)
+        newest = newest_intact(self.directory, recorded)
         if newest is None:
             return None
         extra = self.trainer.load(newest)
@@ -130,25 +130,7 @@ class Checkpoints:
         self.best = as_score(extra["best"])
         self._unevaluated = None if extra["unevaluated"] is None else extra["step"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
-        log.info("resuming from %s", newest.name)
         return extra
-
-    def _newest_intact(self, recorded: int | None) -> Path | None:
-        listed = [(path.name, is_unevaluated(path)) for path in checkpoints(self.directory)]
-        for name, unevaluated in reversed(distributed.of_first_rank(listed)):
-            path = self.directory / name
-            step = layout.step_of(path)
-            if recorded is not None and step is not None and step - unevaluated > recorded:
-                log.warning("%s is not used: steps after %d are not in the journal. They are repeated", path, recorded)
-                continue
-            fault = checkpoint.fault_of(path)
-            if not fault:
-                return path
-            if distributed.rank() == 0:
-                aside = set_aside(path)
-                log.error("checkpoint %s is damaged: %s. It is kept as %s", path.name, fault, aside)
-            distributed.barrier()
-        return None
 
     def _score(self, metrics: Mapping[str, float]) -> list[float] | None:
         """The `standing` of an evaluation if the best checkpoint is kept and it is the best so far; else None."""
@@ -159,3 +141,23 @@ class Checkpoints:
     def _drop(self, written: Path) -> None:
         for old in superseded(self.directory, self.config.keep, until=written):
             remove(old)
+
+
+def newest_intact(directory: Path, recorded: int | None) -> Path | None:
+    """The newest checkpoint that is as it was written, and of a recorded step (see `Checkpoints.resume`)."""
+    listed = [(path.name, is_unevaluated(path)) for path in checkpoints(directory)]
+    for name, unevaluated in reversed(distributed.of_first_rank(listed)):
+        path = directory / name
+        step = layout.step_of(path)
+        if recorded is not None and step is not None and step - unevaluated > recorded:
+            log.warning("%s is not used: steps after %d are not in the journal. They are repeated", path, recorded)
+            continue
+        fault = checkpoint.fault_of(path)
+        if not fault:
+            log.info("resuming from %s", name)
+            return path
+        if distributed.rank() == 0:
+            aside = set_aside(path)
+            log.error("checkpoint %s is damaged: %s. It is kept as %s", path.name, fault, aside)
+        distributed.barrier()
+    return None

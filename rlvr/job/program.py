@@ -15,12 +15,12 @@ from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig
 
 from rlvr.config.schema import Section, as_dict
-from rlvr.job.checkpoints import SaveClock
+from rlvr.job.checkpoints import SaveClock, newest_intact
 from rlvr.job.log import brief
 from rlvr.ledger import digests, inputs, layout
 from rlvr.ledger.attempt import Attempt, StopFlag, prune_reason
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.checkpoints import checkpoints, superseded
+from rlvr.ledger.checkpoints import superseded
 from rlvr.ledger.files import remove, write_atomically
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import key_of
@@ -62,7 +62,7 @@ class Run:
         self._measured = dict[int, dict[str, float]]()  # metrics of evaluations, by steps that are not logged yet
         self._clock = SaveClock(config.checkpoint, self.steps)
         self.attempt_dir = attempt.path  # for files of this attempt alone
-        self.resumed = self._newest_state()  # the state to go on from, a directory of `saving`; None: at the start
+        self.resumed = newest_intact(self.checkpoint_dir, self.logged)  # a directory of `saving`; None: at the start
         self.done = 0 if self.resumed is None else layout.step_of(self.resumed) or 0  # the step of that state
         attempt.heartbeat(self.done, self.steps, "train")
 
@@ -215,17 +215,6 @@ class Run:
             digests.write_digests(aside)
         for old in superseded(self.checkpoint_dir, self.config.checkpoint.keep, until=path):
             remove(old)
-
-    def _newest_state(self) -> Path | None:
-        """The newest intact state whose steps are all logged. A damaged one is set aside."""
-        for path in reversed(checkpoints(self.checkpoint_dir)):
-            if (layout.step_of(path) or 0) > self.logged:
-                continue
-            if not (fault := digests.fault_of(path)):
-                log.info("resuming from %s", path.name)
-                return path
-            log.error("checkpoint %s is damaged: %s. It is kept as %s", path.name, fault, digests.set_aside(path))
-        return None
 
     def alive(self) -> None:
         """Report progress within a step, so that a long one does not count as hung. Any thread may call this."""
