@@ -141,7 +141,7 @@ def _residual(differences: Sequence[Difference]) -> float:
     scores = np.nan_to_num(table)
     centred = present * (scores - (shares * scores).sum(1, keepdims=True))
     # The effects of arms are eliminated: these are the normal equations of the seeds alone, which are few.
-    seed = np.linalg.pinv(np.diag(present.sum(0)) - shares.T @ present) @ centred.sum(0)
+    seed = np.linalg.pinv(np.diag(present.sum(0)) - shares.T @ present, hermitian=True) @ centred.sum(0)
     residual = centred - present * (seed - (shares @ seed)[:, None])
     return float((residual**2).sum())
 

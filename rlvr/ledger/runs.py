@@ -185,7 +185,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     path = layout.config(run_dir)
     what = f"run {run_dir.name}"
     try:
-        content = parse_yaml(path.read_bytes())
+        content = _parse_groups(path.read_bytes())
     except FileNotFoundError:
         raise Unreadable(what, f"{path} is missing. Put it back, or repeat the launch.") from None
     except ValueError as error:
@@ -204,6 +204,26 @@ def parse_yaml(text: str | bytes) -> Any:
         return yaml.load(text, Loader=_loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
+
+
+def _parse_groups(text: bytes) -> Any:
+    """As `parse_yaml`, but what is parsed of a group is cached: the runs of a sweep share most of their configs."""
+    try:
+        groups: list[Any] = [marshal.loads(_parsed_group(group)) for group in _GROUP.split(text) if group]  # noqa: S302
+    except ValueError:  # its message is to count lines of the whole text
+        groups = [None]
+    if not groups or not all(isinstance(group, dict) for group in groups):
+        return parse_yaml(text)
+    return {key: value for group in groups for key, value in group.items()}
+
+
+_GROUP = re.compile(rb"^(?=\w)", re.MULTILINE)  # where a key begins that is in no other
+
+
+@functools.lru_cache(4096)
+def _parsed_group(text: bytes) -> bytes:
+    """The content of this YAML, marshalled, as others may change what they get."""
+    return marshal.dumps(parse_yaml(text))
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:

@@ -128,9 +128,12 @@ def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     return {name: text[:MAX_VALUE] for name, text in texts.items()}, cut
 
 
+_JSON = json.JSONEncoder(default=str)
+
+
 def as_text(value: object) -> str:
     """Text as it is; everything else as JSON, so that null, true and [1, 2] read the same everywhere."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else _JSON.encode(value)
 
 
 @functools.lru_cache(4096)  # the params of a sweep's runs are mostly alike
@@ -143,6 +146,7 @@ def as_value(text: str) -> bool | int | float | str | None:
     return value if isinstance(value, bool | int | float) or value is None else text
 
 
+@functools.lru_cache(4096)
 def _key(text: str) -> str:
     """A text with only the characters that MLflow allows in a key."""
     return _BAD_KEY.sub("_", text).strip(".") or "_"

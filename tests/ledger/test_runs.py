@@ -52,6 +52,27 @@ def test_a_config_that_omegaconf_writes_is_read_back_whole(tmp_path: Path) -> No
     assert read_config(tmp_path) == config
 
 
+def test_a_config_reads_as_the_whole_document_however_its_keys_are_written(tmp_path: Path) -> None:
+    """Its groups are parsed one by one, and what is cached of one is no object of a caller's."""
+    texts = ["---\na: &x [1]\nb: *x\n", "a: 'x\n\n  y: z'\nb: |\n  c: 1\n\n  d\n", "? a\n: b\nc: {d: 1,\n e: 2}\n"]
+    texts += ["a: 1\n# b: 2\na: 3\n'b': 4\n\xe9: 5\n", "{a: 1,\nb: 2}", "a:\n- b\n-\n  c: d\n", "a: x\n  y\n"]
+    for text in texts:
+        write_run(tmp_path, text, {"name": "n"})
+        for _ in range(2):
+            config = read_config(tmp_path)
+            assert config == parse_yaml(text), text
+            config["a"] = [config.get("a")]
+            if isinstance(config.get("c"), dict):
+                config["c"]["d"] = 7
+    for text in ("a: 1\nb: [\n", "a: 1\nb\n", "a: 'x\nb: y\n"):
+        write_run(tmp_path, text, {"name": "n"})
+        with pytest.raises(ValueError) as whole:
+            parse_yaml(text.encode())
+        with pytest.raises(Unreadable, match="is no YAML") as error:
+            read_config(tmp_path)
+        assert " ".join(str(whole.value).split()) in str(error.value)
+
+
 def test_run_json_contains_the_info_and_the_format(tmp_path: Path) -> None:
     fields = {"name": "lad-js-s0", "arm": "lad-js", "created": 5, "question": "why?", "import_paths": ["/a"]}
     write_run(tmp_path, "{}", fields)
