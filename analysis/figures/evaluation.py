@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -10,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, drawn_as, focus, left_out, legend, legible
-from analysis.report.looks import Look, looks_of
+from analysis.report.lines import BAND, by_arm, drawn_as, focus
+from analysis.report.looks import Look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
@@ -27,24 +28,17 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
-    drawing, panels = style.panels([(setting, setting.shown) for setting in settings], height=2.9)
-    handles: dict[str, Artist] = {}
-    remarks: list[str] = []
-    for axes, setting, metric in panels:
-        shown, remark = legible(setting.arms, frames.swept)
-        remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
-        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
-            line = _line(axes, frames, setting, metric, arm, look)
-            handles |= {arm.short: line} if line is not None else {}
+    several = any(len(arm.run_ids) > 1 for setting in settings for arm in setting.arms)
+    rows = [(setting, setting.shown) for setting in settings]
+    drawing = by_arm(frames, rows, partial(_line, frames), height=2.9, remark=BAND if several else "")
+    for axes in (axes for axes in drawing.axes if axes.get_visible()):
         focus(axes)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    several = any(len(arm.run_ids) > 1 for setting in settings for arm in setting.arms)
-    legend(drawing, handles, "; ".join([*remarks, *([BAND] if several else [])]))
     return drawing
 
 
-def _line(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, look: Look) -> Artist | None:
+def _line(frames: Frames, axes: Axes, setting: Comparable, metric: Metric, arm: Arm, look: Look) -> Artist | None:
     trajectory = curve(frames, arm, metric, setting.sources)
     if not trajectory.steps:
         return None

@@ -1,6 +1,6 @@
 """The frontier: pass@k and entropy against avg@k along training, a path per arm from the base policy to its end."""
 
-from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import drawn_as, left_out, legend, legible
-from analysis.report.looks import Look, looks_of
+from analysis.report.lines import by_arm, drawn_as
+from analysis.report.looks import Look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
@@ -22,7 +22,8 @@ def figure(frames: Frames) -> Figure | None:
     """None unless some run was evaluated during training, by avg@n and another metric."""
     with_others = [(setting, _others(frames, setting)) for setting in settings_with_curves(frames)]
     rows = [(setting, others) for setting, others in with_others if others]
-    return style.with_style(lambda: _draw(frames, rows)) if rows else None
+    draw = partial(by_arm, frames, rows, partial(_path, frames), height=2.9, remark="large mark: the last evaluation")
+    return style.with_style(draw) if rows else None
 
 
 def _others(frames: Frames, setting: Comparable) -> list[Metric]:
@@ -33,32 +34,15 @@ def _others(frames: Frames, setting: Comparable) -> list[Metric]:
     return [*(m for m in setting.shown if m.kind == Kind.PASS), *([ENTROPY] if ENTROPY.key in logged else [])]
 
 
-def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Figure:
-    drawing, panels = style.panels(rows, height=2.9)
-    handles: dict[str, Artist] = {}
-    remarks: list[str] = []
-    for axes, setting, metric in panels:
-        accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
-        shown, remark = legible(setting.arms, frames.swept)
-        remarks += [r for r in (remark, *left_out(shown)) if r and r not in remarks]
-        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
-            path = _path(axes, frames, setting, (accuracy, metric), arm, look)
-            handles |= {arm.short: path} if path is not None else {}
-        axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
-    legend(drawing, handles, "; ".join([*remarks, "large mark: the last evaluation"]))
-    return drawing
-
-
-def _path(
-    axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, look: Look
-) -> Artist | None:
-    """Draw the evaluations of an arm in their order, the last one as a large mark. pair: the metrics of x and y."""
-    x, y = (curve(frames, arm, metric, setting.sources) for metric in pair)
+def _path(frames: Frames, axes: Axes, setting: Comparable, metric: Metric, arm: Arm, look: Look) -> Artist | None:
+    """Draw the evaluations of an arm in their order, the last one as a large mark."""
+    accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
+    axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
+    x, y = (curve(frames, arm, m, setting.sources) for m in (accuracy, metric))
     steps = [step for step in x.steps if step in y.steps]
     if not steps:
         return None
-    scale = pair[1].scale
     xs = [100 * x.mean[x.steps.index(step)] for step in steps]
-    ys = [scale * y.mean[y.steps.index(step)] for step in steps]
+    ys = [metric.scale * y.mean[y.steps.index(step)] for step in steps]
     axes.plot(xs[-1], ys[-1], marker=look.marker, color=look.colour, markersize=6)
     return axes.plot(xs, ys, markersize=2.5, linewidth=1.1, **drawn_as(look))[0]

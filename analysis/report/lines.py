@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +188,29 @@ def legible(arms: Sequence[Arm], swept: Mapping[str, Sequence[str]]) -> tuple[li
     in_order = ordered(arms, swept)
     remark = f"the first {MOST_ARMS} of {len(in_order)} arms" if len(in_order) > MOST_ARMS else ""
     return in_order[:MOST_ARMS], remark
+
+
+def by_arm(
+    frames: Frames,
+    rows: Sequence[tuple[Comparable, Sequence[Metric]]],
+    draw_arm: Callable[[Axes, Comparable, Metric, Arm, Look], Artist | None],
+    *,
+    height: float,
+    remark: str,
+) -> Figure:
+    """A panel per setting and metric, in which `draw_arm` draws every arm; its artist stands in the legend. remark: the
+    last of those above it."""
+    drawing, panels = style.panels(rows, height=height)
+    handles: dict[str, Artist] = {}
+    remarks: list[str] = []
+    for axes, setting, metric in panels:
+        shown, which = legible(setting.arms, frames.swept)
+        remarks += [r for r in (which, *left_out(shown)) if r and r not in remarks]
+        for arm, look in zip(shown, looks_of(shown), strict=True):
+            drawn = draw_arm(axes, setting, metric, arm, look)
+            handles |= {arm.short: drawn} if drawn is not None else {}
+    legend(drawing, handles, "; ".join(filter(None, [*remarks, remark])))
+    return drawing
 
 
 def left_out(arms: Sequence[Arm]) -> list[str]:
