@@ -16,7 +16,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.comparison import LUCKY, Compared, compare, without_luck
+from analysis.scores.comparison import LUCKY, Compared, compare
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
@@ -183,7 +183,6 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
     compared = compare(cells, references, 0, level, unfair=caveat_of_time(metric, of_study))
-    compared = without_luck(compared, cells, references)
     return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
 
 

@@ -15,7 +15,7 @@ from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores.arm import SEEDS, Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
-from analysis.scores.comparison import LUCKY, Compared, cheapest, compare, more_problems, study_level, without_luck
+from analysis.scores.comparison import LUCKY, Compared, cheapest, compare, more_problems, study_level
 from analysis.scores.failures import intention_to_treat
 from analysis.scores.metric import AVERAGE, Kind, Metric
 from analysis.scores.trajectory import caveat_of_time
@@ -116,7 +116,6 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Me
     compared_cells, samples = {key: cells[key] for key in references}, samples_of(frames, rows.values(), column)
     more = more_problems(arm for row in rows.values() for arm in row.arms)
     compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair, more_problems=more)
-    compared = without_luck(compared, compared_cells, references)
     for key, judged in compared.items():
         if judged.unfair == LUCKY and not rows[key].groups:
             pair, level = (rows[key].arms, rows[key[0], rows[key].against].arms), study_level(frames)

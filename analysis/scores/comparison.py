@@ -17,6 +17,7 @@ K = TypeVar("K", bound=Hashable)
 
 # Marks of verdicts: decided in the family, or only alone.
 ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
+LUCKY = "runs of the better arm diverged, and the others were the luckier ones"
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,14 @@ def compare(
     *,
     unfair: str = "",
     more_problems: bool = True,
+    survivors: bool = False,
 ) -> dict[K, Compared]:
     """Each arm against its reference, one for all or one for each arm. Arms without common results are left out.
 
     Differences over one seed, which hold for single runs, and over several are separate families. samples: per problem.
     level: of the intervals of each difference alone, and of the family. unfair, more_problems: of every difference.
+    Unfair is also one for which the better arm has diverged runs, as its mean is over the others; of numbers that are
+    not shares of problems, of which either end may be the lucky one, if either has; not if `survivors` are asked for.
     """
     pairs = {key: (cell.scores, references[key].scores) for key, cell in cells.items() if key in references}
     differences = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
@@ -154,25 +158,8 @@ def compare(
                 num_samples = samples if d.benchmark is not None else 0
                 least, most = cells[key].possible
                 room = most - least
-                compared[key] = Compared(
-                    d, judged, len(part), of_family.alpha, num_samples, unfair, room, more_problems
-                )
+                own, other = cells[key].diverged, references[key].diverged
+                lucky = own + other if d.benchmark is None else own if d.effect > 0 else other
+                why = unfair or (LUCKY if lucky and not survivors else "")
+                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, why, room, more_problems)
     return {key: compared[key] for key in cells if key in compared}
-
-
-LUCKY = "runs of the better arm diverged, and the others were the luckier ones"
-
-
-def without_luck(
-    compared: Mapping[K, Compared], cells: Mapping[K, Cell], references: Mapping[K, Cell]
-) -> dict[K, Compared]:
-    """The differences of `compare`, those unfair for which the better arm has diverged runs: its mean is over the
-    others. Of numbers that are not shares of problems, of which either end may be the lucky one, both arms count.
-    """
-    fair: dict[K, Compared] = {}
-    for key, judged in compared.items():
-        own, other = cells[key].diverged, references[key].diverged
-        better = own if judged.effect > 0 else other
-        lucky = better if judged.difference.benchmark is not None else own + other
-        fair[key] = replace(judged, unfair=judged.unfair or (LUCKY if lucky else ""))
-    return fair

@@ -195,7 +195,7 @@ class _Test:
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
         of_arms, of_references = ({key: pair[side] for key, pair in pairs.items()} for side in (0, 1))
         more = more_problems(self.setting.arms)
-        judged = compare(of_arms, of_references, 0, self.level, more_problems=more)
+        judged = compare(of_arms, of_references, 0, self.level, more_problems=more, survivors=True)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
         fewest = min(len(compared.difference.seeds) for compared in judged.values())

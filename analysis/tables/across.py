@@ -13,7 +13,7 @@ from analysis.scores import labels, student
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import by_setting
-from analysis.scores.comparison import LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare, without_luck
+from analysis.scores.comparison import LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare
 from analysis.scores.crossed import LEVEL
 from analysis.scores.factors import compared_effects, crossings
 from analysis.scores.metric import Kind, Metric
@@ -96,7 +96,7 @@ def _units(name: str, frames: Frames, against: str) -> Iterable[tuple[Key, Unit]
             cells = {group: cell(frames, arm, metric, setting.sources) for group, (arm, _) in pairs.items()}
             others = {group: cell(frames, of, metric, setting.sources) for group, (_, of) in pairs.items()}
             metric_name = str(metric.kind if metric.kind == Kind.AVG else metric)  # avg@8 estimates what avg@16 does
-            for group, compared in without_luck(compare(cells, others, 0), cells, others).items():
+            for group, compared in compare(cells, others, 0).items():
                 arm, of = pairs[group]
                 title = ": ".join(filter(None, (name, setting.name)))
                 unit = Unit(title, metric, compared, frozenset((*arm.run_ids, *of.run_ids)))

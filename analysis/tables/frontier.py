@@ -11,7 +11,7 @@ from analysis.report.table import Format, Table, difference_notes, format_of
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
-from analysis.scores.comparison import Compared, compare, study_level, without_luck
+from analysis.scores.comparison import Compared, compare, study_level
 from analysis.scores.metric import ENTROPY, Kind, Metric, training_names, widest
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.trajectory import Level, cell_of, level, settings_with_curves
@@ -89,8 +89,7 @@ def _compared(
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
     compared = compare(cells, references, 0, study_level(frames))
     reasons = {group: f"at {at.where}, {at.caveat}" if at.caveat else "" for group, at in levels.items()}
-    at_levels = {group: replace(difference, unfair=reasons[group]) for group, difference in compared.items()}
-    return without_luck(at_levels, cells, references)
+    return {group: replace(one, unfair=reasons[group] or one.unfair) for group, one in compared.items()}
 
 
 def _level_text(pair_level: Level) -> str:

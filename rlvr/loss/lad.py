@@ -3,7 +3,6 @@
 from typing import Literal
 
 from pydantic import PositiveFloat
-from torch import Tensor
 
 from rlvr.objective.batch import Batch, Divergence, Policy, Terms, value_and_derivative
 
@@ -25,7 +24,8 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
     """
     log_ratio, advantage = batch.log_ratio(policy.logp), batch.token_advantage
     if ratio != "token":
-        log_ratio, advantage = _per_response(log_ratio, batch.mask, ratio), batch.advantage
+        length = 1 if ratio == "sequence" else batch.mask.sum(-1).clamp(min=1)
+        log_ratio, advantage = log_ratio.sum(-1) / length, batch.advantage
         if advantage.dim() == 2:
             raise ValueError(
                 f"loss.ratio={ratio} takes one advantage per response and got one per token. "
@@ -33,9 +33,3 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
             )
     value, derivative = value_and_derivative(divergence, log_ratio.detach(), advantage / eta)
     return Terms(loss=value + derivative * (log_ratio - log_ratio.detach()), metrics={"divergence": value})
-
-
-def _per_response(log_ratio: Tensor, mask: Tensor, ratio: Ratio) -> Tensor:
-    """ℓ of each response, [B]. log_ratio: [B, T], 0 at padding."""
-    total = log_ratio.sum(-1)
-    return total if ratio == "sequence" else total / mask.sum(-1).clamp(min=1)
