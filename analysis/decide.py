@@ -3,20 +3,25 @@
 Plain data in and out: sweeps/growing asks for them.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from analysis.frames.frames import Frames
 from analysis.frames.load import catalogue
 from analysis.frames.load import frames as frames_of
+from analysis.frames.runs import flat_config
 from analysis.scores.arm import Arm
 from analysis.scores.cell import cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import LUCKY, Compared, compare
+from analysis.scores.contrast import detectable, grown
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
@@ -80,6 +85,38 @@ def forecast(
         {"name": q.name, "measured": q.measured, "chances": q.chances(seeds, nominal)}
         for q in questions(with_sweep, about, LEVEL)
     ]
+
+
+ALIKE = ("task.", "model.", "evaluation.problems", "evaluation.samples")  # keys of configs by which spreads are alike
+
+
+def foreseen(home: Path, config: Mapping[str, Any], about: str, rule: Mapping[str, Any]) -> str:
+    """A line on the differences that a sweep without results would decide at its looks, by the spread of the newest
+    sweep with three seeds of the same policy on the same problems (of its differences the one in the middle); "" if
+    there is none, or claims are to be decided. config: of a planned run."""
+
+    def place(of_run: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in of_run.items() if key.startswith(ALIKE)}
+
+    listing, here = catalogue(home), place(flat_config(dict(config)))
+    for sweep in reversed(listing.sweeps if about != CLAIMS else []):
+        if not any(i in listing.records and place(listing.records[i].config) == here for i in sweep.run_ids):
+            continue
+        with contextlib.suppress(LookupError):  # it measured something else
+            earlier = questions(frames_of(listing, sweep=sweep.sweep_id), about, LEVEL)
+            known = [c for q in earlier for c in q.compared if len(c.difference.seeds) >= LEAST_SEEDS]
+            if known := sorted((c for c in known if c.detectable > 0), key=lambda c: c.detectable):
+                name, middle = sweep.name or sweep.study or sweep.sweep_id, known[len(known) // 2]
+                of_looks = zip(rule["seeds"], rule["levels"], strict=True)
+                sizes = ", ".join(f"{_visible(middle, *look)} at {look[0]} seeds" for look in of_looks)
+                return f"By the spread in {name} differences are decided with 80 % chance from {sizes}."
+    return ""
+
+
+def _visible(compared: Compared, seeds: int, level: float) -> str:
+    summary, noise = compared.judged.summary, np.nan_to_num(compared.difference.sampling)
+    size = detectable(grown(summary, float(noise), seeds=seeds / summary.num_seeds), alpha=level)
+    return f"{100 * size:.2g} points" if math.isfinite(compared.most) else f"{size:.2g}"
 
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:

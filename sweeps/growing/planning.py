@@ -178,7 +178,9 @@ def forecast(record: GrowingRecord) -> list[str]:
     questions = [] if "tune" in record.info else _questions(record, rule)
     num_arms = len({candidate.place for candidate in record.candidates})
     spent = sum(candidate.stage == TUNING for candidate in record.candidates)
-    return [*text, *stopping.forecast(rule, questions, num_arms, hours, spent=spent)]
+    config, home = record.candidates[0].run.config, record.ledger.home
+    foreseen = [] if questions else [decide.foreseen(home, config, rule["about"], rule)]
+    return [*text, *stopping.forecast(rule, questions, num_arms, hours, spent=spent), *filter(None, foreseen)]
 
 
 def _tuning_lines(record: GrowingRecord, hours: float | None) -> list[str]:

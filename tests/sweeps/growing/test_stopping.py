@@ -1,9 +1,15 @@
 """What is typed: a budget, what is to be decided, what is tuned."""
 
-import pytest
+from pathlib import Path
 
+import numpy as np
+import pytest
+from statsmodels.stats.power import TTestPower
+
+from analysis import decide
 from sweeps.growing import stopping, tuning
 from sweeps.growing.stopping import Budget
+from tests.analysis.ledger_factory import config, counts, write_planned
 
 
 def test_a_budget_is_runs_or_hours_and_anything_else_is_refused_with_what_to_type() -> None:
@@ -36,6 +42,30 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
     rule = stopping.rule("", arms=2, first=3, runs=16, spent=4)
     assert "At most 16 runs in all" in "\n".join(stopping.forecast(rule, [], 2, None, spent=4))
+
+
+def test_before_the_first_run_the_spread_of_an_earlier_sweep_says_what_will_be_seen(tmp_path: Path) -> None:
+    """Differences of 1, 2, 3, 1 and 2 of 8 by seed, alike on all problems: the power of a paired t test (statsmodels).
+    Other problems, or two seeds, say nothing."""
+    rule = stopping.rule("", arms=3, first=3, runs=24)
+    assert decide.foreseen(tmp_path, config("rloo"), "avg", rule) == ""
+    more = (1, 2, 3, 1, 2)
+    for sweep_id, seeds, created in (("short", 2, 9.0), ("earlier", 5, 1.0)):
+        ends = {f"loss=grpo name={sweep_id} seed={s}": {40: {"maze7": counts(*[2] * 30)}} for s in range(seeds)}
+        pacs = {
+            f"loss=pacs name={sweep_id} seed={s}": {40: {"maze7": counts(*[2 + more[s]] * 30)}} for s in range(seeds)
+        }
+        write_planned(tmp_path, ends | pacs, sweep_id, study=sweep_id, created=created)
+    power = TTestPower().solve_power
+    sizes = [
+        power(nobs=seeds, alpha=level, power=0.8) * 100 / 8 * np.std(more, ddof=1)
+        for seeds, level in zip(rule["seeds"], rule["levels"], strict=True)
+    ]
+    listed = ", ".join(f"{size:.2g} points at {s} seeds" for size, s in zip(sizes, rule["seeds"], strict=True))
+    expected = f"By the spread in earlier differences are decided with 80 % chance from {listed}."
+    assert decide.foreseen(tmp_path, config("rloo"), "avg", rule) == expected
+    assert decide.foreseen(tmp_path, config("rloo", task={"size": 9}), "avg", rule) == ""
+    assert decide.foreseen(tmp_path, config("rloo"), "pass@64", rule) == ""
 
 
 def test_what_is_tuned() -> None:
