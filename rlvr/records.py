@@ -184,13 +184,11 @@ class ReplyingTask(Task, Protocol):
 def reply_of(task: ReplyingTask, problem: Problem, response: str) -> str | None:
     """The reply of a task. Raises ValueError, with the place of the method, for one that is no text."""
     reply: Any = task.reply(problem, response)
-    if reply is None or isinstance(reply, str):
-        return reply
-    code = inspect.unwrap(type(task).reply).__code__
-    raise ValueError(
-        f"{code.co_filename}:{code.co_firstlineno}: `reply` returned {reply!r:.200}. It returns a text, or None at the "
-        "end of the conversation."
-    )
+    if not isinstance(reply, str | None):
+        code = inspect.unwrap(type(task).reply).__code__
+        place = f"{code.co_filename}:{code.co_firstlineno}"
+        raise ValueError(f"{place}: `reply` returned {reply!r:.200}. It returns a text, or None at the end.")
+    return reply
 
 
 @runtime_checkable

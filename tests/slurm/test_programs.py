@@ -1,6 +1,6 @@
-"""Another program than our trainer, on SLURM: its job is preempted twice, and every step is recorded once."""
+"""Another program than our trainer, on SLURM: its jobs are preempted twice, and every step is recorded once."""
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
@@ -12,30 +12,34 @@ from tests.slurm.place import SlurmHome, causes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
-WORDS = ["program=reinforce", "task=digits", "program.width=2,4", "steps=1500", "evaluation.every=1500"]
+STUDY = ["run", "--config-dir", "mine", "study=width", "steps=1500", "evaluation.every=1500"]
 ON_SLURM = ["cluster=slurm", "cluster.time_min=10", "cluster.report=false", "tracker=none"]
 
 
-def has_logged(run_dir: Path, steps: int) -> Callable[[], bool]:
-    return lambda: (run_dir / "metrics.jsonl").exists() and len(recorded(run_dir)) > steps
-
-
-def test_a_requeued_job_goes_on_from_the_state_that_its_program_saved(
+def test_the_pages_study_is_preempted_twice_and_decided(
     cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two knobs with two values each, and three seeds. A preempted job saves, and its next attempt goes on."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     mine, place = written(tmp_path, "programs.md"), SlurmHome(tmp_path / "home", cluster)
-    words = ["run", "--config-dir", "mine", "-m", *WORDS, *ON_SLURM]
-    code, out = rlvr(*words, home=place.home, cwd=mine.parent)
+    code, out = rlvr(*STUDY, *ON_SLURM, home=place.home, cwd=mine.parent)
     assert code == 0, out
-    assert "2 runs submitted to SLURM" in out
-    run_dir = next(path for name, path in place.runs().items() if "width2" in name)
-    for steps in (50, 200):
-        wait_for(has_logged(run_dir, steps), every_s=0.1)
-        for task in place.queue():
+    assert "12 runs submitted to SLURM" in out
+
+    def steps() -> int:
+        return sum(len(recorded(path)) for path in place.runs().values() if (path / "metrics.jsonl").exists())
+
+    for _ in range(2):
+        before = steps()
+        wait_for(lambda before=before: steps() > before + 100, every_s=0.1)
+        for task in (task for task, state in place.queue().items() if state == "RUNNING"):
             place.client("scontrol", "requeue", task)
     wait_for(lambda: not place.queue())
     for name, path in place.runs().items():
         assert recorded(path).keys() == set(range(1501)), name
         assert causes(path)[-1] == "ok"
-    assert causes(run_dir) == ["preempted", "preempted", "ok"]
+    assert sum(causes(path).count("preempted") for path in place.runs().values()) >= 2
+    code, out = rlvr("report", "--study", "width", "--json", home=place.home, cwd=tmp_path)
+    assert code == 0, out
+    (study,) = json.loads(out[out.index("[") :])
+    assert [v["outcome"] for v in study["verdicts"] if v["says"].startswith("a wide network")] == ["holds"]
