@@ -107,8 +107,8 @@ def foreseen(home: Path, config: Mapping[str, Any], about: str, rule: Mapping[st
             known = [c for q in earlier for c in q.compared if len(c.difference.seeds) >= LEAST_SEEDS]
             if known := sorted((c for c in known if c.detectable > 0), key=lambda c: c.detectable):
                 name, middle = sweep.name or sweep.study or sweep.sweep_id, known[len(known) // 2]
-                of_looks = zip(rule["seeds"], rule["levels"], strict=True)
-                sizes = ", ".join(f"{_visible(middle, *look)} at {look[0]} seeds" for look in of_looks)
+                of_looks = (_visible(middle, *look) for look in zip(rule["seeds"], rule["levels"], strict=True))
+                sizes = ", ".join(filter(None, of_looks)) or "no size that is possible"
                 return f"By the spread in {name} differences are decided with 80 % chance from {sizes}."
     return ""
 
@@ -116,7 +116,8 @@ def foreseen(home: Path, config: Mapping[str, Any], about: str, rule: Mapping[st
 def _visible(compared: Compared, seeds: int, level: float) -> str:
     summary, noise = compared.judged.summary, np.nan_to_num(compared.difference.sampling)
     size = detectable(grown(summary, float(noise), seeds=seeds / summary.num_seeds), alpha=level)
-    return f"{100 * size:.2g} points" if math.isfinite(compared.most) else f"{size:.2g}"
+    shown = f"{100 * size:.2g} points" if math.isfinite(compared.most) else f"{size:.2g}"
+    return f"{shown} at {seeds} seeds" if size <= compared.most else ""
 
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
