@@ -22,13 +22,13 @@ from analysis.frames.runs import BROWSE
 from analysis.paper import printed
 from analysis.paper.counterparts import of_runs
 from analysis.paper.printed import figures
-from analysis.report.grid import Grid, grids, published_grids
+from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
 from analysis.report.looks import looks_of
 from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import Headline, headlines, run_table, scores
-from analysis.report.table import Published, Table
+from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
@@ -219,7 +219,8 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
     environment = Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    environment.filters["code"] = _pieces
+    # A note split at its `code`, as (is code, text): the template escapes both.
+    environment.filters["code"] = lambda text: [(i % 2 == 1, part) for i, part in enumerate(text.split("`")) if part]
     environment.filters["short"] = partial(_in_short, {arm.label: arm.short for arm in arms(frames)})
     columns, runs = run_table(frames)
     return environment.get_template(PAGE.name).render(
@@ -232,7 +233,10 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         states=list(states(frames).items()),
         run_columns=columns,
         runs=runs,
-        tables=[_on_page(table) for table in content.tables],
+        tables=[
+            (t, grids(t, width=PAGE_WIDE, side_by_side=True), [(p, published_grids(p)) for p in t.published_apart])
+            for t in content.tables
+        ],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=(*content.not_shown, *frames.notes),
@@ -246,11 +250,6 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         library=Markup(_asset("uplot/uPlot.iife.min.js")),
         code_of_page=Markup(_asset("page.js")),
     )
-
-
-def _on_page(table: Table) -> tuple[Table, list[Grid], list[tuple[Published, list[Grid]]]]:
-    published = [(paper, published_grids(paper)) for paper in table.published_apart]
-    return table, grids(table, width=PAGE_WIDE, side_by_side=True), published
 
 
 def _asset(name: str) -> str:
@@ -290,11 +289,6 @@ def _in_short(shorts: Mapping[str, str], text: str) -> str:
     if not label and (end := text.rpartition(" to ")[2]) in shorts:
         return text.removesuffix(end) + shorts[end]
     return shorts[label] + text[len(label) :] if label else text
-
-
-def _pieces(text: str) -> list[tuple[bool, str]]:
-    """A note split at its `code`, as (is code, text): the template escapes both."""
-    return [(i % 2 == 1, piece) for i, piece in enumerate(text.split("`")) if piece]
 
 
 def _commits(frames: Frames) -> list[str]:

@@ -252,7 +252,7 @@ flowrl loss.weight=all | grpo loss.dual_clip=1.0 | grpo loss.dual_clip=-3 | kl_c
 kl_cov loss.fraction=0 | lad eta=-1 | lad eta=nan | lad loss.ratio=word | lad_theoretical eta=0 | pacs beta=0
 pacs loss.std_floor=0 | pacs loss.score=best | pacs loss.weight=heavy | ppo loss.value_clip=0
 pkpo advantage.over=row | pkpo advantage.form=all | reinforce_pp_baseline advantage.over=row
-grpo trainer.aggregation=all
+grpo trainer.aggregation=all | grpo trainer.kl_estimator=k4
 pacs_actor loss.actor=-1 | simko loss.share=1.5 | simko loss.num_candidates=0 | simko loss.quantile=-0.1
 """
 
