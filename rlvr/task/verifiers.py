@@ -77,7 +77,8 @@ class Verifiers(Verified):
         (reply,) = self._pool.ask([request], timeout_s=READ_TIMEOUT_S)
         if reply.get("outcome") or reply["problem"]:
             self.close()
-            raise ValueError(f"task.environment={self._name}: {reply.get('problem') or reply['outcome']}")
+            ended = f"{reply.get('outcome')} while its problems were read, within task.memory_gb={self.memory_gb:g}"
+            raise ValueError(f"task.environment={self._name}: {reply.get('problem') or ended}")
 
     @property
     def graded(self) -> bool:

@@ -63,6 +63,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     endless = CODE.replace("    def load", "    INFINITE = True\n\n    def load")
     (tmp_path / "endless.py").write_text(endless)
+    talk = "[vf.UserMessage(content='a'), vf.AssistantMessage(content='b'), vf.UserMessage(content='c')]"
+    (tmp_path / "talk.py").write_text(CODE.replace('f"{a} + 1 ="', talk))
     return tmp_path
 
 
@@ -108,6 +110,7 @@ def test_environments_of_more_than_a_question_and_an_answer_are_refused(
         assert str(reply["problem"]).startswith(f"it has {what}. Environments of one question")
     assert judge({**request, "settings": '{"id": "endless"}'})["problem"].startswith("its problems never end. Pass ")
     assert judge({**request, "settings": '{"id": "endless"}', "most": 3}) == {"problem": None}
+    assert judge({**request, "settings": '{"id": "talk"}'})["problem"].startswith("it has prompts other than one text")
     assert "'nowhere' not found" in judge({**request, "settings": '{"id": "nowhere"}'})["problem"]
     assert "numbr Extra" in judge({**request, "settings": '{"id": "plain_sums", "numbr": 3}'})["problem"]
     with pytest.raises(ValueError, match=r"task\.environment=unfit0: it has a container\. "):

@@ -54,7 +54,7 @@ def _read(taskset: vf.Taskset, request: Mapping[str, Any]) -> str | None:
 
 def _lacking(taskset: vf.Taskset, task: vf.Task) -> str | None:
     """What a problem has that is more than a question and rewards of the answer's text."""
-    turns = task.data.prompt if isinstance(task.data.prompt, list) else [] if task.data.prompt is None else [None]
+    turns = [turn for turn in _turns(task.data) if not isinstance(turn, vf.SystemMessage)]
     hooks = [*task.hooks("reward"), *(judge.score for judge in task.plugged_judges())]
     runtimes = [inspect.signature(hook).parameters.get("runtime") for hook in hooks]
     prepares = any(getattr(type(task), name) is not getattr(vf.Task, name) for name in ("setup", "finalize"))
@@ -63,7 +63,8 @@ def _lacking(taskset: vf.Taskset, task: vf.Task) -> str | None:
         "tools": type(task).toolsets(task.config) or type(taskset).toolsets(taskset.config),
         "a container": task.NEEDS_CONTAINER,
         "rewards of a runtime": prepares or any(p and p.default is inspect.Parameter.empty for p in runtimes),
-        "prompts of several turns, or of none": sum(not isinstance(turn, vf.SystemMessage) for turn in turns) != 1,
+        "prompts other than one text": [type(turn) for turn in turns] != [vf.UserMessage]
+        or not isinstance(turns[0].content, str),
         "no rewards": not hooks,
     }
     return next((name for name, is_so in found.items() if is_so), None)
@@ -73,11 +74,7 @@ def _score(taskset: vf.Taskset, request: Mapping[str, Any]) -> float:
     """The weighted sum of the rewards of a response, as of a finished rollout of one turn."""
     kind = type(taskset).task_type()
     task = kind(kind.data_type().model_validate(request["data"]), taskset.config.task)
-    prompt = task.data.prompt
-    messages: list[vf.Message] = [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or ())
-    if task.data.system_prompt is not None:
-        messages.insert(0, vf.SystemMessage(content=task.data.system_prompt))
-    messages.append(vf.AssistantMessage(content=request["response"]))
+    messages = [*_turns(task.data), vf.AssistantMessage(content=request["response"])]
     last = len(messages) - 1
     trace = vf.Trace(
         task=vf.TraceTask(type=kind.__name__, data=task.data, key=task.key, hash=task.hash),
@@ -93,3 +90,10 @@ def _score(taskset: vf.Taskset, request: Mapping[str, Any]) -> float:
     if not math.isfinite(trace.reward):
         raise ValueError(f"the reward is {trace.reward}")
     return trace.reward
+
+
+def _turns(data: vf.TaskData) -> list[vf.Message]:
+    """The prompt, after the system prompt if there is one."""
+    system = [] if data.system_prompt is None else [vf.SystemMessage(content=data.system_prompt)]
+    prompt = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []
+    return [*system, *prompt]
