@@ -140,8 +140,9 @@ def _residual(differences: Sequence[Difference]) -> float:
     shares = present / present.sum(1, keepdims=True)
     scores = np.nan_to_num(table)
     centred = present * (scores - (shares * scores).sum(1, keepdims=True))
-    # The effects of arms are eliminated: these are the normal equations of the seeds alone, which are few.
-    seed = np.linalg.pinv(np.diag(present.sum(0)) - shares.T @ present, hermitian=True) @ centred.sum(0)
+    # The effects of arms are eliminated: these are the normal equations of the seeds alone. As the reference has every
+    # seed, they leave only the seeds' mean open, to which 1/S gives 0.
+    seed = np.linalg.solve(np.diag(present.sum(0)) - shares.T @ present + 1 / len(seeds), centred.sum(0))
     residual = centred - present * (seed - (shares @ seed)[:, None])
     return float((residual**2).sum())
 

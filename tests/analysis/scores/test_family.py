@@ -108,6 +108,17 @@ def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
     assert [verdict.summary.df_seed for verdict in judged] == [2, 2]
 
 
+def test_the_pooled_spread_of_a_thousand_seeds_is_that_of_the_two_way_table():
+    """Balanced: what is left of a cell without the means of its row and its column, and with that of all."""
+    moved = np.random.default_rng(0).normal(0, 0.01, (3, 1000))
+    of_arms = [Scores(tuple(range(1000)), (0,), 0.5 + row[:, None], np.zeros(1, np.int64)) for row in moved]
+    table = moved - moved[0]
+    left = table - table.mean(0) - table.mean(1)[:, None] + table.mean()
+    pooled = 2 * float((left**2).sum()) / (2 * 999)
+    judged = family(against_first(of_arms)).judged
+    assert min(verdict.summary.seed for verdict in judged) == pytest.approx(pooled / 1000, rel=1e-11, abs=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("K", "S"), [(9, 4), (9, 5), (4, 4)])
 def test_arms_that_each_lack_another_seed_rarely_give_a_verdict(K: int, S: int):
