@@ -131,7 +131,7 @@ def frames(
     selected = _frames_of(listing, plans, study, table)
     if not mixed_code:
         own_code.refuse_mixed(selected.runs)
-    looks, look = _looks(listing, records, plans)
+    looks, look = _looks(listing, set(selected.runs["run_id"]), plans)
     return replace(
         selected,
         alpha=spent(look) if spend else selected.alpha,

@@ -1,5 +1,6 @@
 """Log-probabilities are those of the model's own logits."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlvr.loss.kl_cov import kl_cov
-from rlvr.trainer.logprob import token_logp
+from rlvr.trainer.logprob import candidates_logp, token_logp
 from tests.trainer.losses import SELECTIVE
 from tests.trainer.tiny import batch, make_trainer, plain_logp, qwen2
 
@@ -40,6 +41,23 @@ def test_chunks_change_nothing(entropy_gradient: bool) -> None:
 
     for whole, cut in zip(gradient(10_000), gradient(90), strict=True):  # 90 logits: three tokens at a time
         assert torch.allclose(whole, cut, atol=1e-5)
+
+
+def test_candidates_are_the_most_probable_tokens_in_chunks_too() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(8, 30)
+    values = torch.linspace(-2, 2, 88).view(11, 8)
+
+    def gradients(best: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        hidden = values.clone().requires_grad_()
+        found = best(hidden)
+        return found, *torch.autograd.grad((found.mean(-1) * torch.arange(11)).sum(), [hidden, head.weight])
+
+    expected = gradients(lambda hidden: (head(hidden) / 0.8).log_softmax(-1).topk(3).values)
+    for chunk in (10_000, 90):
+        of_chunks = gradients(lambda h, c=chunk: candidates_logp(head, h, 3, 0.8, compiled=False, chunk=c))
+        for own, other in zip(of_chunks, expected, strict=True):
+            assert torch.allclose(own, other, atol=1e-5)
 
 
 @pytest.mark.slow
