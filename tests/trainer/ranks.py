@@ -26,6 +26,7 @@ from rlvr.loss.kl_cov import kl_cov
 from rlvr.loss.lad import lad
 from rlvr.loss.pacs import pacs
 from rlvr.loss.ppo import ppo
+from rlvr.loss.simko import simko
 from rlvr.objective import divergence
 from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import distributed
@@ -50,6 +51,7 @@ def lopsided(policy: Policy, batch: Batch) -> Terms:
 
 
 # One update, then its gradient. With small micro-batches and single groups a rank is sometimes without work.
+SIMKO: Any = {"num_candidates": 3, "quantile": 0.5, "share": 0.25, "penalty": 1.1}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "small micro-batches": {"token_budget": 1},
@@ -66,6 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     "kl_cov": {"loss": partial(kl_cov, fraction=0.3, coefficient=1.0), "token_budget": 1},
     "clip_cov": {"loss": CLIP_COV, "shared_prompt": "always"},
     "entadv": {"loss": partial(entadv, **CLIP, dual_clip=None, alpha=0.4, kappa=2.0), "token_budget": 1},
+    "simko": {"loss": partial(simko, **SIMKO, **CLIP, dual_clip=None), "token_budget": 1},
     "lad": {"loss": partial(lad, divergence=divergence.js, eta=0.25, ratio="sequence"), "token_budget": 1},
     "pacs": {"loss": partial(pacs, beta=1.0, score="rloo", weight="balanced", std_floor=0.1), "token_budget": 1},
     "value head": {"loss": PPO, "token_budget": 1},
