@@ -8,8 +8,10 @@ import os
 import shlex
 import shutil
 import sys
+import traceback
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
             if arguments[:1] in VERBS:
                 return _run_verb(arguments[0], arguments[1:])
             options = read_options(arguments)
-            if options.serve is not None:
-                from analysis.serve import serve
-
-                serve(lambda: _built(options), options.serve, home_of(options.home))
-            outcomes = _rebuild(options, console)
+            folders = list(dict.fromkeys(folder.expanduser().resolve() for folder in options.config_dir))
+            with _naming_own_code(folders):
+                outcomes = _reported(options, folders, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
             raise
@@ -83,6 +83,35 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.exit_code or outcomes == {"holds"}:
         return DONE
     return CONTRADICTED if "contradicted" in outcomes else OPEN
+
+
+def _reported(options: argparse.Namespace, folders: Sequence[Path], console: Console) -> set[str]:
+    if folders:
+        from analysis.report import report
+
+        for folder in folders:
+            report.add(folder)
+    if options.serve is not None:
+        from analysis.serve import serve
+
+        serve(lambda: _built(options), options.serve, home_of(options.home))
+    return _rebuild(options, console)
+
+
+@contextmanager
+def _naming_own_code(folders: Sequence[Path]) -> Iterator[None]:
+    """Make of an error in a table or figure of the user's a LookupError that names its line."""
+    try:
+        yield
+    except Exception as error:
+        places = [(place.filename, place.lineno) for place in traceback.extract_tb(error.__traceback__)]
+        places += [(str(error.filename), error.lineno)] if isinstance(error, SyntaxError) else []
+        own = [place for place in places if any(Path(place[0]).is_relative_to(folder) for folder in folders)]
+        if not own:
+            raise
+        raise LookupError(
+            f"{own[-1][0]}, line {own[-1][1]}: {type(error).__name__}: {terminal.one_line(error)}"
+        ) from error
 
 
 def parser() -> terminal.Parser:
@@ -112,6 +141,14 @@ def parser() -> terminal.Parser:
     )
     parser.add_argument("--uri", help="of --source mlflow (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
     parser.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        action="append",
+        default=[],
+        type=Path,
+        help="tables and figures of your own: DIR/tables/NAME.py, DIR/figures/NAME.py",
+    )
     parser.add_argument(
         "--tables", metavar="NAMES", help="only these tables, as in eta,divergence; in reports/<study>-part/"
     )
@@ -179,8 +216,8 @@ def _reject_unread(options: argparse.Namespace) -> None:
                 else "a port is 1 to 65535, 0 a free one"
             )
             raise LookupError(f"--serve {options.serve}: {why}.")
-    of_report = ("metrics", "against", "across", "tables", "out", "all")
-    typed = [f"--{name}" for name in of_report if getattr(options, name)]
+    of_report = ("metrics", "against", "across", "tables", "out", "all", "config_dir")
+    typed = [f"--{name.replace('_', '-')}" for name in of_report if getattr(options, name)]
     if options.claims and typed:
         raise LookupError(
             f"{' and '.join(typed)}: no effect with --claims, which judges each claim by its own metric and reference "

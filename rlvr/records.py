@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,10 +49,14 @@ class Reward:
     `error` means that the verifier failed, not the answer: such a completion has no reward, and is never trained on
     or averaged. `timeout`: the answer could not be verified in its time; its reward is `value`, and it is counted.
     `unevaluated`: the response has the right value but only restates the problem.
+
+    extras: what else the task measured of this answer, by name, such as {"moves": 12}. They are logged as means
+    (`reward/moves`, `evaluation/BENCHMARK/moves`) and shown with the sample; nothing is learned from them.
     """
 
     value: float
     outcome: Outcome
+    extras: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
     @property
     def correct(self) -> bool:

@@ -51,8 +51,8 @@ MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
-_SHOWN_ON_THE_PAGE = ("prompt", "response", "right_answer", "turns")  # and nowhere else
-_LATER = ("right_answer", "turns")  # columns that older bundles lack
+_SHOWN_ON_THE_PAGE = ("prompt", "response", "right_answer", "turns", "extras")  # and nowhere else
+_LATER = ("right_answer", "turns", "extras")  # columns that older bundles lack
 Shown = Mapping[tuple[str, int], Collection[Response]]  # by run and step, samples that are shown
 
 

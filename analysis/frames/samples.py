@@ -22,7 +22,7 @@ Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem,
 
 @dataclass(frozen=True)
 class Response:
-    """One sample with its text. prompt, right_answer, turns: "" where the run did not store it."""
+    """One sample with its text. prompt, right_answer, turns, extras: "" where the run did not store it."""
 
     source: str
     problem_id: str
@@ -33,6 +33,7 @@ class Response:
     num_tokens: int
     right_answer: str = ""
     turns: str = ""  # of a conversation: JSON, [role, text] of each turn after the prompt
+    extras: str = ""  # JSON: what the task measured beside the reward, by name
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def of_home(home: Path) -> StoredSamples:
         return [layout.step_of(file) or 0 for file in layout.evaluations(layout.run(home, run_id))]
 
     def read(run_id: str, step: int, columns: Sequence[str]) -> pa.Table | None:
-        required = [column for column in columns if column not in ("prompt", "right_answer", "turns")]
+        required = [column for column in columns if column not in ("prompt", "right_answer", "turns", "extras")]
         return read_table(layout.evaluation(layout.run(home, run_id), step), required, optional=columns)
 
     return StoredSamples(steps, read, complete=True)

@@ -33,6 +33,7 @@ SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
     "responses": {
         **{"run_id": TEXT, "step": WHOLE, "source": TEXT, "problem_id": TEXT, "prompt": TEXT, "sample": WHOLE},
         **{"response": TEXT, "outcome": TEXT, "num_tokens": WHOLE, "right_answer": TEXT, "turns": TEXT},
+        "extras": TEXT,
     },
     "policy": {"run_id": TEXT, "step": WHOLE, "arm": WHOLE, **dict.fromkeys(POLICY[1:], NUMBER)},
 }

@@ -155,7 +155,10 @@ def _cells(evaluation: JudgedStep, problems: Sequence[Problem]) -> list[Any]:
     return [
         [
             *evaluation.right.get(problem, (0, 0)),
-            [[r.outcome, r.num_tokens, _cut(r.response), r.turns] for r in evaluation.responses.get(problem, ())],
+            [
+                [r.outcome, r.num_tokens, _cut(r.response), r.turns, *([r.extras] if r.extras else [])]
+                for r in evaluation.responses.get(problem, ())
+            ],
         ]
         for problem in problems
     ]

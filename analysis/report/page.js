@@ -318,10 +318,11 @@
         const [correct, judged, responses] = cells[p];
         const alike = new Map(); // equal responses are shown once, with their number
         for (const response of responses) alike.set(response[0] + response[2], [(alike.get(response[0] + response[2])?.[0] ?? 0) + 1, ...response]);
-        const texts = [...alike.values()].flatMap(([times, outcome, tokens, text, turns]) => {
+        const texts = [...alike.values()].flatMap(([times, outcome, tokens, text, turns, extras]) => {
+          const measured = Object.entries(JSON.parse(extras ?? "{}")).map(([name, value]) => ` · ${name} ${value}`).join("");
           const walk = maze(reader.prompts[p], text);
           return [
-            el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : "", times > 1 ? ` · ${times} times` : ""),
+            el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : "", measured, times > 1 ? ` · ${times} times` : ""),
             el("div", { className: "response" }, ...(walk ? [walk] : []), ...conversation(turns, text)),
           ];
         });

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import importlib
+import importlib.util
 import pkgutil
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,6 +75,21 @@ def available(package: Any) -> dict[str, Any]:
         module = importlib.import_module(f"{package.__name__}.{name}")
         known |= vars(module).get("SEVERAL", {name: module})
     return dict(sorted(known.items()))
+
+
+def add(folder: Path) -> None:
+    """Add the tables and figures of a directory: DIR/tables/NAME.py and DIR/figures/NAME.py, which may import what else
+    lies in DIR. Raises LookupError for a name that is taken, and for a directory with neither."""
+    own = {package: folder / package.__name__.rpartition(".")[2] for package in (table_package, figure_package)}
+    files = [(package, file) for package, place in own.items() for file in sorted(place.glob("*.py"))]
+    if not files:
+        raise LookupError(f"--config-dir {folder}: it has no tables/NAME.py and no figures/NAME.py.")
+    for package, file in files:
+        if spec := importlib.util.find_spec(f"{package.__name__}.{file.stem}"):
+            raise LookupError(f"{file} has the name of another one, {spec.origin}. Give it another name.")
+    for package, place in own.items():
+        package.__path__.append(str(place))
+    sys.path.append(str(folder))
 
 
 def draw(frames: Frames) -> list[RenderedFigure]:

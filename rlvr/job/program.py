@@ -225,7 +225,7 @@ def _group(samples: Sequence[SampledAnswer]) -> Rollout:
     """Judged samples of a problem, one or more. Of their tokens only the numbers are known."""
     nothing = np.zeros(0, np.float32)
     completions = [Completion(np.zeros(s.num_tokens, np.int64), nothing, nothing, s.finished) for s in samples]
-    rewards = [Reward(float(s.reward.value), s.reward.outcome) for s in samples if s.reward is not None]
+    rewards = [replace(s.reward, value=float(s.reward.value)) for s in samples if s.reward is not None]
     texts = tuple(sample.response for sample in samples)
     turns = tuple(tuple((role, text) for role, text in sample.turns) for sample in samples)
     prompt = np.zeros(0, np.int64)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rlvr.ledger.samples import turns_of, write_parquet
+from rlvr.ledger.samples import extras_of, turns_of, write_parquet
 from rlvr.records import Completion, Conversation, Problem, Reward, Rollout
 
 SCHEMA = pa.schema(
@@ -37,9 +37,10 @@ SCHEMA = pa.schema(
         ("newest_updates", pa.int64()),
         ("given", pa.list_(pa.bool_())),  # of each token, whether it is of a reply of the task; empty: none is
         ("turns", pa.string()),  # JSON: [role, text] of each turn; null: the response is no conversation
+        ("extras", pa.string()),  # JSON: what the task measured beside the reward, by name; null: nothing
     ]
 )
-LATER = ("given", "turns")  # columns that older files lack
+LATER = ("given", "turns", "extras")  # columns that older files lack
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
@@ -84,6 +85,7 @@ def _table(groups: Sequence[Rollout]) -> pa.Table:
         "newest_updates": [group.updates and group.updates[1] for _, group, *_ in rows],
         "given": _lists([np.empty(0) if c.given is None else c.given for *_, c in rows], np.bool_),
         "turns": [text for group in groups for text in turns_of(group)],
+        "extras": [text for group in groups for text in extras_of(group)],
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -136,7 +138,10 @@ def _groups(table: pa.Table) -> list[Rollout]:
                     for i in rows
                 ),
                 tuple(plain["response"][i] for i in rows),
-                tuple(Reward(plain["reward"][i], plain["outcome"][i]) for i in rows),
+                tuple(
+                    Reward(plain["reward"][i], plain["outcome"][i], json.loads(plain["extras"][i] or "{}"))
+                    for i in rows
+                ),
                 None if None in updates else updates,
                 tuple(_conversation(plain["turns"][i]) for i in rows) if plain["turns"][first] else (),
             )

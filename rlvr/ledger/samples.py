@@ -47,7 +47,14 @@ def write_samples(
     table, turns = pa.Table.from_pylist(rows), [text for group in rollouts for text in turns_of(group)]
     if any(turns):
         table = table.append_column("turns", pa.array(turns, pa.string()))
+    if any(extras := [text for group in rollouts for text in extras_of(group)]):
+        table = table.append_column("extras", pa.array(extras, pa.string()))
     write_parquet(table, layout.evaluation(run_dir, step))
+
+
+def extras_of(group: Rollout) -> list[str | None]:
+    """Of each sample what its task measured beside the reward, as JSON; None for nothing."""
+    return [json.dumps(dict(reward.extras)) if reward.extras else None for reward in group.rewards]
 
 
 def turns_of(group: Rollout) -> list[str | None]:

@@ -95,7 +95,7 @@ def evaluate(
 class Answers:
     """The samples of one problem: their outcomes, and the answers that they give (`answer_of`; None: no answer).
 
-    rewards, lengths (tokens), finished (whether a sample ended by itself): empty where they are not needed.
+    rewards, lengths (tokens), finished (whether a sample ended by itself), extras: empty where they are not needed.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -103,6 +103,7 @@ class Answers:
     rewards: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
     finished: tuple[bool, ...] = ()
+    extras: tuple[Mapping[str, float], ...] = ()
 
     @classmethod
     def of(cls, task: Task, group: Rollout) -> Answers:
@@ -114,7 +115,8 @@ class Answers:
         rewards = tuple(reward.value for reward in group.rewards)
         lengths = tuple(len(completion.tokens) for completion in group.completions)
         finished = tuple(completion.finished for completion in group.completions)
-        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers), rewards, lengths, finished)
+        outcomes, extras = zip(*((reward.outcome, reward.extras) for reward in group.rewards), strict=True)
+        return cls(outcomes, tuple(answers), rewards, lengths, finished, extras)
 
     @property
     def judged(self) -> int:
@@ -129,6 +131,11 @@ class Answers:
         """Mean over the judged samples; there must be at least one."""
         pairs = zip(self.outcomes, self.rewards, strict=True)
         return float(np.mean([reward for outcome, reward in pairs if outcome != "error"]))
+
+    def measured(self, name: str) -> list[float]:
+        """What the task measured of the judged samples under a name of `Reward.extras`."""
+        pairs = zip(self.outcomes, self.extras, strict=True)
+        return [extras[name] for outcome, extras in pairs if outcome != "error" and name in extras]
 
     def of_judged(self) -> Answers:
         """The judged samples alone, without rewards."""
@@ -181,6 +188,9 @@ def evaluation_metrics(
         if may_be_graded(task) and (n > 0).any():
             rewards = [problem.mean_reward for problem in problems if problem.judged]
             metrics[f"{where}/mean_reward"] = float(np.mean(rewards))
+        for name in dict.fromkeys(name for problem in problems for extras in problem.extras for name in extras):
+            measured = [values for problem in problems if (values := problem.measured(name))]
+            metrics |= {f"{where}/{name}": float(np.mean([np.mean(values) for values in measured]))} if measured else {}
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))

@@ -4,14 +4,18 @@ An invalid reward would otherwise end a run far from its cause, or be learned fr
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, cast, get_args
 
+from rlvr.metrics import OF_SAMPLES
 from rlvr.records import Outcome, Problem, Reward, Task, may_be_graded
 
 OUTCOMES = frozenset(get_args(Outcome))
+# Names that rewards and evaluations log of all tasks.
+TAKEN = OUTCOMES | {"mean", "accuracy", "solved_fraction", "mean_reward", "expected_reward", *OF_SAMPLES}
 
 
 def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
@@ -33,12 +37,13 @@ def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Rewar
     graded = may_be_graded(task)
     for row, ((problem, _), reward) in enumerate(zip(answers, rewards, strict=True)):
         # The usual case in one comparison: this loop sees every sample.
-        is_plain = type(reward) is Reward and reward.value == (reward.outcome == "correct")
+        is_plain = type(reward) is Reward and reward.value == (reward.outcome == "correct") and not reward.extras
         is_usual = is_plain and reward.outcome in OUTCOMES
         if not is_usual and (fault := _fault(reward, graded=graded)):
             raise ValueError(_message(task, f"judged an answer to problem {problem.id} with {reward!r}", fault))
-        if type(reward.value) is not float:  # the files of samples cannot hold true beside 0.0
-            rewards[row] = replace(reward, value=float(reward.value))
+        if type(reward.value) is not float or reward.extras:  # the files of samples cannot hold true beside 0.0
+            extras = {name: float(measured) for name, measured in reward.extras.items()}
+            rewards[row] = replace(reward, value=float(reward.value), extras=extras)
     return rewards
 
 
@@ -53,6 +58,11 @@ def _fault(reward: Any, *, graded: bool) -> str:
         return "A reward is a finite number."
     if not graded and value != (reward.outcome == "correct") and reward.outcome != "error":
         return "Rewards are 1 for correct, else 0, unless the task says `graded = True`."
+    for name, measured in reward.extras.items():
+        if name in TAKEN or not re.fullmatch(r"(?!.*_at_\d)[a-z][a-z0-9_]{0,98}", str(name)):
+            return f"{name!r} is no name for an extra: lowercase letters, digits and _, and none that every run logs."
+        if not isinstance(measured, Real) or not math.isfinite(measured):
+            return f"The extra {name} is a finite number."
     return ""
 
 

@@ -92,6 +92,8 @@ def reward_metrics(groups: Sequence[Sequence[Reward]]) -> dict[str, float]:
     if scored:
         means["reward/mean"] = float(np.mean([reward.value for reward in scored]))
         means["reward/accuracy"] = float(np.mean([reward.correct for reward in scored]))
+    for name in dict.fromkeys(name for reward in scored for name in reward.extras):
+        means[f"reward/{name}"] = float(np.mean([r.extras[name] for r in scored if name in r.extras]))
     return {
         **means,
         "reward/solved_fraction": float(np.mean([any(reward.correct for reward in group) for group in groups])),

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from analysis import command
+from analysis import command, figures, tables
 from analysis.exchange import folder_name
 from rlvr.ledger import layout
 from sweeps import commands as sweeps
@@ -234,3 +235,35 @@ def test_no_two_titles_have_one_folder() -> None:
     assert len({*folders}) == len(titles)
     assert folders[:3] == ["eta", "eta@a", "eta-a"]
     assert not [folder for folder in folders if "/" in folder]
+
+
+OWN = """
+from matplotlib.figure import Figure
+from mine_words import QUESTION
+def figure(frames):
+    return Figure() if len(frames.runs) else None
+"""
+
+
+def test_figures_of_a_directory_of_the_users_are_drawn_and_their_mistakes_named(decided, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for package in (figures, tables):
+        monkeypatch.setattr(package, "__path__", [*package.__path__])
+    mine, arguments = tmp_path / "mine", ["--home", decided, "--out", str(tmp_path / "out"), "--json", "--config-dir"]
+    (mine / "figures").mkdir(parents=True)
+    assert command.main([*arguments, str(mine)]) == command.BAD_INPUT
+    assert "it has no tables/NAME.py and no figures/NAME.py" in capsys.readouterr().err
+    (mine / "mine_words.py").write_text("QUESTION = 'Is it so?'")
+    (mine / "figures" / "eta.py").write_text(OWN)
+    assert command.main([*arguments, str(mine)]) == command.BAD_INPUT
+    assert f"{mine}/figures/eta.py has the name of another one, {figures.__path__[0]}/eta.py" in capsys.readouterr().err
+    (mine / "figures" / "eta.py").rename(mine / "figures" / "mine_empty.py")
+    assert command.main([*arguments, str(mine)]) == 0
+    (study,) = json.loads(capsys.readouterr().out)
+    assert any(file.endswith("figures/mine_empty.png") for file in study["files"])
+    (tmp_path / "wrong" / "tables").mkdir(parents=True)
+    (tmp_path / "wrong" / "tables" / "mine_wrong.py").write_text(
+        "QUESTION = ''\n\ndef table(frames):\n    return 1 / 0"
+    )
+    assert command.main([*arguments, str(tmp_path / "wrong")]) == command.BAD_INPUT
+    assert f"{tmp_path}/wrong/tables/mine_wrong.py, line 4: ZeroDivisionError: division by" in capsys.readouterr().err

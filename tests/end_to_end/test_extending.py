@@ -41,7 +41,7 @@ def written(folder: Path, page: str = "extending.md") -> Path:
 FILES = {
     "extending.md": (
         *("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "concise.py", "task/concise.yaml"),
-        "study/days.yaml",
+        *("study/days.yaml", "tables/spread.py"),
     ),
     "programs.md": (
         *("reinforce.py", "program/reinforce.yaml", "study/width.yaml"),

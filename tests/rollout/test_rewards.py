@@ -12,8 +12,10 @@ import pytest
 from rlvr.job.cause import cause_of
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.samples import write_samples
-from rlvr.records import Problem, Reward
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.rollout import evaluation
 from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.sampler import RolloutCost
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
@@ -51,6 +53,9 @@ def test_an_invalid_reward_is_a_users_error_that_names_the_task() -> None:
         (always(Reward(0.5, "wrong")), "1 for correct, else 0, unless the task says `graded = True`"),
         (always(Reward(1.0, "wrong")), "1 for correct, else 0"),
         (always(Reward(0.0, "correct")), "1 for correct, else 0"),
+        (always(Reward(1.0, "correct", {"moves": math.nan})), "The extra moves is a finite number"),
+        (always(Reward(1.0, "correct", {"wrong": 1.0})), "'wrong' is no name for an extra"),
+        (always(Reward(1.0, "correct", {"avg_at_2": 1.0})), "'avg_at_2' is no name for an extra"),
         (always(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
     ]
     for judge, problem in rows:
@@ -79,6 +84,29 @@ def test_a_valid_reward_is_accepted() -> None:
         assert type(group.rewards[0].value) is float
     task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))  # a generator will do
     assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3
+
+
+def test_what_a_task_measures_beside_the_reward_is_logged_and_stored(tmp_path: Path) -> None:
+    """Two samples of each of two problems: 1 and 2 moves of the first, 3 and a failed verifier's of the second.
+    Training means samples, (1 + 2 + 3)/3; an evaluation problems, (1.5 + 3)/2."""
+    outcomes: list[Outcome] = ["correct", "correct", "correct", "error"]
+    task = Returning(
+        lambda answers: [
+            Reward(float(outcome == "correct"), outcome, {"moves": number + 1})
+            for number, (outcome, _) in enumerate(zip(outcomes, answers, strict=True))
+        ]
+    )
+    cost = RolloutCost()
+    groups = sampler(task)([task.problem("train", 0), task.problem("train", 1)], 2, SAMPLING, cost)
+    assert cost.metrics()["reward/moves"] == 2.0
+    by_source = {"bench": [evaluation.Answers.of(task, group) for group in groups]}
+    evaluated = evaluation.evaluation_metrics(task, by_source, samples=2, k=[1], prefix="")
+    assert evaluated["bench/moves"] == 2.25
+    write_samples(groups, tmp_path, step=0, right_answer=lambda problem: "")
+    stored = pq.read_table(layout.evaluation(tmp_path, 0))["extras"].to_pylist()
+    assert stored == [f'{{"moves": {number}.0}}' for number in (1, 2, 3, 4)]
+    write_rollouts(groups, tmp_path / "step.parquet")
+    assert [group.rewards for group in read_rollouts(tmp_path / "step.parquet")] == [group.rewards for group in groups]
 
 
 def test_true_may_stand_beside_a_number(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def test_a_bundle_that_unpacks_to_too_much_or_in_another_way_is_refused(packed, 
     monkeypatch.setattr(bundle, "MOST_BYTES", 10_000_000)
     big = rebuilt(packed[1], tmp_path / "big.rlvr", **{"about.json": b" " * 20_000_000})
     # 3000 rows of one text of 10 kB are 30 MB, and the file holds the text once.
-    values = ("r", 1, "s", "p", "", 0, "x" * 10_000, "wrong", 1, "", "")
+    values = ("r", 1, "s", "p", "", 0, "x" * 10_000, "wrong", 1, "", "", "")
     data = parquet(pa.table([pa.array([value] * 3000) for value in values], names=list(SCHEMAS["responses"])))
     assert len(data) < 10_000
     bomb = rebuilt(packed[1], tmp_path / "bomb.rlvr", **{"responses.parquet": data})

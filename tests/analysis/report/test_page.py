@@ -24,7 +24,10 @@ def hostile(home: Path) -> Path:
 
     plan = []
     conversation = {"turns": json.dumps([["assistant", EVIL], [EVIL, "heard"]])}
-    for loss, right, said in (("grpo", (0, 8, 4), {}), ("pacs", (8, 8, 0), conversation)):
+    for loss, right, said in (
+        ("grpo", (0, 8, 4), {"extras": json.dumps({EVIL: 7})}),
+        ("pacs", (8, 8, 0), conversation),
+    ):
         frozen = config(loss, task={"_target_": "rlvr.task.maze.Maze", "size": 7, "note": EVIL})
         run_id = write_run(
             home,
@@ -85,6 +88,7 @@ def test_whatever_models_and_configs_say_is_shown_as_text(browser, tmp_path):
     )
     shown = browser.execute_script("return document.querySelector('#reader-0').textContent")
     assert shown.count(EVIL) >= 4  # the prompt, a response of both arms, and a role in one of them
+    assert f"· {EVIL} 7" in shown
     right = "[...document.querySelectorAll('.sides > div:last-child .turn')].slice(0, 2)"
     turns = f"return {right}.map((t) => [t.className, t.textContent])"
     assert browser.execute_script(turns) == [["turn own", f"assistant{EVIL}"], ["turn", f"{EVIL}heard"]]
