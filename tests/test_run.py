@@ -75,7 +75,7 @@ MISTAKES = {
     "model=hf model.path=Qwen/Qwen2.5-0.5B.",
     "model=/data/qwen": "or in a directory: model=hf model.path=/data/qwen.",
     "model=./conf": "in a directory: model=hf model.path=./conf.",
-    "paper=small/coin": "paper/small=coin does not exist. paper/small takes: coins, ",
+    "paper=small/coin": "paper=small/coin does not exist. paper takes: small/coins, ",
     "paper=smal/coins": "paper=smal/coins does not exist. paper takes: dph_math_",
     "study=etaa": "study=etaa does not exist. study takes: alpha, bandit, ",
     "-m study=eta,exact_likelihood": "study=eta,exact_likelihood: a study brings axes, arms and claims of its own. "

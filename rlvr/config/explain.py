@@ -404,6 +404,9 @@ def _no_option(group: str, option: str, registry: Registry) -> str:
         group, _, below = group.rpartition("/")
         option = f"{below}/{option}"
     options = registry.options(group)
+    if "/" in group and not group.startswith("hydra/"):  # a folder of options, as in paper=small/coins
+        group, _, folder = group.partition("/")
+        option, options = f"{folder}/{option}", [f"{folder}/{name}" for name in options]
     if group == "model" and "/" in option:
         return f"model={option} is no option. For a model of the hub or in a directory: model=hf model.path={option}."
     below = (path for folder in registry.directories for path in Path(folder).rglob(f"{option}.y*ml"))
