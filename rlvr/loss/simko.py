@@ -32,8 +32,8 @@ def simko(
     tokens, in equal parts: (1 − share)·r·∇log π + share·r·mean_k ∇log π_k; where A < 0 and the token is the most
     probable one, A is multiplied by `penalty`.
 
-    Differs from the authors' code: they add share/K·Σ_k sg(r/(r_k + 1e-8))·r_k to the ratio, r_k = π_k/π_old,k, whose
-    value and gradient these are but for the 1e-8. So candidates of the policy that sampled need not be known.
+    Differs from the authors' code, share/K·Σ_k sg(r/(r_k + 1e-8))·r_k with r_k = π_k/π_old,k, which is the same but for
+    the 1e-8: candidates of the policy that sampled need not be known.
 
     metrics: those of the surrogate; "uncertain" [B, T], 1 above the quantile.
     """
