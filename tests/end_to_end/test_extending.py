@@ -276,6 +276,13 @@ def test_evaluate_needs_no_directory(trained: Path, mine: Path, tmp_path: Path) 
         assert "2 runs, 0 finished" in out
 
 
+def test_a_table_of_the_users_is_reported_with_their_directory(mine: Path, trained: Path, tmp_path: Path) -> None:
+    words = ["report", "--study", "days", "--config-dir", str(mine), "--tables", "spread", "--no-figures"]
+    code, out = rlvr(*words, home=trained, cwd=tmp_path)
+    assert code == 0, out
+    assert "How far do the seeds of an arm lie apart?" in out
+
+
 def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Path) -> None:
     code, out = rlvr("report", "--study", "days", home=trained, cwd=tmp_path)
     assert code == 0, out
