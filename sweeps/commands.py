@@ -275,7 +275,7 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
             queue = read_queue(ledger, PATIENCE_S)
             states = with_queue_states(ledger, ledger.states(sweep.run_ids), queue)
             width = live.console.width
-            rows = arm_table(arms(states), width=width) if len(states) > ROWS else table(states, width=width)
+            rows = arm_table(states, width=width) if len(states) > ROWS else table(states, width=width)
             live.update(Group(_title(sweep, states), rows), refresh=True)
             if all(state.ended for state in states) and not _may_grow(ledger, sweep, queue):
                 return 0

@@ -20,7 +20,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.progress import Display, duration, hours, table
+from sweeps.progress import Display, arm_table, duration, hours, table
 from tests.sweeps.test_local import ROOT, launch_command, launching, plan, running, wait_for
 
 
@@ -120,6 +120,20 @@ def test_on_a_narrow_terminal_names_and_states_survive(width: int, tmp_path: Pat
     shares = [share in file.getvalue() for share in ("0.250 (97% unparsable)", "0.250 (1% finished)")]
     assert shares == [width > 40] * 2
     assert ("accuracy" in head, "━" in lines[0]) == {40: (False, False), 80: (True, False), 160: (True, True)}[width]
+
+
+def test_arms_are_watched_where_runs_would_fill_the_screen(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make_home(tmp_path)
+    monkeypatch.setattr("sweeps.commands.ROWS", 3)
+    out, _ = shell("watch", "s")
+    assert re.search(r"^arm  ", out, re.M)
+    file = io.StringIO()
+    for gpus in (0, 4):
+        states = [replace(state, gpus=gpus) for state in ledger.states(["done", "half"])]
+        Console(file=file, width=160).print(arm_table(states, width=160))
+    assert [" GPU time" in line for line in file.getvalue().splitlines() if " step " in line] == [False, True]
 
 
 def test_times_are_short_and_hours_of_minutes_are_minutes() -> None:
