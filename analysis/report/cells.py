@@ -117,8 +117,9 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Me
     more = more_problems(arm for row in rows.values() for arm in row.arms)
     compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair, more_problems=more)
     for key, judged in compared.items():
-        if judged.unfair == LUCKY and not rows[key].groups:
-            pair, level = (rows[key].arms, rows[key[0], rows[key].against].arms), study_level(frames)
+        reference = rows[key[0], rows[key].against]
+        if judged.unfair == LUCKY and not rows[key].groups and not reference.groups:
+            pair, level = (rows[key].arms, () if reference.base else reference.arms), study_level(frames)
             bounds = intention_to_treat(frames, *pair, column.metric, column.sources, level)
             compared[key] = replace(judged, unfair=f"{LUCKY}{f' ({key[1]} {bounds})' if bounds else ''}")
     records: list[dict[str, Any]] = []

@@ -206,7 +206,7 @@ def by_arm(
     for axes, setting, metric in panels:
         shown, which = legible(setting.arms, frames.swept)
         remarks += [r for r in (which, *left_out(shown)) if r and r not in remarks]
-        for arm, look in zip(shown, looks_of(shown), strict=True):
+        for arm, look in zip(shown, looks_of(shown, frames.baseline), strict=True):
             drawn = draw_arm(axes, setting, metric, arm, look)
             handles |= {arm.short: drawn} if drawn is not None else {}
     legend(drawing, handles, "; ".join(filter(None, [*remarks, remark])))

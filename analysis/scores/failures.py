@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, cell_at, combine, last_points
+from analysis.scores.cell import Cell, base_cell, cell_at, combine, last_points
 from analysis.scores.comparable import by_setting
 from analysis.scores.comparison import compare
 from analysis.scores.measured import at, mean_of
@@ -87,10 +87,12 @@ def intention_to_treat(
     frames: Frames, arms: Sequence[Arm], against: Sequence[Arm], metric: Metric, sources: tuple[str, ...], level: float
 ) -> str:
     """The difference in a share of problems in which the diverged runs of both sides count, as the base policy and as
-    0, the least that is possible, in words; "" if one of them was not evaluated before its first step."""
+    0, the least that is possible, in words; "" if one of them was not evaluated before its first step. against: nothing
+    for the base policy of `arms`."""
     parts: list[str] = []
     for base in (True, False) if metric.per_problem and metric.scale > 1 else ():
         own, other = (combine([_treated(frames, a, metric, sources, base) for a in side]) for side in (arms, against))
+        other = other if against else base_cell(frames, arms, metric, sources)
         of_both = compare({"": own}, {"": other}, 0, level).values()
         parts += [metric.difference(compared.effect, compared.judged.plain) for compared in of_both]
     return f"with diverged runs as the base policy {parts[0]}, as 0 {parts[1]}" if len(parts) == 2 else ""

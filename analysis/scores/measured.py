@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.frames.frames import Frames, check_seeds, remembered
+from analysis.frames.frames import Frames, RunRow, check_seeds, remembered
 from analysis.scores.contrast import Scores
 from analysis.scores.crossed import by_benchmark
 from analysis.scores.density import of_policy
@@ -82,7 +82,7 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
 @remembered
 def _reached(frames: Frames, metric: Metric, sources: tuple[str, ...], run_id: str, last: int) -> float:
     """Steps or sampled tokens until the metric's level is first reached, up to evaluation `last`, straight between two
-    evaluations; else, and at most, the `horizon`: their mean is the restricted mean time."""
+    evaluations; else, and at most, its horizon: their mean is the restricted mean time."""
 
     def score(step: int) -> float:
         measured = scores(frames, avg(metric.k), sources, {run_id: at(step)})
@@ -92,19 +92,28 @@ def _reached(frames: Frames, metric: Metric, sources: tuple[str, ...], run_id: s
     if curve and curve[0][1] >= metric.level:
         return 0.0
     point = crossing(curve, metric.level) if curve else None
-    longest = horizon(frames, metric.unit, run_id)
+    longest = horizons(frames, metric.unit)[run_id]
     if point is None:
         return longest
     return min(longest, point.step if metric.unit == "steps" else _between(point, lambda s: _tokens(frames, run_id, s)))
 
 
-def horizon(frames: Frames, unit: str, run_id: str) -> float:
-    """The steps of a run, or the tokens of the finished run that sampled the fewest."""
-    if unit == "steps":
-        (run,) = (run for run in frames.rows if run.run_id == run_id)
-        return float(run.knob("steps") or max(frames.digest.steps(run_id), default=math.nan))
-    finished = (run.run_id for run in frames.rows if run.state == State.FINISHED)
-    return min((_tokens(frames, i, max(frames.digest.steps(i), default=0)) for i in finished), default=math.nan)
+@remembered
+def horizons(frames: Frames, unit: str) -> dict[str, float]:
+    """By run, the steps of the shortest run on the same problems, or the tokens of the finished one with the fewest."""
+    of_place: dict[str, list[RunRow]] = {}
+    for run in frames.rows:
+        place = sorted(pair for pair in run.config.items() if pair[0].startswith(("task.", "model.", "evaluation.")))
+        of_place.setdefault(repr(place), []).append(run)
+    horizon: dict[str, float] = {}
+    for runs in of_place.values():
+        last = {run.run_id: max(frames.digest.steps(run.run_id), default=0) for run in runs}
+        if unit == "steps":
+            ends = [float(run.knob("steps") or last[run.run_id] or math.inf) for run in runs]
+        else:
+            ends = [_tokens(frames, run.run_id, last[run.run_id]) for run in runs if run.state == State.FINISHED]
+        horizon |= dict.fromkeys(last, min(ends, default=math.nan))
+    return horizon
 
 
 def _tokens(frames: Frames, run_id: str, step: int) -> float:

@@ -105,7 +105,7 @@ def computed(name: str, judged: Iterable[Metric]) -> Metric | None:
     """
     kind, _, rest = name.partition("@" if "@" in name else "^" if "^" in name else "-to-")
     number, _, share = rest.partition("_")
-    if kind in ("steps", "tokens") and re.fullmatch(r"\d+(\.\d+)?", rest):
+    if kind in ("steps", "tokens") and re.fullmatch(r"\d+(\.\d+)?", rest) and 0 < float(rest) <= 100:
         of = [m for m in widest(judged) if m.kind == Kind.AVG]
         return Metric(Kind.REACH, name, k=of[0].k, unit=kind, better=-1, level=float(rest) / 100) if of else None
     if not re.fullmatch(r"[1-9]\d*", number):

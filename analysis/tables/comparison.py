@@ -13,7 +13,7 @@ from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import labels
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.cell import NOT_MEASURED, cell, sharing_base
-from analysis.scores.measured import horizon
+from analysis.scores.measured import horizons
 from analysis.scores.metric import HOURS, Kind, Metric, benchmarks, default_metrics, parse, without_value
 from analysis.scores.selection import BASE, as_arm, no_reference, ordered, reference_of, value_of
 
@@ -107,11 +107,10 @@ def _reached(frames: Frames, all_arms: Sequence[Arm], metric: Metric) -> str:
     counts: list[str] = []
     for arm in all_arms:
         scored = cell(frames, arm, metric, benchmarks(frames, arm.run_ids)[0])
-        early = (
-            [] if scored.scores is None else scored.scores.values[:, 0] < horizon(frames, metric.unit, arm.run_ids[0])
-        )
+        values = [] if scored.scores is None else scored.scores.values[:, 0]
+        early = [value < horizons(frames, metric.unit)[arm.run_ids[0]] for value in values]
         counts.append(f"{sum(early)} of {len(early)} ({arm.label or 'the only arm'})")
-    rest = f"the others count with all of their {metric.unit} (restricted mean)"
+    rest = f"the others count with the {metric.unit} of the shortest run (restricted mean)"
     return f"{metric}: reached by {', '.join(counts)} runs; {rest}."
 
 

@@ -36,3 +36,14 @@ def test_every_run_has_a_mark_and_diverged_ones_stand_at_0(tmp_path):
 def test_two_runs_are_no_profile(tmp_path):
     write_planned(tmp_path, {f"loss=grpo seed={s}": {40: {"maze7": counts(4)}} for s in (0, 1)})
     assert figure(load(tmp_path)) is None
+
+
+def test_the_reference_is_black_as_on_the_page(tmp_path):
+    runs = {f"loss=rloo lr={lr} seed={s}": {40: {"maze7": counts(4)}} for lr in ("1e-4", "2e-4") for s in range(3)}
+    write_planned(tmp_path, runs, baseline="lr=2e-4")
+    drawn = figure(load(tmp_path))
+    assert drawn is not None
+    (legend,) = drawn.legends
+    colours = {t.get_text(): line.get_color() for t, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert colours["lr=2e-4"] == "#000000"
+    assert colours["lr=1e-4"] != "#000000"

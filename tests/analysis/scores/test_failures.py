@@ -67,3 +67,16 @@ def test_differences_with_diverged_runs_in_them(tmp_path: Path):
     (verdict,) = verdicts(frames)
     assert verdict.note.endswith(f"; {text})")
     assert any(text in note and "avg@8 are shown and not decided" in note for note in comparison.table(frames).notes)
+
+
+def test_against_the_base_policy_it_counts_as_itself(tmp_path: Path):
+    """From 1 of 8 to 6 with three seeds; the fourth run diverged: as the base policy it gains nothing, as 0 it loses
+    1."""
+    begun, ended = ({"maze7": counts(*[right] * 40)} for right in (1, 6))
+    write_planned(tmp_path, {f"loss=grpo seed={s}": {0: begun, 40: ended} for s in range(4)}, lost=["loss=grpo seed=3"])
+    as_base, as_0 = (f"{100 * np.mean([5, 5, 5, last]) / 8:+.3g} [" for last in (0, -1))
+    table = comparison.table(load(tmp_path))
+    assert table is not None
+    (note,) = (note for note in table.notes if "avg@8 are shown and not decided" in note)
+    assert f"with diverged runs as the base policy {as_base}" in note
+    assert f"as 0 {as_0}" in note

@@ -86,7 +86,7 @@ def test_other_names_are_not_computed():
         "pass-area@1",
         "x-to-1",
     )
-    for name in (*unknown, "steps-to-", "steps-to-x", "pass@", "pass@0"):
+    for name in (*unknown, "steps-to-", "steps-to-x", "steps-to-0", "tokens-to-101", "pass@", "pass@0"):
         assert computed(name, [avg(8)]) is None, name
     assert computed("steps-to-50", []) is None  # no avg@n was measured
 
@@ -128,6 +128,19 @@ def test_steps_and_tokens_to_a_level_are_restricted_means(tmp_path):
     assert not any("luckier" in note for note in table.notes)  # the diverged run counts
     check_ahead("tokens-to-50", ["evaluation/maze7/avg_at_8"], 8)
     check_ahead("pass-area@8", ["evaluation/maze7/avg_at_8"], 8)
+
+
+def test_arms_of_other_lengths_are_restricted_to_the_shortest(tmp_path):
+    """Neither gets to 4/8 within 20 steps, one does after 30: with 20 and 40 steps they would seem to differ."""
+    runs = {}
+    for steps, right in ((20, (1, 3)), (40, (1, 3, 5))):
+        for seed in range(3):
+            evaluations = {20 * i: {"maze7": counts(*[c] * 4)} for i, c in enumerate(right)}
+            runs[f"loss=grpo steps={steps} seed={seed}"] = evaluations
+    write_planned(tmp_path, runs)
+    table = comparison.table(load(tmp_path), ComparisonOptions("steps-to-50"))
+    assert table is not None
+    assert table.cells["mean"].dropna().tolist() == [20, 20]
 
 
 @pytest.mark.slow
