@@ -50,7 +50,10 @@ def candidates_logp(
 ) -> Tensor:
     """[n, count] float32: `token_logp` of the most probable tokens, in falling order. It takes `count` passes over the
     logits more than log-probabilities of targets do, and one to find the tokens, which has no gradient."""
-    rows = max(1, chunk // vocabulary_size(head, hidden))
+    size = vocabulary_size(head, hidden)
+    if count > size:
+        raise ValueError(f"loss.num_candidates={count} is more than the vocabulary has, {size} tokens.")
+    rows = max(1, chunk // size)
     with torch.no_grad():
         wide = WideHead(head)
         best = [wide(part).topk(count).indices for part in hidden.split(rows)]

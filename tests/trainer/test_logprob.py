@@ -60,6 +60,11 @@ def test_candidates_are_the_most_probable_tokens_in_chunks_too() -> None:
             assert torch.allclose(own, other, atol=1e-5)
 
 
+def test_no_more_candidates_than_tokens() -> None:
+    with pytest.raises(ValueError, match=r"loss.num_candidates=6 is more than the vocabulary has, 5 tokens"):
+        candidates_logp(nn.Linear(4, 5), torch.zeros(2, 4), 6, 1.0, compiled=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("entropy_gradient", "bias"), [(True, True), (False, False)])
 def test_compiled_passes_give_what_separate_ones_do(entropy_gradient: bool, bias: bool) -> None:
