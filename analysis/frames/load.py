@@ -150,16 +150,16 @@ def spent(look: int) -> float:
 def _looks(listing: Catalogue, shown: Collection[str], plans: Sequence[Sweep]) -> tuple[list[str], int]:
     """(a line on how often the test problems of these runs were looked at, [] for the first time; the number of the
     newest of these sweeps among them, in the order in which they began)."""
-    finished = {i: record.config for i, record in listing.records.items() if record.state == State.FINISHED}
-    of_test = {i: sorted(pair for pair in c.items() if pair[0].startswith(OF_TEST)) for i, c in finished.items()}
+    configs = {i: record.config for i, record in listing.records.items()}  # unfinished, too: numbers stay as they are
+    of_test = {i: sorted(pair for pair in c.items() if pair[0].startswith(OF_TEST)) for i, c in configs.items()}
     problems = {i: repr(pairs) for i, pairs in of_test.items() if pairs}  # of each run
     these = {problems[i] for i in shown if i in problems}
     looks = [sweep.sweep_id for sweep in listing.sweeps if any(problems.get(i) in these for i in sweep.run_ids)]
     these_sweeps = {plan.sweep_id for plan in plans}
     look = max((number for number, sweep_id in enumerate(looks, start=1) if sweep_id in these_sweeps), default=1)
     line = (
-        f"{len(looks)} sweeps of this home have results on these test problems; these runs are look {look}. The 5 % of "
-        "errors are those of one report (with `--spend` of all looks together): what was chosen after many looks "
+        f"{len(looks)} sweeps of this home were launched on these test problems; these runs are look {look}. The 5 % "
+        "of errors are those of one report (with `--spend` of all looks together): what was chosen after many looks "
         "deserves test problems that no look has seen."
     )
     return [line] if len(looks) > 1 else [], look

@@ -112,7 +112,8 @@ def _effects(name: str, frames: Frames) -> Iterable[tuple[Key, Unit]]:
             runs = frozenset(run_id for arm in crossing.arms.values() for run_id in arm.run_ids)
             for metric in setting.shown:
                 cells = {levels: cell(frames, arm, metric, setting.sources) for levels, arm in crossing.arms.items()}
-                for row, compared in zip(rows, compared_effects(crossing, cells), strict=False):
+                effects = compared_effects(crossing, cells)
+                for row, compared in zip(rows, effects, strict=bool(effects)):
                     unit = Unit(": ".join(filter(None, (name, setting.name))), metric, compared, runs)
                     if unit.variance > 0:
                         yield (row, reference, str(metric.kind if metric.kind == Kind.AVG else metric), True), unit

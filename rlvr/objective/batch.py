@@ -231,13 +231,14 @@ def needs(*inputs: str) -> Callable[[F], F]:
     """Declare the inputs of a function beyond the usual ones. Inputs that it does not declare are not computed.
 
     A loss: "entropy" (with gradient), "value", "log_z", "candidates" (as many as its knob `num_candidates` says) of
-    the policy; "reference" (`Batch.logp_ref`), "noise"
-    (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
-    samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which are
-    passed as arguments of these names.
+    the policy; "reference" (`Batch.logp_ref`), "noise" (`Batch.noise`), "returns" (`Batch.returns` and `value_old`),
+    "solution" (rows are the task's known answers, not samples). An advantage: "mask", "logp_old", "value", "entropy",
+    all [B, T] and of the policy that sampled, which are passed as arguments of these names.
     """
 
     def mark(function: F) -> F:
+        if "candidates" in inputs and "num_candidates" not in inspect.signature(function).parameters:
+            raise ValueError(f"{name_of(function)} needs candidates and has no knob `num_candidates`: how many.")
         function.needs = frozenset(inputs)  # type: ignore[attr-defined]
         return function
 

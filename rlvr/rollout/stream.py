@@ -24,11 +24,12 @@ class Stream:
 
     def draw(self, count: int) -> list[Problem]:
         """The next problems; fewer once all of a finite set are retired."""
-        drawn, size = list[Problem](), self.task.size("train")
-        while len(drawn) < count and (size is None or len(self.retired) < size):
+        drawn, passed, size = list[Problem](), 0, self.task.size("train")
+        while len(drawn) < count and (size is None or (len(self.retired) < size and passed < 2 * size)):
             problem = self.task.problem("train", self._index(self.position))
             self.position += 1
-            drawn += [problem] if problem.id not in self.retired else []
+            passed = passed + 1 if problem.id in self.retired else 0  # beyond two epochs: problems that share their ids
+            drawn += [] if passed else [problem]
         return drawn
 
     def _index(self, position: int) -> int:

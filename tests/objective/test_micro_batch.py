@@ -90,3 +90,5 @@ def test_a_loss_sees_entropy_only_if_it_asks_and_what_nobody_computes_is_refused
     assert seen == [False, True]
     with pytest.raises(ValueError, match="the loss needs clairvoyance, which this trainer does not compute"):
         objective(needs("clairvoyance")(lambda policy, batch: plain(policy, batch)))
+    with pytest.raises(ValueError, match="plain needs candidates and has no knob `num_candidates`"):
+        needs("candidates")(plain)

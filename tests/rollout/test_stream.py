@@ -1,5 +1,7 @@
 """The order in which training problems are drawn."""
 
+from dataclasses import replace
+
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import ScriptedTask
 
@@ -21,3 +23,12 @@ def test_retired_problems_are_passed_over_in_the_same_order() -> None:
     assert [p.id for p in stream.draw(15)] == [i for i in everything[20:] if i not in retired][:15]
     position, stream.retired = stream.position, set(everything)
     assert (stream.draw(5), stream.position) == ([], position)  # nothing is left
+
+
+def test_problems_that_share_an_id_end_with_it() -> None:
+    class Doubled(ScriptedTask):
+        def problem(self, split, index):
+            return replace(super().problem(split, index), id=f"train/{index // 2}")
+
+    stream = Stream(Doubled(["+-"], size=4), seed=3, retired={"train/0", "train/1"})
+    assert stream.draw(3) == []

@@ -268,15 +268,15 @@ def test_a_run_that_an_earlier_study_started_belongs_to_the_later_one_too(tmp_pa
     assert load(tmp_path, study="second").runs["run_id"].tolist() == [run_id]
 
 
-def test_a_report_says_how_many_sweeps_have_seen_its_test_problems(tmp_path: Path) -> None:
+def test_a_report_says_how_many_sweeps_are_on_its_test_problems(tmp_path: Path) -> None:
     of = {"a": config(), "b": config(loss="grpo"), "c": config(task={"size": 9})}
     for created, (sweep_id, frozen) in enumerate(of.items()):
         run_id = write_run(tmp_path, frozen, {40: BASE}, study=sweep_id, name=sweep_id)
         write_sweep(tmp_path, sweep_id, [(run_id, sweep_id, ())], study=sweep_id, created=float(created))
     unfinished = write_run(tmp_path, config(eta=2.0), {0: BASE}, study="d", name="d", cause="error")
     write_sweep(tmp_path, "d", [(unfinished, "d", ())], study="d", created=9.0)
-    notes = {name: [n.partition(" have ")[0] for n in load(tmp_path, study=name).notes] for name in of}
-    assert notes == {"a": ["2 sweeps of this home"], "b": ["2 sweeps of this home"], "c": []}
+    notes = {name: [n.partition(" were ")[0] for n in load(tmp_path, study=name).notes] for name in of}
+    assert notes == {"a": ["3 sweeps of this home"], "b": ["3 sweeps of this home"], "c": []}
     assert "these runs are look 2." in load(tmp_path, study="b").notes[0]
     levels = [study_level(frames(catalogue(tmp_path), study=name, spend=True)) for name in of]
     first = 1 - 0.05 * 6 / math.pi**2  # of 1/k², which add up to π²/6
