@@ -73,7 +73,8 @@ def in_flight(
     ranks_per_engine: int = 1,
 ) -> InFlightSampler:
     drawn = {"ahead": ahead, "prompts": PROMPTS, "samples": 2, "dynamic_sampling": dynamic, "max_rounds": max_rounds}
-    rollout = {**drawn, "filter": "none", "overdraw": None, "reward": None, "temperature": 1.0, "top_p": 1.0}
+    unset = dict.fromkeys(("overdraw", "reward", "retire_at"))
+    rollout = {**drawn, **unset, "filter": "none", "temperature": 1.0, "top_p": 1.0}
     config = OmegaConf.create({"steps": STEPS, "seed": 0, "rollout": rollout})
     task = ScriptedTask(script)
     encode, decode = lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows]
