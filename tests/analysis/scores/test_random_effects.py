@@ -88,6 +88,7 @@ def test_runs_count_once_and_names_that_do_not_meet_are_a_line(tmp_path, capsys)
     assert f"{one}: typed twice." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_more_seeds_of_a_setting_are_no_other_setting(tmp_path, capsys) -> None:
     one, more = (str(laboratory(tmp_path, f"lab{seed}", 1, first_seed=seed)) for seed in (0, 2))
     assert command.main(["meta", one, more]) == command.BAD_INPUT
