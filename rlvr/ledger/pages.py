@@ -17,10 +17,12 @@ def pages() -> dict[str, Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a page, or the names of all. Exit code 2 for a name that no page has."""
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    name = Path(typed[0]).stem if typed else ""
+    parser = terminal.Parser("rlvr docs", description="A page of the documentation, or the list of all.")
+    parser.add_argument("name", nargs="?", default="", help="a page, such as optuna; without it, the list")
+    typed = parser.parse_args(arguments).name
+    name = Path(typed).stem
     if name and name not in pages():
-        print(f"error: no page {typed[0]}.{terminal.near(name, pages())} Pages: {', '.join(pages())}.", file=sys.stderr)
+        print(f"error: no page {typed}.{terminal.near(name, pages())} Pages: {', '.join(pages())}.", file=sys.stderr)
         return 2
     print(pages()[name].read_text(encoding="utf-8") if name else "\n".join(pages()))
     return 0
