@@ -383,6 +383,7 @@ def signalling() -> list[dict[str, Any]]:
     return [{"program": p, "tests": tests, "cpu_s": 2} for tests, group in both for p in group]
 
 
+@pytest.mark.slow
 def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
     """`error` would drop the answer's whole group from training. The process that judges lives on as well."""
     pool.ask([{"program": RIGHT + f"\n# {n}", "tests": SUM, "cpu_s": 1} for n in range(2)])
@@ -423,6 +424,7 @@ def test_empty_files_count_as_memory() -> None:
         assert outcomes(pool, hostile.EMPTY_FILES, tests=HELD, cpu_s=200) == ["wrong"]
 
 
+@pytest.mark.slow
 def test_a_program_that_sleeps_costs_its_problems_time_limit(pool: Pool) -> None:
     for tests in (SUM, DOUBLE):
         for name, program in hostile.SLEEPS.items():
@@ -431,6 +433,7 @@ def test_a_program_that_sleeps_costs_its_problems_time_limit(pool: Pool) -> None
             assert time.monotonic() - start < 15, name  # of 60
 
 
+@pytest.mark.slow
 def test_all_processes_together_compute_no_longer_than_the_limit(pool: Pool) -> None:
     for name, program in hostile.COMPUTES.items():
         start = time.monotonic()
