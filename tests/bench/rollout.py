@@ -36,6 +36,7 @@ SMOLLM2 = {
     "vocab_size": 49_152,
     "max_position_embeddings": 8192,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+    "eos_token_id": None,  # vLLM would end a response at the usual one
 }
 DTYPES = ("float32", "bfloat16")
 
