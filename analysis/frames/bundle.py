@@ -34,7 +34,7 @@ from analysis.frames import own_code, samples
 from analysis.frames.digest import USUAL_METRICS, What
 from analysis.frames.frames import CONFIG, Frames, check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
-from analysis.frames.samples import Response, of_texts, stored
+from analysis.frames.samples import LATER, Response, of_texts, stored
 from analysis.frames.tables import METRICS, SCHEMAS, TEXT, Tables, decoded, schema, with_names
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_atomically
@@ -51,8 +51,7 @@ MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
-_SHOWN_ON_THE_PAGE = ("prompt", "response", "right_answer", "turns", "extras")  # and nowhere else
-_LATER = ("right_answer", "turns", "extras")  # columns that older bundles lack
+_SHOWN_ON_THE_PAGE = ("prompt", "response", *LATER)  # and nowhere else
 Shown = Mapping[tuple[str, int], Collection[Response]]  # by run and step, samples that are shown
 
 
@@ -209,7 +208,7 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     if file.metadata.num_rows > (MOST_OBJECTS if name in ("texts", "responses") else MOST_ROWS) or size > MOST_BYTES:
         raise too_much
     columns = {column: kind for column, kind in SCHEMAS[name].items() if column in file.schema_arrow.names}
-    if not file.schema_arrow.equals(pa.schema(list(columns.items()))) or {*SCHEMAS[name]} - {*columns} - {*_LATER}:
+    if not file.schema_arrow.equals(pa.schema(list(columns.items()))) or {*SCHEMAS[name]} - {*columns} - {*LATER}:
         raise ValueError(f"its table {name} has other columns than {', '.join(SCHEMAS[name])}")
     # A few bytes may say that one long text stands in every row: as a dictionary it is in memory once.
     texts = [column for column, kind in columns.items() if kind == TEXT]
@@ -221,7 +220,7 @@ def _table(name: str, data: bytes | None) -> pa.Table:
     for column in texts:
         if column not in _SHOWN_ON_THE_PAGE:
             table = table.set_column(table.schema.get_field_index(column), column, _printable(table[column]))
-    for column in _LATER if name == "responses" else ():
+    for column in LATER if name == "responses" else ():
         if column not in columns:
             table = table.append_column(column, pa.nulls(table.num_rows, TEXT))
     return table.cast(schema(name))

@@ -17,6 +17,7 @@ from rlvr.metrics import distinct_n
 
 SAMPLE_COLUMNS = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
 
+LATER = ("right_answer", "turns", "extras")  # columns that older runs and bundles lack
 Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
 
@@ -87,7 +88,7 @@ def of_home(home: Path) -> StoredSamples:
         return [layout.step_of(file) or 0 for file in layout.evaluations(layout.run(home, run_id))]
 
     def read(run_id: str, step: int, columns: Sequence[str]) -> pa.Table | None:
-        required = [column for column in columns if column not in ("prompt", "right_answer", "turns", "extras")]
+        required = [column for column in columns if column not in ("prompt", *LATER)]
         return read_table(layout.evaluation(layout.run(home, run_id), step), required, optional=columns)
 
     return StoredSamples(steps, read, complete=True)
