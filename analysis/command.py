@@ -140,6 +140,12 @@ def parser() -> terminal.Parser:
         help="read metrics and states from runs/ (default) or from MLflow; same numbers",
     )
     parser.add_argument("--uri", help="of --source mlflow (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
+    _add_report_options(parser)
+    return parser
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    """What is made of the runs, and how it is shown."""
     parser.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
     parser.add_argument(
         "--config-dir",
@@ -178,7 +184,6 @@ def parser() -> terminal.Parser:
         action="store_true",
         help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested, or if there is none",
     )
-    return parser
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
