@@ -108,8 +108,9 @@ def _reached(frames: Frames, all_arms: Sequence[Arm], metric: Metric) -> str:
     for arm in all_arms:
         scored = cell(frames, arm, metric, benchmarks(frames, arm.run_ids)[0])
         values = [] if scored.scores is None else scored.scores.values[:, 0]
-        early = [value < horizons(frames, metric.unit)[arm.run_ids[0]] for value in values]
-        counts.append(f"{sum(early)} of {len(early)} ({arm.label or 'the only arm'})")
+        horizon = horizons(frames, metric.unit)[arm.run_ids[0]]
+        early = sum(value < horizon for value in values)
+        counts.append(f"{early} of {len(values)} ({arm.label or 'the only arm'})")
     rest = f"the others count with the {metric.unit} of the shortest run (restricted mean)"
     return f"{metric}: reached by {', '.join(counts)} runs; {rest}."
 

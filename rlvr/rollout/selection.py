@@ -56,9 +56,11 @@ class Selection:
     def retired(self, groups: Sequence[Rollout], sampling: Sampling) -> set[str]:
         """The problems that leave the order (ScaleRL's no-positive-resampling, arXiv:2510.13786; here by the newest
         group alone), by the rewards that are learned from."""
-        at, learned = self.retire_at, [] if self.retire_at is None else self.learned(groups, sampling)
+        if self.retire_at is None:
+            return set()
+        learned = self.learned(groups, sampling)
         judged = {g.problem.id: [r.correct for r in g.rewards if r.outcome != "error"] for g in learned}
-        return {i for i, right in judged.items() if at is not None and right and sum(right) / len(right) >= at}
+        return {i for i, right in judged.items() if right and sum(right) / len(right) >= self.retire_at}
 
     @property
     def max_groups(self) -> int:
