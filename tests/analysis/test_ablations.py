@@ -131,24 +131,6 @@ def test_rollout_scaling_by_hand(scaling: Frames) -> None:
     assert [[r[0] for r in block] for block in rows] == [["base policy (step 0)", "N = 4", "N = 16"]] * 2
 
 
-def test_rollout_scaling_needs_two_numbers(tmp_path: Path) -> None:
-    frozen = config(loss="maxrl")
-    frozen["rollout"] = {"samples": 4}
-    write_run(tmp_path, frozen, end(4, 4, 0, 0))
-    assert ROLLOUT_SCALING.table(load(tmp_path)) is None
-    assert FIGURES["rollout_scaling"].figure(load(tmp_path)) is None
-
-
-def test_runs_that_differ_in_another_knob_too_are_separate_lines(tmp_path: Path) -> None:
-    for lr in (1e-6, 1e-5):
-        for samples in (4, 16):
-            frozen = config(loss="maxrl", lr=lr)
-            frozen["rollout"] = {"samples": samples}
-            write_run(tmp_path, frozen, end(samples // 2, 0, 0, 0), name=f"{lr}-{samples}")
-    blocks = set(ROLLOUT_SCALING.table(load(tmp_path)).cells["block"])
-    assert blocks == {"maxrl (lr=1e-06), maze7", "maxrl (lr=1e-05), maze7"}
-
-
 # --- PACS ---
 
 
@@ -196,20 +178,6 @@ def four(tmp_path: Path) -> Frames:
         alike, apart = ["a b c d"] * 8, [f"{i} b{i} c{i} d{i}" for i in range(8)]
         responses(home, run_id, 40, [alike, alike, apart, apart] if loss == "grpo" else [alike] * 4)
     return load(home)
-
-
-def test_an_arm_is_named_by_what_it_adds(tmp_path: Path) -> None:
-    def run(correct: tuple[int, ...], filter: str = "none", **other: Any) -> None:
-        frozen = {**config(**other), "rollout": {"filter": filter}}
-        write_run(tmp_path, frozen, end(*correct), name=f"{frozen['choices']['loss']}-{sum(correct)}")
-
-    for loss in ("grpo", "maxrl", "pacs", "rloo"):
-        run((8, 4, 0, 0), loss=loss)
-    run((8, 8, 0, 0), "greedy_fails", loss="grpo")
-    run((8, 0, 0, 0), loss="grpo", trainer={"kl": 0.01})
-    (grid,) = grids(baselines.table(load(tmp_path)))
-    names = {row[0] for row in grid.rows} - {"base policy (step 0)", "maxrl", "pacs", "rloo"}
-    assert names == {"grpo", "grpo (rollout.filter=greedy_fails)", "grpo (trainer.kl=0.01)"}
 
 
 def test_baselines_by_hand(four: Frames) -> None:

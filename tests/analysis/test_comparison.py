@@ -405,16 +405,6 @@ def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
     assert (together.mean, together.interval()) == (cells[0].mean, pytest.approx(cells[0].interval()))
 
 
-def test_each_arm_is_compared_to_the_reference_with_the_same_other_knobs(tmp_path):
-    typed = [f"loss={loss} lr={lr}" for loss in ("grpo", "pacs") for lr in ("1e-05", "0.001")]
-    write_planned(tmp_path, dict.fromkeys(typed, END))
-    cells = comparison(load(tmp_path)).cells.query("metric == 'avg@8' and reference != ''")
-    assert dict(zip(cells["row"], cells["reference"], strict=True)) == {
-        "loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05",
-        "loss=pacs lr = 0.001": "loss=grpo lr = 0.001",
-    }
-
-
 def test_intervals_end_where_what_is_possible_ends_and_verdicts_stay():
     """Two problems have one degree of freedom, so that t is 12.71: 12.71 times the standard error 0.25 is 3.18."""
     benchmark = np.zeros(2, np.int64)

@@ -93,14 +93,6 @@ def samples_to_reach(home: Path, ask: ComparisonOptions | None = None) -> dict[s
     return dict(zip(rows["row"], rows["mean"], strict=True))
 
 
-def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> None:
-    frames = load(home, study="evaluation")
-    table = comparison.table(frames, ComparisonOptions(against="policy=base"))
-    assert set(table.cells["row"]) == {"policy=base", "policy=lad@40"}
-    difference = table.cells.set_index(["row", "metric"])["difference"]["policy=lad@40", "avg@8"]
-    assert difference == pytest.approx(4 / 32)
-
-
 def test_the_curve_ends_at_coverage(home: Path) -> None:
     frames = load(home, study="evaluation")
     figure = policies_figure.figure(frames)
@@ -110,15 +102,6 @@ def test_the_curve_ends_at_coverage(home: Path) -> None:
     arm = evaluations(frames)[0]
     assert cell(frames, arm, pass_at(8), ("maze7",)).mean == 0.5
     assert encode(figure, "png").startswith(b"\x89PNG")
-
-
-def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
-    """The second problem has no judged sample of this policy: 1 of 1 is covered by one sample, and that one is kept."""
-    problems = (("b", "1"), ("b", "2"))
-    first = ProblemCounts(problems, np.array([4, 4]), np.array([4, 4]), 0)
-    now = ProblemCounts(problems, np.array([4, 0]), np.array([4, 0]), 4)
-    pairs = [policies.Pair(0, first, now)]
-    assert (policies._reached(pairs, 1).mean, policies._kept(pairs, 1)[policies.KEEP].mean) == (1, 1)
 
 
 def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:

@@ -178,14 +178,6 @@ def test_seeds_are_averaged_and_an_unfinished_one_is_marked(tmp_path):
     assert value(table, "base policy (step 0)", "m")["seeds"] == 3
 
 
-def test_arms_that_differ_in_another_knob_are_never_averaged(tmp_path):
-    for lr, correct in ((1e-5, 8), (1e-6, 0)):
-        write_run(tmp_path, config(lr=lr), {0: BASE, 40: {"maze7": counts(correct)}}, name=f"lad-lr{lr}")
-    rows = divergence.table(load(tmp_path)).cells
-    rows = rows[rows["column"] == "maze7"]
-    assert set(rows["row"]) >= {"js (lr=1e-05)", "js (lr=1e-06)"}
-
-
 GREEDY = {"filter": "greedy_fails"}
 
 
@@ -243,16 +235,6 @@ def test_notes_speak_of_samples_and_problems_only_where_there_are_some(tmp_path)
     lost = " ".join(comparison.table(load(sampled)).notes)
     assert "95 % t interval over 2 seeds" in lost
     assert "The samples of these runs are not at hand: cells are logged means, intervals span seeds only." in lost
-
-
-def test_errors_leave_the_denominator_and_are_counted(tmp_path):
-    # 6 judged of 8, 3 correct; 4 judged of 8: too few for pass@8, which only the second problem keeps
-    problems = [(6, 3, 2), (8, 4, 0)]
-    write_run(tmp_path, config(), {0: BASE, 40: {"maze7": problems, "maze9": problems}})
-    table = divergence.table(load(tmp_path))
-    assert (value(table, "js", "maze7")["mean"], value(table, "js", "maze7")["errors"]) == (0.5, 2)
-    assert value(table, "js", "maze7", "pass@8")["mean"] == 1.0
-    assert any("left out of n" in note for note in table.notes)
 
 
 def test_tables_without_runs_are_none(tmp_path):

@@ -18,11 +18,8 @@ TYPED = {
     # what is typed -> what came, what is allowed, what to type
     "trainer.kl=-1": "trainer.kl=-1 must be 0 or more. Type trainer.kl=0.0, for example.",
     "trainer.eps=inf": "trainer.eps=inf: a finite number is expected, greater than 0. Type trainer.eps=1e-08, for",
-    "trainer.eps=0": "trainer.eps=0 must be greater than 0.",  # AdamW divides 0 by 0
-    "trainer.clip_norm=nan": "trainer.clip_norm=nan: a finite number is expected, 0 or more.",
     "trainer.betas=[2,2]": "trainer.betas=[2,2]: a list of 2 is expected, each a number, from 0 to less than 1. "
     "Type trainer.betas=[0.9,0.999], for example.",
-    "trainer.betas=[0.9]": "trainer.betas=[0.9]: a list of 2 is expected, each a number",
     "trainer.warmup_steps=160": "takes up all 160 optimiser steps of the run (steps=80 x trainer.epochs=1 x "
     "trainer.updates=2). Pass trainer.warmup_steps=16, for example, or more steps.",
     "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 160 optimiser steps",
@@ -31,27 +28,13 @@ TYPED = {
     "task=bandit model=table trainer.shared_prompt=always": "trainer.shared_prompt=always has no effect with model=t",
     "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
     "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
-    "lr=inf": "lr=inf: a finite number is expected, 0 or more.",
-    "lr=-1e-4": "lr=-0.0001 must be 0 or more.",
     "eta=1e-300": "eta=1e-300 must be 0, or of a size from 1.2e-38 to 3.4e+38: a float32.",
     "steps=99999999999999999999": "steps=99999999999999999999 must be less than 2^63: numbers have 64 bits.",
-    "seed=9223372036854775808": "seed=9223372036854775808 must be less than 2^63: numbers have 64 bits.",
-    "seed=-1": "seed=-1 must be 0 or more. Type seed=0, for example.",
     "task.size=1001": "task.size=1001 must be from 5 to 99. Type task.size=7, for example.",
-    "task.mistakes=1": "task.mistakes=1 must be from 0 to less than 1.",
     "rollout.max_tokens=2000": "rollout.max_tokens=2000 after a prompt of 59 tokens of task=maze is over the context "
     "of model=maze_tiny, 1024 tokens. Pass rollout.max_tokens=965 or less",
     "rollout.temperature=inf": "rollout.temperature=inf: a finite number is expected, from 0.001 to 1000.0. Type",
-    "rollout.overdraw=0.9": "rollout.overdraw=0.9 must be from 1 to 8.",
-    "rollout.overdraw=9": "rollout.overdraw=9.0 must be from 1 to 8.",
-    "rollout.top_p=0": "rollout.top_p=0.0 must be above 0 to 1.",
-    "rollout.engine.max_cache_gb=-2": "rollout.engine.max_cache_gb=-2 must be greater than 0.",
-    "loss=grpo loss.dual_clip=1": "loss.dual_clip=1 must be greater than 1.",
-    "loss.ratio=words": "loss.ratio=words: token, sequence or sequence_geomean is expected.",
     "cluster.gpu=cpu": "cluster.gpu=cpu: rtx4090, l40s, a100, h100, h200 or b200 is expected, or null.",
-    "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
-    "loss=dph_js presample.ratio=0": "presample.ratio=0 must be greater than 0.",
-    "loss=dph_js presample.threshold=0": "presample.threshold=0 must be greater than 0.",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
     "+cluster.environment.MYSQL_PWD=s3cret": "cluster.environment.MYSQL_PWD would be kept in runs/.",
     "+cluster.environment.SMTP_PASS=s3cret": "cluster.environment.SMTP_PASS would be kept in runs/.",
@@ -144,60 +127,6 @@ def test_unusual_but_valid_values_are_taken(typed: str) -> None:
 @pytest.mark.parametrize("typed", ["-m loss=grpo,rloo controls=still", "-m loss=grpo,rloo seed='0','1' controls=seeds"])
 def test_unusual_but_valid_axes_are_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"push: [1\nmore: }\n", "line 2, column 5: no YAML, expected ',' or ']', but got ':'."),
-        (
-            b"_partial_: true\n\tpush: 1\n",
-            "line 2, column 1: no YAML, found character '\\t' that cannot start any token.",
-        ),
-        (b"push: 1 # \xe9\n", "no YAML, byte 11 is not valid in UTF-8."),
-        (b"- 1\n- 2\n", "line 1: lines of `KNOB: VALUE` are expected."),
-    ],
-)
-def test_an_unreadable_config_is_refused_in_one_line(
-    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "loss" / "broken.yaml"
-    file.parent.mkdir()
-    file.write_bytes(content)
-    assert main(["--config-dir", str(tmp_path), "loss=broken", "cluster=local", "--dry-run"]) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert message in printed.err
-    assert str(file) in printed.err
-
-
-@pytest.mark.slow
-def test_a_users_loss_and_task_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "loss").mkdir()
-    (tmp_path / "task").mkdir()
-    (tmp_path / "loss" / "bounded.yaml").write_text(
-        "_target_: bounded.bounded\n_partial_: true\nshare: 0.5\nany: 1.0\n"
-    )
-    (tmp_path / "task" / "long.yaml").write_text("_target_: bounded.Long\nsize: 7\n")
-    (tmp_path / "bounded.py").write_text(
-        "from typing import Annotated\n\nfrom annotated_types import Interval\n\n\n"
-        "def bounded(policy, batch, *, share: Annotated[float, Interval(gt=0, le=1)], any): ...\n\n\n"
-        "class Long:\n    def __init__(self, *, size: Annotated[int, Interval(ge=5)]) -> None:\n"
-        "        raise KeyError('the innermost reason')\n\n\n"
-        "class Told:\n    def __init__(self) -> None:\n        try:\n            {}['absent']\n"
-        "        except KeyError as error:\n            raise ValueError('what to type') from error\n"
-    )
-    (tmp_path / "task" / "told.yaml").write_text("_target_: bounded.Told\n")
-    messages = {
-        "loss=bounded loss.share=2": "loss.share=2 must be above 0 to 1. Type loss.share=0.5, for example.",
-        "loss=bounded loss.any=inf": "loss.any=inf must be a finite number.",
-        "task=long task.size=4": "task.size=4 must be 5 or more. Type task.size=7, for example.",
-        "task=long": "task=long cannot be built: KeyError: 'the innermost reason'",
-        "task=told": "what to type",
-    }
-    for typed, message in messages.items():
-        assert main(["--config-dir", str(tmp_path), *typed.split(), "cluster=local", "--dry-run"]) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_a_type_is_described_in_words() -> None:

@@ -134,13 +134,6 @@ def test_killed_in_the_middle_and_repeated_it_ends_the_same_bit_for_bit(undistur
         assert deterministic(runs(tmp_path)[name]) == deterministic(run_dir), name
 
 
-def test_a_finer_grid_trains_only_what_is_missing(undisturbed: Path) -> None:
-    code, out = sweep("eta=0.5,1,2", home=undisturbed)
-    assert code == 0, out
-    assert "6 of 6 runs finished (4 before)" in out
-    assert all(attempts(d) == 1 for d in runs(undisturbed).values())
-
-
 def test_tables_and_figures_are_built_from_it(undisturbed: Path) -> None:
     process = python("-m", "analysis", home=undisturbed)
     out, _ = process.communicate(timeout=300)
@@ -163,22 +156,6 @@ def test_a_checkpoint_becomes_a_model_that_transformers_loads(undisturbed: Path,
     out, _ = again.communicate(timeout=100)
     assert again.returncode == 2
     assert "exists already and is not empty" in out
-
-
-def test_one_failed_run_does_not_stop_the_others(undisturbed: Path, tmp_path: Path) -> None:
-    """A learning rate that no policy survives: the run fails by name, the next one in the same process finishes, the
-    exit code says so."""
-    home = beside(undisturbed, tmp_path / "home")
-    one_place = ["cluster.workers=1", "tracker=none"]
-    process = python("-m", "rlvr.run", "-m", "lr=1e18,1e-4", *SMALL, *one_place, home=home)
-    out, _ = process.communicate(timeout=500)
-    assert process.returncode == 1, out
-    causes = {n: json.loads((d / "attempts/1/exit.json").read_text())["cause"] for n, d in runs(home).items()}
-    assert sorted(causes.values()) == ["diverged", "ok"], out
-    failed = next(d for n, d in runs(home).items() if causes[n] == "diverged")
-    assert str(failed / "attempts/1/log.txt") in out
-    status = python("-m", "sweeps", "status", home=home)
-    assert "1 diverged" in status.communicate(timeout=60)[0]
 
 
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.smoke), 1])

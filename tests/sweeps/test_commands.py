@@ -244,12 +244,6 @@ def test_there_is_nothing_to_cancel_of_what_has_ended(
         assert shell("cancel", name) == (f"Nothing of {ended}: nothing to cancel.\n", "")
 
 
-def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("status", "watch", "logs", "sync", "examples:"))
-
-
 def test_logs_prints_the_newest_attempt_or_the_one_asked_for(tmp_path: Path, shell: Shell) -> None:
     ledger = make_home(tmp_path)
     with Attempt.open(ledger.run_dir("half")) as attempt:
@@ -335,18 +329,6 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
     assert lines[0] == "start     name-new"
     assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250 (97% unparsable)")
     assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new starting"]
-
-
-def test_a_run_whose_pace_is_unknown_says_what_it_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = make_home(tmp_path)
-    monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.0)
-    with Attempt.open(ledger.run_dir("new")) as attempt, Display(ledger, ["new"]) as progress:
-        attempt.heartbeat(0, 80, "base policy")
-        progress.tick(["new"])
-        attempt.close("preempted", "")
-    assert capsys.readouterr().out.splitlines()[-1] == "0s | 1 running | name-new 0/80 base policy"
 
 
 def on_a_terminal(words: list[str], **pipes: Any) -> tuple[int, subprocess.Popen[bytes]]:

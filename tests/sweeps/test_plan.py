@@ -139,19 +139,6 @@ def test_the_pace_of_finished_runs_is_without_the_stage_that_the_first_one_built
     assert "about 1 CPU-hours (from 1 finished run alike)" in preview(planned(["steps=36"]), ledger, slurm=True)
 
 
-def test_a_run_that_needs_more_gpus_than_this_machine_has_is_told_so_on_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    ledger, past = Ledger(tmp_path), planned(["steps=10", "seed=7", "cluster=local", "cluster.ranks=2"])
-    write(past, ledger)
-    finish(ledger, past.runs[0].run_id, 10, 3600)
-    text = preview(planned(["steps=40", "cluster=local", "cluster.ranks=2"]), ledger, slurm=False)
-    assert "2 ranks with 1 thread each; not here: a run of this launch has 2 processes with a GPU each" in text
-    assert "Time: about" in text
-    assert " here (from" not in text
-
-
 @pytest.mark.slow
 def test_gpus_that_a_recipe_asks_for_and_this_machine_lacks_are_told_on_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,14 +209,6 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
         planned(["cluster=slurm", "cluster.gpus=1", "cluster.ranks=2"])
 
 
-def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
-    """It has no config, though the study has many lines: a file of ten thousand such lines is read in a moment."""
-    ledger, new_plan = Ledger(tmp_path), planned(["study=exact_likelihood", "lr=1.23456789e-4", "seed=123456"])
-    write(new_plan, ledger)
-    (line,) = (ledger.sweep_dir(new_plan.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
-    assert len(line) < 500
-
-
 @pytest.mark.slow
 def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:
     ledger, both = Ledger(tmp_path), planned(["steps=10", "seed=0"], ["steps=10", "seed=1"])
@@ -257,14 +236,6 @@ def test_a_dry_run_writes_and_starts_nothing(command: Command, tmp_path: Path, m
         assert not [*home.iterdir(), *cwd.iterdir()]
 
 
-@pytest.mark.slow
-def test_a_dry_run_of_a_mistake_says_the_mistake(command: Command, tmp_path: Path) -> None:
-    code, _, errors = command("-m", "loss=grpo", "eta=1,2", "--dry-run", home=tmp_path)
-    assert code == 2
-    assert "eta=1.0 has no effect with loss=grpo" in errors[0]
-    assert not list(tmp_path.iterdir())
-
-
 UNREAD = {
     "cluster=local cluster.time_min=10": "No effect with cluster=local: cluster.time_min=10.",
     "cluster=local +cluster.environment.A=b cluster.partition=gpu cluster.threads=2": (
@@ -283,12 +254,6 @@ def test_a_launch_names_the_knobs_of_the_cluster_that_it_does_not_read() -> None
         runs = planned([*words.split(), "seed=0"], [*words.split(), "seed=1"])
         assert before_launch._unread_lines(runs, REGISTRY, words.split()) == [line] * bool(line), words
         assert before_launch._unread_lines(runs, REGISTRY, ["study=mine"]) == []
-
-
-@pytest.mark.slow
-def test_a_dry_run_names_the_knobs_that_have_no_effect(command: Command, tmp_path: Path) -> None:
-    code, _, errors = command("cluster=local", "cluster.time_min=10", "--dry-run", home=tmp_path)
-    assert (code, errors) == (0, ["No effect with cluster=local: cluster.time_min=10."])
 
 
 @pytest.mark.slow
@@ -345,25 +310,6 @@ def test_a_number_typed_in_two_forms_is_one_run() -> None:
             planned([f"{key}=1"], [f"{key}=1.0"])
     own = ["program=trl", "loss=grpo"]
     assert len(planned([*own, "lr=1e-3"], [*own, "lr=1e-2"]).runs) == 2  # a program reads `lr` itself
-
-
-@pytest.mark.slow
-def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(command: Command, tmp_path: Path) -> None:
-    _, text, _ = command("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path)
-    assert re.search(r"about 8,\d{3} GPU-hours \(8 runs by the cost model of h200", text), text
-    # 8 runs, 2 checkpoints each, 12 + 2 bytes (reference) of 8.19e9 parameters
-    assert "\nDisk: about 1,709 GB, " in text
-    assert "e+0" not in text
-
-
-@pytest.mark.slow
-def test_hours_of_gpus_are_gpu_hours_on_a_machine_without_one(tmp_path: Path) -> None:
-    for point, device in (
-        ("paper=maxrl_maze", r"GPU-hours \(1 run by the cost model of rtx4090"),
-        ("steps=40", "CPU-hours"),
-    ):
-        text = preview(planned([point, "cluster=local"]), Ledger(tmp_path), slurm=False)
-        assert re.search(rf"Time: about \S+ {device}", text), text
 
 
 def test_a_launch_names_finished_runs_that_read_something_else(

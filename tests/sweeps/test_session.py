@@ -37,10 +37,6 @@ def test_environment_and_path_are_put_back_even_after_an_error(tmp_path: Path, m
     assert (sys.path, os.environ["KEPT"], "NEW" in os.environ) == (path, "before", False)
 
 
-def test_what_to_type_again_is_what_was_typed() -> None:
-    assert Session(["-m", "exclude=loss=grpo eta=2"]).command == "python -m rlvr.run -m 'exclude=loss=grpo eta=2'"
-
-
 @pytest.mark.slow
 def test_a_dry_run_keeps_its_plans_and_their_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -94,6 +94,9 @@ def test_tables_are_compared_as_in_spider(tmp_path: Path, zoo: Path) -> None:
         "SELECT name, age, 1 FROM pets WHERE age > 2": "wrong",
     }
     assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
+    in_order = make_sql(tmp_path, [{**ROW, "gold_sql": f"{GOLD} ORDER BY age"}], match="table")
+    queries = (f"{GOLD} ORDER BY age", f"{GOLD} ORDER BY age DESC")
+    assert outcomes(in_order, *queries) == ["correct", "wrong"]  # the right query asks for an order
 
 
 def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) -> None:

@@ -146,20 +146,6 @@ def test_a_pass_sends_only_new_lines_and_a_torn_one_waits_until_it_is_whole(loca
     assert stored(local.database)["r"] == expected(range(8))
 
 
-def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
-    run = make_run(home, "r", steps=4)
-    Shipper(home, local.uri).ship([run])
-    with (run / "metrics.jsonl").open("ab") as file:
-        file.write(encode(3, T0 + 500, 2, {"reward/mean": 9.0}))  # recorded already
-        file.write(encode(4, T0 + 501, 2, {"reward/mean": 4.0}))
-        file.write(encode(4, T0 + 502, 1, {"reward/mean": 9.0}))
-    report = Shipper(home, local.uri).ship([run])  # a new process: it knows step 3 only from the journal
-    assert report.complete
-    extra = ("reward/mean", 4, 1000 * int(T0 + 501), 4.0)
-    assert stored(local.database)["r"] == sorted([*expected(range(4)), extra])
-    assert Shipper(home, local.uri).ship([run]).shipped == {"lad-js-r": 0}
-
-
 def test_values_that_are_not_finite_are_counted_not_sent(local, home):
     run = make_run(home, "r")
     lines = [{"loss": math.inf, "x": 1.0}, {"loss": math.nan, "x": 2.0}, {"loss": 0.5, "x": -math.inf}]
@@ -522,19 +508,6 @@ def disk_with(kilobytes: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [60, 400])
-def test_a_disk_that_is_full_while_the_database_is_created_does_no_lasting_harm(home, monkeypatch, kilobytes):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    run = make_run(home, "r", steps=3)
-    shipper = Shipper(home)
-    with disk_with(kilobytes):
-        assert shipper.ship([run]).error
-    assert shipper.ship([run]).complete
-    assert stored(home / "mlflow.db")["r"] == expected(range(3))
-    assert sorted(path.name for path in home.iterdir()) == ["mlartifacts", "mlflow.db", "mlflow.db.lock", "runs"]
-
-
-@pytest.mark.slow
 @pytest.mark.real
 def test_a_shipper_killed_while_it_creates_the_database_does_no_lasting_harm(home, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -654,24 +627,6 @@ def test_a_server_killed_in_the_middle_and_restarted_has_everything_once(home, t
     assert "shipped 465 lines of 3 runs" in out  # 3 x 155: none sent twice, or the second sending is not counted
     assert "does not answer" in err or "failed with" in err
     assert stored(server.database) == {f"r{i}": expected(range(155)) for i in range(3)}
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(home, local):
-    make_run(home, "r", steps=30)
-    process = ship(home, "--uri", f"http://127.0.0.1:{places.free_port()}", "--follow")
-    time.sleep(4)
-    assert process.stdin is not None
-    process.stdin.close()  # as if its parent process had ended
-    start = time.monotonic()
-    assert process.wait(timeout=60) == 3
-    assert time.monotonic() - start < 10
-    assert process.stdout is not None
-    assert "left 30 lines of 1 runs: lad-js-r (30)" in process.stdout.read()
-    later = ship(home, env={"MLFLOW_TRACKING_URI": local.uri})
-    assert later.communicate(timeout=120)[0].startswith("MLflow: shipped 30 lines")
-    assert (later.returncode, stored(local.database)["r"]) == (0, expected(range(30)))
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from analysis import command
 from analysis.frames import bundle
 from analysis.frames.dumps import Dump, frames
-from analysis.report.grid import _deciding, difference_text
-from analysis.report.table import Format, Table
+from analysis.report.grid import difference_text
+from analysis.report.table import Format
 from analysis.scores.arm import arms
 from analysis.scores.cell import base_cell, cell
 from analysis.scores.metric import benchmarks, parse
@@ -270,22 +270,6 @@ def test_what_is_decided_is_printed_without_a_zero_at_an_end():
         assert difference_text(cell, Format()) == printed
 
 
-def test_the_legend_of_what_decides_is_of_its_columns():
-    """One problem says nothing of what others would: of three columns, one is there."""
-    cells = {"row": "b", "column": "", "metric": "avg@4", "reference": "a", "verdict": "", "improvement": math.nan}
-    known = {"detectable": math.nan, "same_within": 0.1, "paired_seeds": 3, "paired_problems": 1, "cheapest": "seeds"}
-    needed = {"needed_seeds": 7, "needed_problems": math.nan, "needed_samples": math.nan}
-    table = Table("t", "T", "?", pd.DataFrame(), ("avg@4",), ())
-    (grid,) = _deciding("", [{**cells, **known, **needed}], table)
-    assert grid.header == ("", "verdict", "same within", "seeds", "cheapest")
-    assert grid.notes[0].startswith("Points. Same within: ")
-    assert "Seeds: how many in all" in grid.notes[0]
-    assert "Seen from" not in grid.notes[0]
-    (with_chance,) = _deciding("", [{**cells, **known, **needed, "improvement": 0.75}], table)
-    assert "P(improvement)" in with_chance.header
-    assert "P(improvement): the chance that a run of the arm beats a run of the reference" in with_chance.notes[0]
-
-
 def test_samples_without_a_step_belong_to_the_arm_not_to_the_base_policy(tmp_path):
     for form, row in (
         ("rlvr", {"problem_id": "p", "reward": 1.0}),
@@ -328,12 +312,6 @@ def test_the_arm_of_an_import_is_read_as_it_is_typed_or_printed(tmp_path, capsys
     capsys.readouterr()
     assert command.main(["import", dump, "--format", "rlvr", "--arm", "loss=grpo old", "--out", "w"]) == 2
     assert "--arm: 'loss=grpo old' names no arm: write knobs as in 'loss=grpo lr=1e-4'." in capsys.readouterr().err
-
-
-def test_the_row_of_one_import_has_the_name_of_its_arm(tmp_path):
-    dump = jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0}])
-    for arm, row in (("grpo", "grpo"), ("lr=1e-6", "lr = 1e-6"), ("loss=lad", "loss=lad")):
-        assert [imported.label for imported in arms(frames(Dump(dump, "rlvr", arm)))] == [row]
 
 
 def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):

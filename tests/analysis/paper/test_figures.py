@@ -3,17 +3,13 @@
 import importlib
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from analysis import figures as figure_package
-from analysis.paper.printed import PaperFigure, figures, part_of, series_of, tables
+from analysis.paper.printed import PaperFigure, figures, part_of, series_of
 from analysis.report.report import available
 from rlvr.config.schema import CONF
-
-TEXTS = Path(__file__).parents[4] / "shared" / "papers" / "text"
-HEADING = re.compile(r"(?:#+ )?((?:\d|[A-Z])(?:\.\d+)*)\.? [A-Z\d]")
 
 
 def cells_of(paper_figure: PaperFigure) -> list[tuple[str, str, str, float]]:
@@ -65,35 +61,6 @@ def test_the_documentation_names_what_draws_each_figure() -> None:
         for word in (*figure.ours, *([figure.command] if figure.command else [])):
             assert f"`{word}`" in ours, name
     assert not documented
-
-
-@pytest.mark.skipif(not TEXTS.is_dir(), reason="the texts of the papers are not here")
-@pytest.mark.parametrize(("paper", "text"), [("lad", "000"), ("dph_rl", "002"), ("pacs", "003"), ("maxrl", "004")])
-def test_a_table_or_figure_stands_in_a_section_of_its_paper(paper: str, text: str) -> None:
-    (file,) = TEXTS.glob(f"{text}_*.txt")
-    lines = file.read_text(encoding="utf-8").replace("Appendix ", "").replace("**", "").splitlines()
-    headings = {found[1] for found in map(HEADING.match, lines) if found}
-    items = [item for item in (*tables().values(), *figures().values()) if item.name.startswith(f"{paper}_")]
-    for item in items:
-        named = re.findall(r"(?:sections? |and |App\. )([\dA-Z](?:\.\d+)?)\b", item.place)
-        assert named, item.name
-        assert set(named) <= headings, (item.name, item.place)
-
-
-@pytest.mark.skipif(not TEXTS.is_dir(), reason="the texts of the papers are not here")
-def test_the_appendix_of_each_figure_of_maxrl_is_the_one_that_prints_it() -> None:
-    (file,) = TEXTS.glob("004_*.txt")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    appendix, found = "D", dict[str, str]()
-    for line in lines[lines.index("D. Additional Details on ImageNet Experiments") :]:
-        heading, figure = re.match(r"([E-K])\. [A-Z]", line), re.match(r"Figure (\d+)\. ", line)
-        appendix = heading[1] if heading else appendix
-        if figure:
-            found[figure[1]] = appendix
-    assert len(found) == 11
-    assert {number: figures()[f"maxrl_figure_{number}"].place[: len("App. D")] for number in found} == {
-        number: f"App. {letter}" for number, letter in found.items()
-    }
 
 
 @pytest.mark.parametrize("name", figures())

@@ -35,12 +35,6 @@ def content(home) -> report.Content:
     return report.build(load(home))
 
 
-def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "analysis", *arguments]
-    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, env=environment, check=False)
-
-
 class Page(HTMLParser):
     """Collects the addresses that a page would fetch, its images, links and tags."""
 
@@ -197,20 +191,6 @@ def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
     assert encode(figure, "png").startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_the_command_prints_tables_and_paths(home, tmp_path):
-    completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--all")
-    assert completed.returncode == 0, completed.stderr
-    states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
-    hint = "grpo: missing – run `python -m rlvr.run -m loss=grpo seed=0`"
-    for needed in (states, hint, "η ablation", "— (failed)", "— (missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
-        assert needed in completed.stdout
-    page = tmp_path / "default-part" / "index.html"
-    assert page.is_file()
-    assert f"\nPage: {page}\n" in completed.stdout
-    assert "…" not in completed.stdout  # nothing is cut when piped
-
-
 def test_only_the_named_tables_are_written_and_of_one_that_does_not_apply_the_reason_is_given(home, tmp_path, capsys):
     def typed(tables: str) -> int:
         return main(["--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", tables])
@@ -260,14 +240,3 @@ def test_help_needs_no_pandas(tmp_path):
     code = "import sys, analysis.command as m; m.parser().format_help(); print('pandas' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert completed.stdout.strip() == "False"
-    assert "examples:" in command("--help").stdout
-
-
-@pytest.mark.slow
-def test_analysis_imports_no_torch():
-    code = (
-        "import sys, analysis.report.report as r; r.available(r.table_package); r.draw;"
-        "print(sorted({'torch', 'mlflow', 'hydra', 'transformers'} & set(sys.modules)))"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert completed.stdout.strip() == "[]"

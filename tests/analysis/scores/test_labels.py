@@ -15,7 +15,6 @@ from tests.analysis.ledger_factory import (
     config,
     config_of,
     counts,
-    name_of,
     write_planned,
     write_run,
     write_study,
@@ -55,11 +54,6 @@ def test_settings_whose_long_values_end_alike_are_two(tmp_path):
     assert sorted(settings) == [f"task.test={i}/{test}" for i in "ab"]
 
 
-def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
-    sweep(tmp_path, *(f"loss=grpo lr={lr} seed={seed}" for lr in ("1e-4", "4e-4") for seed in (0, 1)))
-    assert labels_in(tmp_path) == ["lr = 1e-4", "lr = 4e-4"]  # the loss is the same for all
-
-
 def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
     write_study(tmp_path)
     texts = labels_in(tmp_path)
@@ -96,11 +90,6 @@ def test_arms_that_differ_beyond_the_digits_shown_have_names_of_their_own(tmp_pa
     runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}") for kl in (0.1, 0.10000001)]
     groups = {json.loads((tmp_path / "runs" / run / "run.json").read_text())["group_id"] for run in runs}
     assert set(labels_in(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
-
-
-def test_one_arm_alone_is_called_by_its_loss(tmp_path):
-    write_run(tmp_path, config("grpo"), END)
-    assert labels_in(tmp_path) == ["loss=grpo"]
 
 
 @pytest.mark.parametrize(("group", "key"), [("model", "layers"), ("task", "size"), ("evaluation", "samples")])
@@ -224,9 +213,3 @@ def reference_labels(home):
     of_study = arms(load(home))
     label = {a.group_id: a.label for a in of_study}
     return {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items()}
-
-
-def test_seeds_of_one_arm_share_its_name(tmp_path):
-    (arm,) = sweep(tmp_path, *(f"seed={s}" for s in (0, 1, 2)))
-    assert ([run.seed for run in arm.runs], arm.run_ids) == ([0, 1, 2], tuple(f"id-seed{s}" for s in (0, 1, 2)))
-    assert name_of(config()).endswith("s0")
