@@ -1,5 +1,3 @@
-"""Which checkpoint is exported, and the message if there is none."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""The plugins that Hydra discovers, in our applications and in those of other projects."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Importing a module does nothing else: it registers nothing, sets no environment and configures no library."""
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

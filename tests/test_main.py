@@ -1,5 +1,3 @@
-"""The command `rlvr`, as installed: all commands by one name, and no imports from the working directory."""
-
 import os
 import subprocess
 import sys

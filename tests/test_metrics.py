@@ -1,5 +1,3 @@
-"""Evaluation metrics against brute force over subsets, exact fractions and cases worked by hand."""
-
 import itertools
 import math
 from fractions import Fraction

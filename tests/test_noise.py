@@ -1,5 +1,3 @@
-"""Noise is a function of keys: uniform, independent between neighbours, the same in any batch."""
-
 import json
 import os
 import subprocess

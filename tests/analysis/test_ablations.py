@@ -1,5 +1,3 @@
-"""Tables and figures of the ablations along one knob, and of all objectives together, on ledgers with known numbers."""
-
 import re
 from pathlib import Path
 from typing import Any

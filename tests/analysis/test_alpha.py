@@ -1,5 +1,3 @@
-"""DPH-RL's table: rates against the base policy and styles, counted by hand."""
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The figure of advantages, log-ratios and cost: curves are means over seeds, boxes the quantiles of the steps."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""`python -m analysis`: what it prints of claims, and its exit codes for scripts."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""The table that every sweep gets, on ledgers with known numbers, and what it says of differences."""
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Findings: a page's part that is made from bundles alone."""
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

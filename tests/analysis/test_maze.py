@@ -1,5 +1,3 @@
-"""The figure of mazes: the walk of a response, square by square."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The table of evaluated policies, counted by hand."""
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

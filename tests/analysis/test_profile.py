@@ -1,5 +1,3 @@
-"""Profiles of runs: every run is in them, also those that diverged."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""A model is checked before launch: if no job could start from it, one line gives the innermost reason."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Knobs against parameters: names, presence, types."""
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Seconds of the roofline worked by hand, and what changes them."""
-
 from typing import Any, get_args
 
 import pytest

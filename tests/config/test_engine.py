@@ -1,5 +1,3 @@
-"""Checks of the engine before launch: which model it can sample, and whether vLLM and Ray are installed."""
-
 from __future__ import annotations
 
 import sys

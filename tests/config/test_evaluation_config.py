@@ -1,5 +1,3 @@
-"""The config of an evaluation, and which overrides it accepts."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The identity depends on what determines a result; names show the chosen options."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Every process finds our packages, names foreign ones that hide them, and finds the code of a run again."""
-
 import os
 import subprocess
 import sys

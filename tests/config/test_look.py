@@ -1,5 +1,3 @@
-"""What a launch says of its data, and what `--show` shows of them."""
-
 from __future__ import annotations
 
 import json

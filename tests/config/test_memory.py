@@ -1,5 +1,3 @@
-"""Parameters of published models, and bytes worked by hand."""
-
 import json
 from dataclasses import replace
 from itertools import accumulate

@@ -1,5 +1,3 @@
-"""Nodes and ranks of a run: counted by hand, and combinations that are refused before launch."""
-
 import re
 import sys
 

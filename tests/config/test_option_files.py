@@ -1,5 +1,3 @@
-"""Faults of a user's config files: file, line and what to write, before anything is composed."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The user's files that the components of a run come from."""
-
 import hashlib
 import importlib
 import sys

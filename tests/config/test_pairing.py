@@ -1,5 +1,3 @@
-"""Settings that the trainer would ignore, or fail with, are refused before launch."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4

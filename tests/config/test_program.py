@@ -1,5 +1,3 @@
-"""What is left of the config of another program than our trainer, and what is refused before launch."""
-
 from pathlib import Path
 from typing import Any
 

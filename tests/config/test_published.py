@@ -1,5 +1,3 @@
-"""The sizes of models that recipes name: their architectures give the published numbers of parameters."""
-
 from rlvr.config import memory, published
 
 # What the safetensors of the hub hold, or in millions what the model's card says.

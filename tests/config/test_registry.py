@@ -1,5 +1,3 @@
-"""Options in a user's config directory are equal to the built-in ones."""
-
 from pathlib import Path
 
 import pytest

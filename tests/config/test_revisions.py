@@ -1,5 +1,3 @@
-"""A frozen config names the commit of every model and data set of the hub."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Every file of conf/ and sweeps/ composes and passes the checks; options bring along what they should."""
-
 import contextlib
 import sys
 

@@ -1,5 +1,3 @@
-"""What a component takes and declares, read from its source."""
-
 import importlib
 import inspect
 import sys

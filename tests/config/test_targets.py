@@ -1,5 +1,3 @@
-"""Which functions and classes a config on disk may call."""
-
 import sys
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Our words as arguments of TRL's GRPOConfig, and what is refused before launch."""
-
 from typing import Any
 
 import pytest

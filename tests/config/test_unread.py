@@ -1,5 +1,3 @@
-"""A knob that nothing reads is refused, by the setting that makes it useless, and with its value in the file."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Every number is checked before launch: its type, its range, and that it is finite. All of these once launched."""
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Measures of the stored samples of an evaluation, by hand; the embedding model is built by the test."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The judge of diversity: its question, its scale, and what it sends to a server and keeps."""
-
 import json
 import math
 import re

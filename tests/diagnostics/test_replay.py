@@ -1,5 +1,3 @@
-"""The command: the objectives of its arguments, its errors, and that a repeated report is the same."""
-
 import contextlib
 import json
 import string

@@ -1,5 +1,3 @@
-"""How a run ends when training itself fails: by name, with its step, and tried again only where that helps."""
-
 import json
 import re
 import signal

@@ -1,5 +1,3 @@
-"""A run that is asked to stop early: its own outcome, and a checkpoint from which it can go on when asked."""
-
 import json
 import subprocess
 import time

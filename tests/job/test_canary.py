@@ -1,5 +1,3 @@
-"""The canary: trainer and engine are compared on the same tokens after every sync."""
-
 from dataclasses import replace
 
 import numpy as np

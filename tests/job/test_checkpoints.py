@@ -1,5 +1,3 @@
-"""Which checkpoints a run writes and keeps, and from which one it resumes."""
-
 import time
 from pathlib import Path
 from typing import Any

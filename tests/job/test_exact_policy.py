@@ -1,5 +1,3 @@
-"""A bandit's policy is computed exactly: probability, reward and advantage of every arm."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""A run whose responses hardly ever end says so at its first ones."""
-
 import logging
 
 import pytest

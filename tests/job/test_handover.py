@@ -1,5 +1,3 @@
-"""The engine gets the weights of an update at most once, and only when it is about to sample."""
-
 from collections.abc import Iterable
 from typing import Any
 

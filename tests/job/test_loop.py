@@ -1,5 +1,3 @@
-"""A run's loop: the newest policy samples, its weights are copied to the engine once, and lost steps are repeated."""
-
 import contextlib
 import math
 import os

@@ -1,5 +1,3 @@
-"""Two streams of problems: to which of them a problem belongs, and how both become one batch."""
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A checkpoint becomes a model only together with the base policy that its run began with."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What a program is given of its run, and what becomes of what it reports."""
-
 import json
 import os
 import signal

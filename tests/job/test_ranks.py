@@ -1,5 +1,3 @@
-"""Two ranks train as one does, up to the order of sums; how ranks are started, found, stopped and waited for."""
-
 import contextlib
 import json
 import os

@@ -1,5 +1,3 @@
-"""The table of causes is what the module's docstring shows, and complete."""
-
 import re
 
 from rlvr.ledger import cause, tags

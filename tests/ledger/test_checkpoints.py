@@ -1,5 +1,3 @@
-"""Which checkpoints there are, which one is the best, and which may be deleted."""
-
 import json
 from pathlib import Path
 

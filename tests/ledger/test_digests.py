@@ -1,5 +1,3 @@
-"""One wrong bit in any file of a directory is detected, and damaged directories are kept under another name."""
-
 import errno
 import hashlib
 import json

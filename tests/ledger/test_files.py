@@ -1,5 +1,3 @@
-"""No reader sees a partial file, whatever happens to the writer."""
-
 import errno
 import os
 import signal

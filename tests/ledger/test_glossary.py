@@ -1,5 +1,3 @@
-"""docs/metrics.md explains all metrics that runs of every objective log, and no others."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What makes two runs the same run."""
-
 from typing import Any
 
 import pytest

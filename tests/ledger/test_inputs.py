@@ -1,5 +1,3 @@
-"""A run continues only with the inputs that it began with."""
-
 import re
 from pathlib import Path
 from typing import Any

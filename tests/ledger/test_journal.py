@@ -1,5 +1,3 @@
-"""The journal: what is written is read once and unchanged, whatever is killed in between."""
-
 import contextlib
 import json
 import logging

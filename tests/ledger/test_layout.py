@@ -1,5 +1,3 @@
-"""Only rlvr.ledger.layout contains paths of the ledger."""
-
 import ast
 import re
 from collections.abc import Iterator

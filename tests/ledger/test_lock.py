@@ -1,5 +1,3 @@
-"""Processes are recognised although ids are reused and zombies remain; missing locks are reported."""
-
 import errno
 import fcntl
 import json

@@ -1,5 +1,3 @@
-"""The digests of policies on disk."""
-
 import os
 from pathlib import Path
 

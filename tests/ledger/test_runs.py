@@ -1,5 +1,3 @@
-"""Reading runs: numbers as OmegaConf reads them, and no run of another version."""
-
 import os
 import subprocess
 import sys

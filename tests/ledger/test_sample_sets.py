@@ -1,5 +1,3 @@
-"""Sample sets: what is missing, what is damaged, and the order in which samples are read."""
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The files that evaluations write."""
-
 from pathlib import Path
 
 import numpy as np

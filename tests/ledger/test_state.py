@@ -1,5 +1,3 @@
-"""How much of the time of attempts was useful, and the status of large sweeps."""
-
 import json
 import os
 import time

@@ -1,5 +1,3 @@
-"""Status, tags and params of runs in MLflow, and reading them back."""
-
 import json
 from pathlib import Path
 

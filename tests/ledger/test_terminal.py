@@ -1,5 +1,3 @@
-"""What all commands share: one-line errors for bad input, and ASCII on a terminal that can show nothing else."""
-
 import errno
 import importlib
 import os

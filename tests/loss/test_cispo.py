@@ -1,5 +1,3 @@
-"""The clipped-weight policy gradient: by hand, against a loop, and that every token keeps a gradient."""
-
 import math
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""Clip-Cov: which tokens may be dropped, which are, and what is left of the surrogate."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Each YAML of the objectives names an existing function, exactly its knobs, and says what it is."""
-
 import importlib
 import inspect
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Exact maximum likelihood: by hand, and with the population weight 1/p."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""The losses of DPH-RL: by hand, against the paper's formulas, and as divergences over a whole distribution."""
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

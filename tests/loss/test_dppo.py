@@ -1,5 +1,3 @@
-"""DPPO: which tokens are dropped, the gradient of the others, and the quadratic term of all."""
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,3 @@
-"""DRPO: the gradient of the paper, and its sign beyond delta."""
-
 import math
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""EntAdv: the shaped advantage by hand; what it never does."""
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,3 @@
-"""FlowRL: by hand, against a loop, its optimum, its weights."""
-
 import math
 from functools import partial
 from typing import Any

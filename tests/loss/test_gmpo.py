@@ -1,5 +1,3 @@
-"""GMPO: the geometric mean of clipped token ratios, by hand and against a loop."""
-
 import math
 from functools import partial
 

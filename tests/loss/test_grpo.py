@@ -1,5 +1,3 @@
-"""The clipped surrogate: by hand, against a float64 loop, and where its gradient stops."""
-
 import math
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""The surrogate on sequence ratios: by hand, against a loop, and that tokens of a response share one fate."""
-
 import math
 from functools import partial
 

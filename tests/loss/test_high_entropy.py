@@ -1,5 +1,3 @@
-"""80/20: which tokens are kept, by hand and against sorting, and what is left of the surrogate."""
-
 from dataclasses import replace
 from functools import partial
 

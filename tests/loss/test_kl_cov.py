@@ -1,5 +1,3 @@
-"""KL-Cov: the covariance and the choice by hand, the loss by hand, and who is chosen among equals."""
-
 from dataclasses import replace
 from functools import partial
 

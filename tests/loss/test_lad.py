@@ -1,5 +1,3 @@
-"""LAD: by hand, against autograd of the definition, at its optimum, and where w overflows."""
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""LAD with its normalisers: by hand, against autograd of the definition, at its minimum, and where w overflows."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Off-policy sequence masking: which responses are masked, and that nothing else changes."""
-
 from dataclasses import replace
 from functools import partial
 

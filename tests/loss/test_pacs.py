@@ -1,5 +1,3 @@
-"""PACS: by hand, against a plain loop, with the gradient through baseline and std, and at its degenerate points."""
-
 import math
 import statistics
 from itertools import product

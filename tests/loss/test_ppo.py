@@ -1,5 +1,3 @@
-"""The surrogate with a value loss: by hand, against a loop, and where the value's gradient stops."""
-
 import math
 from functools import partial
 from typing import Any

@@ -1,5 +1,3 @@
-"""The plain policy gradient: by hand, and as the true gradient of the expected reward."""
-
 import torch
 
 from rlvr.loss.reinforce import reinforce

@@ -1,5 +1,3 @@
-"""SAPO: value and gradient of the gate, also where the sigmoid rounds to 1."""
-
 import math
 from functools import partial
 

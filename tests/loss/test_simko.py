@@ -1,5 +1,3 @@
-"""SimKO: against a float64 loop over the ratio as its authors write it, and against the model's own logits."""
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""Weights that two ranks have written, one part each, and each reads completely."""
-
 import subprocess
 import sys
 from pathlib import Path

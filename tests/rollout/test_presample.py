@@ -1,5 +1,3 @@
-"""Pre-sampling: the stage depends on everything that determines the samples, and on nothing else."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Requests that no engine can sample are rejected."""
-
 import numpy as np
 import pytest
 

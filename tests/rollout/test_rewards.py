@@ -1,5 +1,3 @@
-"""The rewards of a task are checked at once: an invalid one is a user's error that names the task."""
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

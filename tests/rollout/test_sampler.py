@@ -1,5 +1,3 @@
-"""Generation and rewards: what is counted, how ranks share the work, and which noise a problem gets."""
-
 import threading
 import time
 from collections.abc import Sequence

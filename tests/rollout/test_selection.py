@@ -1,5 +1,3 @@
-"""Which problems a step draws and which groups it keeps: with a scripted engine and task."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

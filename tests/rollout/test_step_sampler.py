@@ -1,5 +1,3 @@
-"""One step off-policy: which policy a step's samples come from, that it overlaps, and what a resumed run computes."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The order in which training problems are drawn."""
-
 from dataclasses import replace
 
 from rlvr.rollout.stream import Stream

@@ -1,5 +1,3 @@
-"""Conversations: the policy writes turns, the task replies, and what it says is read but not learned from."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast

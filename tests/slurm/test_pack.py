@@ -1,5 +1,3 @@
-"""Several runs in one job: resources of all, an end of each."""
-
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Runs summed up by arm."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tab completion: words of every command, and what a shell makes of them."""
-
 import os
 import shutil
 import sys

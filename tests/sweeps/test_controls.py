@@ -1,5 +1,3 @@
-"""Which points `controls=` adds, and which arms the report flags."""
-
 import json
 from pathlib import Path
 

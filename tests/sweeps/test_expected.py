@@ -1,5 +1,3 @@
-"""What a study expects of its arms, where no run can ever test it: refused at launch and in a dry run."""
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`sweeps gc` removes what nobody reads, and `sweeps retry` what is said to have failed is started again."""
-
 import errno
 import json
 import os

@@ -1,5 +1,3 @@
-"""The points of a grid: hand-counted, whole."""
-
 import shlex
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`--json`: what would run, and what was evaluated, as data."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""What this machine has, and how many runs it has room for."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Names of sweeps and runs: what is allowed, what is taken, and that a name makes no other run."""
-
 import re
 from pathlib import Path
 

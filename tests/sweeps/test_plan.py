@@ -1,5 +1,3 @@
-"""`--dry-run`: what it says of a launch, and that it leaves no trace."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""What a launch gives back reads the ledger when it is asked, not before."""
-
 from pathlib import Path
 
 import pytest

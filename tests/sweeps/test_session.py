@@ -1,5 +1,3 @@
-"""A command has a session, and leaves the process as it was."""
-
 import os
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What a launch could not ship, and how it says so."""
-
 import os
 import sqlite3
 import subprocess

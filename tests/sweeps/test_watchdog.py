@@ -1,5 +1,3 @@
-"""When a run without progress is taken to hang: by what it said itself, not by what its process uses."""
-
 import re
 import time
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Expressions that differ in form alone have one text."""
-
 import pytest
 
 from rlvr.task.arithmetic import canonical

@@ -1,5 +1,3 @@
-"""Multiple choice: the usual forms of data, and what counts as naming a choice."""
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Paying a sum: every right sequence is right, nothing else is, and demonstrations use all of them alike."""
-
 from collections import Counter
 from itertools import product
 from typing import Any

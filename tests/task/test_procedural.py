@@ -1,5 +1,3 @@
-"""Splits of tasks that generate their problems: disjoint, stable, and of the sizes of the knobs."""
-
 import hashlib
 import json
 from collections.abc import Iterator

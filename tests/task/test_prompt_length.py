@@ -1,5 +1,3 @@
-"""Long prompts are refused or dropped before launch, counted with the model's own tokenizer."""
-
 import json
 import logging
 import subprocess

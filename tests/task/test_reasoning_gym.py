@@ -1,5 +1,3 @@
-"""reasoning-gym's generators: reproducible, disjoint, judged by their own verifiers."""
-
 import json
 import re
 import subprocess

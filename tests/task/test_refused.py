@@ -1,5 +1,3 @@
-"""Knobs with which a task of made problems cannot exist are refused with what to type."""
-
 from typing import Any
 
 import pytest

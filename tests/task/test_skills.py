@@ -1,5 +1,3 @@
-"""Several skills, of which one is trained, and benchmarks of each on short and on longer inputs."""
-
 from collections import Counter
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Which rows are learned from: the validation split and fixed training sets, by a hash of the problem alone."""
-
 import logging
 import random
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Questions and answers of a file, in characters: what is taught, what is right, what is refused."""
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

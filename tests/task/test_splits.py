@@ -1,5 +1,3 @@
-"""Every task has a validation split of the configured size, without a problem of training or test."""
-
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Arithmetic in words: what counts as an answer, what is right, and that no arithmetic is on two sides."""
-
 import re
 from typing import Any
 

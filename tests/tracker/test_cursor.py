@@ -1,5 +1,3 @@
-"""Which steps are in MLflow, by attempt and step, whatever happens to the lines of the journal."""
-
 import os
 import time
 from dataclasses import replace

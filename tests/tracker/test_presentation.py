@@ -1,5 +1,3 @@
-"""What MLflow shows of a sweep: columns in order, and a report that reaches the parent run once."""
-
 import json
 import os
 from pathlib import Path

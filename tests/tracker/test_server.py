@@ -1,5 +1,3 @@
-"""The MLflow server on PostgreSQL: it starts completely, keeps its data, and stops cleanly."""
-
 import base64
 import os
 import re

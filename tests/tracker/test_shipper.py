@@ -1,5 +1,3 @@
-"""After any history of passes, crashes and retries, MLflow has each line of the journals once."""
-
 import json
 import math
 import resource

@@ -1,5 +1,3 @@
-"""An actor takes only models whose logits are the output of their head."""
-
 import contextlib
 from typing import Any
 

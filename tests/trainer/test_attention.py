@@ -1,5 +1,3 @@
-"""Packed attention against a loop over the tokens that each token attends to."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""Random numbers of an optimiser step depend on the content of rows, not on micro-batches or ranks."""
-
 import torch
 
 from rlvr.objective.batch import Batch

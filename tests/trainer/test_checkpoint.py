@@ -1,5 +1,3 @@
-"""A run continued from a checkpoint equals one that was never stopped; a checkpoint is complete or does not exist."""
-
 import itertools
 import json
 import multiprocessing

@@ -1,5 +1,3 @@
-"""Rollouts to batches, text to tensors, with numbers worked by hand."""
-
 import numpy as np
 import pytest
 import torch

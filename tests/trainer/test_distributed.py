@@ -1,5 +1,3 @@
-"""Values that ranks exchange arrive unchanged and are never unpickled; the start of a group; the allocator."""
-
 import math
 import os
 import subprocess

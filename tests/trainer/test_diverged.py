@@ -1,5 +1,3 @@
-"""Limits of entropy and KL beyond which training stops."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a loss's first pass says is that of the whole mini-batch, whoever computes which part of it."""
-
 import functools
 from dataclasses import fields
 from typing import Any

@@ -1,13 +1,10 @@
-"""One rollout batch: mini-batches, metrics, errors."""
-
-import functools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, one_token_responses
+from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, one_token_responses
 from rlvr.trainer.diverged import Diverged
 from tests.trainer.tiny import batch, make_trainer, plain_logp, qwen2, surrogate, weights
 
@@ -105,17 +102,6 @@ def test_infinite_gradient_of_a_finite_loss_raises() -> None:
 
     with pytest.raises(Diverged, match="the gradient norm is"):
         make_trainer(loss=steep).learn(batch())
-
-
-def test_a_loss_gets_what_it_needs_alone_and_one_that_needs_what_is_not_computed_is_refused() -> None:
-    def looks(policy: Policy, batch: Batch) -> Terms:
-        assert policy.entropy is None  # it does not say that it needs it
-        return surrogate(policy, batch)
-
-    make_trainer(loss=looks).learn(batch())
-    wants = needs("stars")(lambda policy, batch, *, knob: surrogate(policy, batch))
-    with pytest.raises(ValueError, match="the loss needs stars, which this trainer does not compute"):
-        make_trainer(loss=functools.partial(wants, knob=1))
 
 
 def test_a_batch_that_the_loss_cannot_take_is_refused_before_an_update() -> None:

@@ -1,5 +1,3 @@
-"""The gradient equals that of the formula, for every division into micro-batches, layout and way to compute it."""
-
 import copy
 import functools
 import logging

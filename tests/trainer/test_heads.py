@@ -1,5 +1,3 @@
-"""The value head and log Z: gradients in every layout, learning rate, checkpoints."""
-
 import copy
 import logging
 from typing import Any

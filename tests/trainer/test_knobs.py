@@ -1,5 +1,3 @@
-"""The trainer's knobs are those of its YAML, and their choices those of the functions that read them."""
-
 from dataclasses import FrozenInstanceError, fields
 from typing import Any, get_args, get_type_hints
 

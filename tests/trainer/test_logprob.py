@@ -1,5 +1,3 @@
-"""Log-probabilities are those of the model's own logits."""
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,5 +1,3 @@
-"""Adapters: their computation, their training, and the merged weights that engines and exports get."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""float16: the gradient of float32 within rounding; updates that overflow are skipped, counted and repeated alike."""
-
 from dataclasses import replace
 from typing import Any
 

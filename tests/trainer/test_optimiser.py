@@ -1,5 +1,3 @@
-"""The schedule against numbers worked by hand, and AdamW against its formula."""
-
 import math
 from pathlib import Path
 from typing import Any

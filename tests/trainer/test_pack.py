@@ -1,5 +1,3 @@
-"""Layouts put every token where it belongs; plans use every group once, within budget, evenly."""
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

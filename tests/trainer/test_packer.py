@@ -1,5 +1,3 @@
-"""The choice between packed and padded sequences, and the tokens of a micro-batch."""
-
 import json
 
 import pytest

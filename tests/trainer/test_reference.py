@@ -1,5 +1,3 @@
-"""Hard resets of the reference: their time and policy, with or without the optimiser's averages, and in checkpoints."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""A model of which each rank reads only its part equals the model that is read in full."""
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Two streams in one batch: each is averaged over its own tokens, for any division into micro-batches."""
-
 import copy
 from functools import partial
 from typing import Any

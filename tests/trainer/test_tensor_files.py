@@ -1,5 +1,3 @@
-"""Checkpoints hold numbers, in a format that others read: what was written is read back exactly."""
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Curves for drawing: exact where a run is short, means over bins of steps where it is long."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The files of a home as tables."""
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,5 +1,3 @@
-"""Runs of different code are named in a report."""
-
 import json
 from pathlib import Path
 from typing import Any

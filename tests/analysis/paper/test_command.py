@@ -1,5 +1,3 @@
-"""`python -m analysis paper`: the list, one table, a table with runs of any study, an unknown name."""
-
 import io
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Figures of papers as they are drawn: printed numbers in lines and bars, runs of ours beside them."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which figures of the papers there are, and which cells of which table each shows."""
-
 import importlib
 import re
 import shlex

@@ -1,5 +1,3 @@
-"""One colour, one meaning: looks of arms and their short labels."""
-
 from pathlib import Path
 
 from analysis.frames.load import load

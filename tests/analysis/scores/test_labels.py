@@ -1,5 +1,3 @@
-"""What arms are called: by what was swept, in the words that were typed."""
-
 import json
 from pathlib import Path
 

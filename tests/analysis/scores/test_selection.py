@@ -1,5 +1,3 @@
-"""Which arms a claim compares, and what is said where that is none."""
-
 from collections.abc import Sequence
 from pathlib import Path
 

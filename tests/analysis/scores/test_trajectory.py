@@ -1,5 +1,3 @@
-"""Where arms are compared along training: levels by hand, on curves with known crossings."""
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Claims on ledgers with known numbers: each outcome, and why."""
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

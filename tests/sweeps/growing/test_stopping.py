@@ -1,5 +1,3 @@
-"""What is typed: a budget, what is to be decided, what is tuned."""
-
 from pathlib import Path
 
 import numpy as np

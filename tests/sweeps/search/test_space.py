@@ -1,5 +1,3 @@
-"""What is typed is what is searched; what cannot be searched is refused with what to type."""
-
 import re
 from typing import Any
 

@@ -1,5 +1,3 @@
-r"""What the elements of an answer are."""
-
 import pytest
 
 from rlvr.task.verify.math_list import elements, names, product

@@ -1,5 +1,3 @@
-"""Right answers that are complete, and the defects of those that are not."""
-
 import pytest
 
 from rlvr.task.verify.math_syntax import fault

@@ -1,5 +1,3 @@
-"""What several processes take together, and that waiting for a core is not counted."""
-
 import contextlib
 import math
 import os
