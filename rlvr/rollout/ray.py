@@ -29,6 +29,7 @@ from rlvr.rollout.ray_node import ADDRESS, ray_environment
 from rlvr.rollout.sampler import CollectedSamples
 from rlvr.rollout.vllm import tolerance
 from rlvr.rollout.vllm_client import VllmClient, VllmKnobs
+from rlvr.rollout.vllm_requests import AllRequests
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
@@ -82,22 +83,16 @@ class RayEngine(VllmKnobs):
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine; each worker answers an equal part of the requests, and stops by itself."""
-        parts = [range(index, len(requests), self.copies) for index in range(self.copies)]
-        calls = [
-            self._threads.submit(
-                client.generate_until, [requests[row] for row in rows], sampling, ProgressOfPart(progress, rows)
-            )
-            for client, rows in zip(self._clients, parts, strict=True)
-            if rows
-        ]
-        _await_all(calls)
+        parts = [dict(list(enumerate(requests))[index :: self.copies]) for index in range(self.copies)]
+        supplies = [AllRequests(part, sampling, progress) for part in parts]
+        pairs = zip(self._clients, supplies, strict=True)
+        _await_all([self._threads.submit(client.generate_stream, part) for client, part in pairs if part.requests])
 
     def generate_stream(self, supply: Supply) -> None:
         """See StreamingEngine; each worker requests more when it has room. On other ranks than those with workers there
         is nothing to do.
         """
-        shared = SharedSupply(supply, max(1, self.copies))
-        _await_all([self._threads.submit(client.generate_stream, shared) for client in self._clients])
+        _await_all([self._threads.submit(client.generate_stream, supply, self.copies) for client in self._clients])
 
     def sleep(self) -> None:
         """Nothing to do: the trainer does not need the workers' GPUs."""
@@ -115,46 +110,6 @@ class RayEngine(VllmKnobs):
             self._cluster.close()
             self._cluster = None
         self._threads.shutdown()
-
-
-@dataclass(frozen=True)
-class ProgressOfPart:
-    """The `Progress` of a worker that samples some of all requests. rows: of its requests among all."""
-
-    all: Progress
-    rows: Sequence[int]
-
-    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
-        self.all.take(self.rows[row], samples)
-
-    @property
-    def enough(self) -> bool:
-        return self.all.enough
-
-
-class SharedSupply:
-    """A `Supply` that several workers share."""
-
-    def __init__(self, supply: Supply, workers: int) -> None:
-        self._supply, self._workers = supply, workers
-
-    @property
-    def most_running(self) -> int:
-        """An equal part for each worker: the first to ask would otherwise get all that may begin."""
-        return -(-self._supply.most_running // self._workers)
-
-    def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
-        return self._supply.begin(most, version)
-
-    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
-        self._supply.deliver(row, samples, version)
-
-    def wait(self) -> None:
-        self._supply.wait()
-
-    @property
-    def enough(self) -> bool:
-        return self._supply.enough
 
 
 def _await_all(calls: Sequence[Future[None]]) -> None:

@@ -21,7 +21,7 @@ from rlvr.rollout.child import Child, EngineLost, Process, ProcessLost
 from rlvr.rollout.connection import Connection, Topic
 from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests
 from rlvr.rollout.vllm_environment import environment
-from rlvr.rollout.vllm_requests import AllRequests, TopicSamples, Unanswered
+from rlvr.rollout.vllm_requests import AllRequests, TopicSamples, Unanswered, most_of_each
 from rlvr.rollout.vllm_server import Arrays
 
 SERVER = Path(__file__).with_name("vllm_server.py")
@@ -119,25 +119,25 @@ class VllmClient:
 
         With top_p < 1 vLLM reports only probabilities of the truncated distribution: `logp` is then NaN, unknown.
         """
-        supply = AllRequests(requests, sampling)
+        supply = AllRequests(dict(enumerate(requests)), sampling)
         self.generate_stream(supply)
         return [supply.sampled.get(row, ()) for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """See StoppingEngine."""
-        self.generate_stream(AllRequests(requests, sampling, progress))
+        self.generate_stream(AllRequests(dict(enumerate(requests)), sampling, progress))
 
-    def generate_stream(self, supply: Supply) -> None:
-        """See StreamingEngine."""
+    def generate_stream(self, supply: Supply, workers: int = 1) -> None:
+        """See StreamingEngine. workers: how many share the supply."""
         with self.connected() as connection, connection.topic() as topic:
-            self._sample(connection, topic, supply)
+            self._sample(connection, topic, supply, workers)
 
-    def _sample(self, connection: Connection, topic: Topic, supply: Supply) -> None:
+    def _sample(self, connection: Connection, topic: Topic, supply: Supply, workers: int) -> None:
         oldest = connection.begins_with  # newer weights may be on their way to the process
         samples, unanswered = TopicSamples(), Unanswered()
         while not supply.enough:
             num_running = sum(request.num_samples for request, _ in unanswered.values())
-            room = min(self._most_running, supply.most_running) - num_running
+            room = min(self._most_running, most_of_each(supply, workers)) - num_running
             fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, connection.begins_with)}
             unanswered |= fresh
             self._send_requests(topic, samples, fresh)

@@ -1,9 +1,9 @@
 """Requests that were sent to a vLLM, and the samples that have come back for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlvr.records import Completion, Progress, Request, Sampling
+from rlvr.records import Completion, Progress, Request, Sampling, Supply
 
 Unanswered = dict[int, tuple[Request, Sampling]]  # requests that were sent and are not answered yet, by row
 
@@ -37,9 +37,9 @@ class TopicSamples:
 
 @dataclass
 class AllRequests:
-    """Supply of requests that are all sent at once: `enough` when all are answered, or `progress` has enough."""
+    """Supply of requests, by row, all sent at once: `enough` when all are answered, or `progress` has enough."""
 
-    requests: Sequence[Request]
+    requests: Mapping[int, Request]
     sampling: Sampling
     progress: Progress | None = None
     sampled: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
@@ -49,7 +49,7 @@ class AllRequests:
         if self._sent:
             return []
         self._sent = True
-        return [(row, request, self.sampling) for row, request in enumerate(self.requests)]
+        return [(row, request, self.sampling) for row, request in self.requests.items()]
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
         self.sampled[row] = samples
@@ -61,8 +61,13 @@ class AllRequests:
 
     @property
     def most_running(self) -> int:
-        return sum(request.num_samples for request in self.requests)
+        return sum(request.num_samples for request in self.requests.values())
 
     @property
     def enough(self) -> bool:
         return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)
+
+
+def most_of_each(supply: Supply, workers: int) -> int:
+    """Samples that each of these workers may have running: the first to ask would otherwise get all that may begin."""
+    return -(-supply.most_running // workers)

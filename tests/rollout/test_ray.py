@@ -20,11 +20,12 @@ import torch
 from rlvr.ledger.cause import Cause
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.child import EngineLost
-from rlvr.rollout.ray import RayEngine, SharedSupply, own_places
+from rlvr.rollout.ray import RayEngine, own_places
 from rlvr.rollout.ray_broadcast import Broadcast
 from rlvr.rollout.sampler import CollectedSamples
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.rollout.vllm_client import VllmClient
+from rlvr.rollout.vllm_requests import most_of_each
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import PYTHON, SETTINGS, tied
 from tests.support.fake_cuda import ROOT
@@ -130,9 +131,10 @@ def request_of_8() -> tuple[Request, Sampling]:
 
 def test_clients_share_what_may_begin() -> None:
     """80 groups of 8: a worker with room for 512 samples gets 27 groups, for 3 workers have 640 samples."""
-    shared = SharedSupply(Stock(80), workers=3)
-    assert [len(shared.begin(min(512, shared.most_running), 1)) for _ in range(3)] == [27, 27, 26]
-    assert not shared.begin(512, 1)
+    stock = Stock(80)
+    most = min(512, most_of_each(stock, 3))
+    assert [len(stock.begin(most, 1)) for _ in range(3)] == [27, 27, 26]
+    assert not stock.begin(512, 1)
 
 
 class TestAnswers:

@@ -177,7 +177,7 @@ def test_vllm_stops_once_there_is_enough_and_its_samples_are_the_same(engine: Vl
 
 def test_a_request_sent_during_a_broadcast_may_begin_with_the_older_weights(engine: VllmEngine) -> None:
     synced(engine, 5)
-    supply = AllRequests(make_requests(), make_sampling())
+    supply = AllRequests(dict(enumerate(make_requests())), make_sampling())
 
     with engine.client.connected() as connection:
         connection.version += 1  # as before a broadcast, which the process then receives
@@ -274,7 +274,7 @@ def test_a_process_that_hangs_ends_the_attempt(tmp_path: Path, monkeypatch: pyte
             lost.suspend()
 
     with pytest.raises(EngineLost, match=r"vLLM \(.*\) was lost: it has sent nothing for 10 s") as end:
-        engine.generate_stream(Stopping(make_requests(200), make_sampling(100)))
+        engine.generate_stream(Stopping(dict(enumerate(make_requests(200))), make_sampling(100)))
     assert end.value.cause is Cause.NODE
     for use in (lambda: engine.generate(make_requests(), make_sampling()), lambda: engine.sync([])):
         with pytest.raises(EngineLost, match="was lost: it has sent nothing for 10 s"):
