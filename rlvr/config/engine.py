@@ -5,8 +5,6 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from hydra.utils import get_object
-
 from rlvr.config import memory
 from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.config.schema import Choices, Knobs
@@ -190,8 +188,6 @@ def _check_ahead(config: Knobs, choices: Choices) -> None:
     rollout, ahead = config.rollout, config.rollout.ahead
     if not ahead:
         return
-    if ahead > 1 and hasattr(get_object(config.task["_target_"]), "reply"):
-        raise ValueError(f"rollout.ahead={ahead} has no turns and task={choices.get('task')} replies to each. Drop it.")
     if config.cluster.gpus and "workers" not in rollout.engine:
         raise samples_beside_training(ahead, choices.get("rollout"))
     if rollout.logp_old == "trainer" and rollout.importance == "none":

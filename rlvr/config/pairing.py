@@ -196,6 +196,7 @@ def _check_turns(config: Knobs, choices: Choices) -> None:
         "program=trl": not is_ours and config.program["_target_"] == "rlvr.job.trl.train",
         "model.chat=true": is_ours and config.model.get("chat"),
         f"rollout.overdraw={config.rollout.overdraw}": is_ours and config.rollout.overdraw is not None,
+        f"rollout.ahead={config.rollout.ahead}": is_ours and config.rollout.ahead > 1,
         f"loss={choices.get('loss')}": is_ours
         and (config.get("presample") or "solution" in declared(config.loss["_target_"])),
     }

@@ -85,7 +85,8 @@ REFUSED_WITH_TASK = {
     "evaluation.validation=8 task=bandit model=table": "task=bandit has no validation problems. Drop it",
     "evaluation.validation=8 task=digits model=digits_tiny": "problems. Pass task.validation=0.05",
     "task=maze_walk rollout.overdraw=1.1": "rollout.overdraw=1.1 has no turns and task=maze_walk replies to each. Drop",
-    "task=maze_walk rollout.ahead=2": "rollout.ahead=2 has no turns and task=maze_walk replies to each. Drop it",
+    "task=maze_walk rollout=ray rollout.engine.python=sh rollout.logp_old=engine rollout.ahead=2": "rollout.ahead=2 "
+    "has no turns and task=maze_walk replies to each. Drop it",
     "task=maze_walk loss=dph_js": "loss=dph_js has no turns",
     "task=maze_walk loss=cross_entropy rollout.dynamic_sampling=none": "loss=cross_entropy has no turns",
     "task=maze_walk program=trl loss=grpo": "program=trl has no turns",
