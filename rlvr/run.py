@@ -36,6 +36,7 @@ from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
+    from rlvr.config.compose import Composed
     from sweeps.result import RunResult, SweepResult
     from sweeps.session import Session
 
@@ -111,8 +112,6 @@ def carry_out(
     as_json: print the launches as data; everything else that is printed goes to standard error. about: further fields
     of the session: `show`, and those of another program than this one.
     """
-    from sweeps import launcher
-    from sweeps.plan import plan
     from sweeps.session import Session
 
     options = command_line(quoted(words))
@@ -135,10 +134,7 @@ def carry_out(
             config_name="run",
         )
         if session.single is not None:
-            overrides, config, choices = session.single
-            _refuse_sweeping(overrides, choices)
-            _refuse_study(config, choices, session.axes)
-            launcher.launch(plan([session.single], command=session.command, checker=session.checker))
+            _launch_single(session, session.single)
         if not as_json:
             _show(session)
     if as_json:
@@ -179,20 +175,20 @@ def _keep_single_point(session: Session) -> Callable[[DictConfig], None]:
     return keep
 
 
-def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
-    """Raises ValueError for overrides that only have an effect on a sweep."""
+def _launch_single(session: Session, point: Composed) -> None:
+    """Launch the run of a command without -m. Raises ValueError for overrides, or a study, that only sweep."""
+    from sweeps import launcher
+    from sweeps.plan import plan
+
+    overrides, config, choices = point
+    sweeping = (*GRID_KEYS, *GROWTH, *ADDED_ARMS)
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
-    for key in map(key_of, overrides):
-        if key in (*GRID_KEYS, *GROWTH, *ADDED_ARMS):
-            raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
-
-
-def _refuse_study(config: DictConfig, choices: dict[str, Any], axes: Sequence[str]) -> None:
-    """Raises ValueError for a single run of a study that sweeps: its file lacks `mode: MULTIRUN`."""
-    if choices.get("study") and (axes or any(config[key] for key in (*GRID_KEYS, *GROWTH, *ADDED_ARMS))):
-        study = choices["study"]
+    for key in (key for key in map(key_of, overrides) if key in sweeping):
+        raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
+    if (study := choices.get("study")) and (session.axes or any(config[key] for key in sweeping)):
         raise ValueError(f"study={study} sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
+    launcher.launch(plan([point], command=session.command, checker=session.checker))
 
 
 @contextlib.contextmanager

@@ -42,6 +42,22 @@ class Resources:
         exported = [f"export {name}={_double_quoted(value)}" for name, value in self.environment.items()]
         return [*self.setup, *exported, *self._scratch_lines()]
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What submitit writes of them into a script."""
+        # Since SLURM 22.05 srun does not inherit the CPUs from sbatch.
+        of_srun = [f"--cpus-per-task={self.cpus}", *(["--kill-on-bad-exit=1"] if self.nodes > 1 else [])]
+        return {
+            **{name: getattr(self, name) for name in ("partition", "account", "qos", "nodes")},
+            "time": self.time_min,
+            "ntasks_per_node": 1,
+            "cpus_per_task": self.cpus,
+            "mem": f"{max(1, round(self.memory_gb * 1024))}M",
+            "gpus_per_node": self.gpus or None,
+            "signal_delay_s": warning_s(self.time_min),
+            "srun_args": of_srun,
+        }
+
     def _scratch_lines(self) -> list[str]:
         if self.scratch is None:
             return []
@@ -90,30 +106,15 @@ def script(
     conditions = [":".join((kind, *jobs)) for kind, jobs in (("afterany", after_any), ("afterok", after_ok)) if jobs]
     wait = {"dependency": ",".join(conditions)} if conditions else {}
     wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
+    setup = [_leave_node(bad_nodes, resources, requeues), *resources.lines]
     parameters: dict[str, Any] = {
+        **resources.parameters,
         "job_name": name,
-        "partition": resources.partition,
-        "account": resources.account,
-        "qos": resources.qos,
-        "time": resources.time_min,
-        "nodes": resources.nodes,
-        "ntasks_per_node": 1,
-        "cpus_per_task": resources.cpus,
-        "mem": f"{max(1, round(resources.memory_gb * 1024))}M",
-        "gpus_per_node": resources.gpus or None,
-        "signal_delay_s": warning_s(resources.time_min),
-        "setup": [
-            _leave_node(bad_nodes, resources, requeues),
-            *resources.lines,
-            "export PYTHONUNBUFFERED=1",
-            "trap - ERR",
-        ],
+        "setup": [*setup, "export PYTHONUNBUFFERED=1", "trap - ERR"],
         "array_parallelism": max_parallel or count or 1,
         "map_count": count,
         "stderr_to_stdout": True,
         "wckey": None,
-        # Since SLURM 22.05 srun does not inherit this option from sbatch.
-        "srun_args": [f"--cpus-per-task={resources.cpus}", *(["--kill-on-bad-exit=1"] if resources.nodes > 1 else [])],
         "additional_parameters": {**resources.options, "requeue": True, "output": f"{escaped_folder}/{log}", **wait},
     }
     # submitit needs its folder argument only for its own logs, and would change some characters of our folder.

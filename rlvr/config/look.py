@@ -98,8 +98,19 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
     floors, paid = _guessed(task, read_first or problems)
     notable += paid
     solutions = tuple(len(text.split()) for problem in problems for text in _solution(task, problem))
+    brief = FirstLook(tuple(notable), floors, solutions=solutions)
     if not num_shown:
-        return FirstLook(tuple(notable), floors, solutions=solutions)
+        return brief
+    of_prompts = _shown(task, problems, first, reader, num_shown)
+    ends = ends if reader.path else [task.end_word] if isinstance(task, TaughtTask) else []
+    marks = tuple(ASKED[mark][0] for mark in task.reads) if isinstance(task, Prompted) else ()
+    return replace(brief, **of_prompts, num_rows=len(problems), ends=tuple(ends), marks=marks)
+
+
+def _shown(
+    task: Task, problems: Sequence[Problem], first: Sequence[Posed], reader: Reader, num_shown: int
+) -> dict[str, Any]:
+    """The fields of FirstLook on prompts and right answers. first: the rows that the problems are from, if any."""
     read: list[str | None] = [str(problem.answer) for problem in problems]
     if isinstance(task, Loaded):
         read = task.as_judged(problems)
@@ -114,18 +125,8 @@ def look(task: Task, plain: Mapping[str, Any], num_shown: int) -> FirstLook:
         shown.append(
             ShownPrompt(problem.id, before + reader.text(problem.prompt), lengths[index], typed, place, read[index])
         )
-    end_words = (task.end_word,) if isinstance(task, TaughtTask) else ()
-    return FirstLook(
-        tuple(notable),
-        floors,
-        tuple(shown),
-        len(problems),
-        read.count(None),
-        (min(lengths), statistics.median(lengths), max(lengths)) if lengths else (0, 0, 0),
-        tuple(ends) if reader.path else end_words,
-        tuple(ASKED[mark][0] for mark in task.reads) if isinstance(task, Prompted) else (),
-        solutions,
-    )
+    of_lengths = (min(lengths), statistics.median(lengths), max(lengths)) if lengths else (0, 0, 0)
+    return {"prompts": tuple(shown), "text_only": read.count(None), "lengths": of_lengths}
 
 
 def _with_ends(files: Mapping[str, Sequence[Posed]], ends: Sequence[str]) -> list[str]:

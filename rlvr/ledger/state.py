@@ -106,6 +106,28 @@ class _AttemptFiles:
         return (int(origin["step"]) - 1, last) if origin else (last, last)
 
     @property
+    def alone(self) -> dict[str, Any]:
+        """The fields of RunState that this attempt alone determines."""
+        end, job, beat = self.end, self.job, self.beat
+        return {
+            "step": self.steps_done[1],
+            "steps": int(beat.get("steps", 0)),
+            "phase": str(beat.get("phase", "")),
+            "accuracy": self.score("accuracy"),
+            "unparsable": self.score("unparsable"),
+            "finished_share": self.score("finished"),
+            "cause": end.cause.value if end else "",
+            "gpus": int(job.get("gpus") or 0),
+            "started": job.get("started"),
+            "rate": self.rate,
+            "node": str(job.get("node") or job.get("host") or ""),
+            "job": str(job.get("slurm_job") or ""),
+            "host": str(job.get("host") or ""),
+            "end_time": end.time if end else None,
+            "log": layout.log(self.path),
+        }
+
+    @property
     def rate(self) -> float | None:
         """Steps per second since the end of its first step, so without set-up. None before the end of the second."""
         origin: Mapping[str, float] = self.beat.get("origin") or {}
@@ -141,31 +163,17 @@ def read(run_dir: Path) -> RunState:
         info.name,
         state,
         attempt=number,
-        step=shown.steps_done[1],
-        steps=int(shown.beat.get("steps", 0)),
-        phase=str(shown.beat.get("phase", "")),
-        accuracy=shown.score("accuracy"),
-        unparsable=shown.score("unparsable"),
-        finished_share=shown.score("finished"),
-        cause=shown.end.cause.value if shown.end else "",
         message=message,
         seconds=useful + replayed + wasted,
         useful=useful,
         replayed=replayed,
         wasted=wasted,
-        gpus=int(shown.job.get("gpus") or 0),
         own_gpus=all(attempt.job.get("own_gpus") for attempt in attempts),
-        started=shown.job.get("started"),
         heartbeat_age=now - last_heartbeat if at_work and last_heartbeat else None,
-        rate=shown.rate,
         eta=_eta(shown, now) if at_work else None,
-        node=str(shown.job.get("node") or shown.job.get("host") or ""),
-        job=str(shown.job.get("slurm_job") or ""),
-        host=str(shown.job.get("host") or ""),
         group_id=info.group_id,
         arm=info.arm,
-        end_time=shown.end.time if shown.end else None,
-        log=layout.log(shown.path),
+        **shown.alone,
         code=", then ".join(_without_repeats(str(attempt.job.get("code") or "") for attempt in attempts)),
     )
 

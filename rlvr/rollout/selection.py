@@ -96,11 +96,7 @@ def select_groups(
         spent.filter_saw_right |= len(problems) < wanted  # all others were solved
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
-        # On few problems a step draws one several times, and samples of the same number would have the same noise.
-        first = list[int]()
-        for problem in problems:
-            first.append(selection.samples * times_sampled[problem.id])
-            times_sampled[problem.id] += 1
+        first = _first_samples(problems, selection.samples, times_sampled)
         if selection.overdraw is None or selection.dynamic != "refill":
             groups = sampler(problems, selection.samples, sampling, spent, first)
         else:
@@ -114,10 +110,7 @@ def select_groups(
         stream.retired |= selection.retired(groups, sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
-        # The share kept so far predicts how many to draw: fewer, larger rounds.
-        missing = selection.prompts - len(kept)
-        estimate = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
-        wanted = min(estimate, (MOST if selection.overdraw else 1) * selection.prompts)
+        wanted = _further_draw(selection, len(kept), drawn)
     spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
 
@@ -126,6 +119,24 @@ def _first_draw(selection: Selection, share: float) -> int:
     if selection.overdraw is None or selection.dynamic != "refill":
         return selection.prompts
     return min(math.ceil(selection.overdraw * selection.prompts / share), MOST * selection.prompts)
+
+
+def _further_draw(selection: Selection, num_kept: int, num_drawn: int) -> int:
+    """The share kept so far predicts how many to draw: fewer, larger rounds."""
+    missing = selection.prompts - num_kept
+    estimate = math.ceil((selection.overdraw or 1.0) * missing * (num_drawn + 1) / (num_kept + 1))
+    return min(estimate, (MOST if selection.overdraw else 1) * selection.prompts)
+
+
+def _first_samples(problems: Sequence[Problem], samples: int, times_sampled: Counter[str]) -> list[int]:
+    """Number of the first sample of each group. times_sampled: in this step so far, by problem; it is brought up to
+    date. On few problems a step draws one several times, and samples of the same number would have the same noise.
+    """
+    first = list[int]()
+    for problem in problems:
+        first.append(samples * times_sampled[problem.id])
+        times_sampled[problem.id] += 1
+    return first
 
 
 def _greedy_fails(
