@@ -10,30 +10,6 @@ from tests.support.composed import composed, identity
 pytestmark = pytest.mark.usefixtures("composing")
 
 
-def test_identity_ignores_where_and_how_a_run_is_executed() -> None:
-    default = identity()
-    assert identity("cluster.workers=1", "cluster.threads=2") == default
-    assert (identity("tracker.uri=http://127.0.0.1:5000"), identity("checkpoint.every=7")) == (default, default)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "seed=1",
-        "eta=0.5",
-        "divergence=hd",
-        "loss=grpo",
-        "lr=1e-3",
-        "task.size=9",
-        "rollout.samples=16",
-        "evaluation.every=10",
-        "trainer.updates=1",
-    ],
-)
-def test_identity_follows_what_determines_a_result(change: str) -> None:
-    assert identity(change) != identity()
-
-
 def test_a_default_written_out_is_the_same_run() -> None:
     assert identity("loss=lad", "divergence=js", "eta=0.25") != identity("eta=0.5")
     assert identity("loss=lad", "divergence=js") == identity()

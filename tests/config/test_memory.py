@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from rlvr.config import memory, published
 from rlvr.config.memory import GB, Architecture, MemorySetting, architecture, per_gpu
-from rlvr.objective.reduce import counts_of_streams
 from rlvr.trainer import attention
 from rlvr.trainer.fsdp import Trainer
 from tests.support.factories import make_batch
@@ -104,48 +101,6 @@ def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> N
     parts = per_gpu(TINY, MemorySetting(tokens=5, checkpointing=True))
     assert (parts["activations"], parts["whole gradients"]) == (5 * (3 * 2 * 4 + 160 + 32), 6 * 40 + 6 * 152)
     assert "logits" not in parts
-
-
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that autograd holds for one more token in one more layer: within 2 %."""
-    monkeypatch.setattr(attention, "to_float32_on_cpu", lambda *tensors: tensors)  # as on a GPU
-    numbers = {
-        "vocab_size": 16,
-        "hidden_size": 64,
-        "intermediate_size": 256,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-    }
-    config = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[kind]
-    held, estimated = list[float](), list[float]()
-    for layers in (1, 2):
-        model = AutoModelForCausalLM.from_config(config(num_hidden_layers=layers, **numbers))
-        trainer = tiny.make_trainer(model, dtype=dtype, shared_prompt="never")
-        (few, num_few), (many, num_many) = (kept_bytes(trainer, length) for length in (20, 60))
-        held.append((many - few) / (num_many - num_few))
-        numbers_of = architecture({"model_type": kind, "num_hidden_layers": layers, **numbers})
-        assert numbers_of is not None
-        setting = MemorySetting(width=4 if dtype == "float32" else 2, tokens=1000)
-        estimated.append(per_gpu(numbers_of, setting)["activations"] / 1000)
-    assert estimated[1] - estimated[0] == pytest.approx(held[1] - held[0], rel=0.02)
-
-
-def kept_bytes(trainer: Trainer, length: int) -> tuple[int, int]:
-    """(bytes, tokens) of a micro-batch of four responses of this length."""
-    batch = make_batch(num_groups=2, num_samples=2, num_tokens=length, lengths=[length] * 4)
-    (micro,) = trainer._split(batch)
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        trainer._loss_of(micro, counts_of_streams(batch.mask, batch.kind), measure_base=False)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), micro.layout.num_tokens
 
 
 @pytest.mark.slow
@@ -241,12 +196,6 @@ def test_gpus_that_share_an_engine_hold_a_part_of_its_weights_each() -> None:
     assert memory.cache_gb(config, 80) - alone == pytest.approx(14.19 * 3 / 4, abs=0.01)
     parts = per_gpu(TINY, MemorySetting(tokens=5, engine_width=2, engine_gpus=4))
     assert parts["engine weights"] == 2 * 540 / 4
-
-
-def test_training_and_sampling_take_turns() -> None:
-    parts = per_gpu(TINY, MemorySetting(cache_gb=8))
-    assert parts["engine cache"] == 8 * GB
-    assert "activations" not in parts
 
 
 ENGINE = {
