@@ -12,7 +12,8 @@ def draw(logits: Tensor, uniform: Tensor, *, temperature: float, top_p: float) -
     likely tokens until their probability reaches it (nucleus sampling, arXiv:1904.09751). temperature = 0 takes the
     most likely token: the policy is then that of temperature 1, and the distribution drawn from is a point.
     """
-    log_policy = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    z = logits.float() if temperature in (0, 1) else logits.float() / temperature
+    log_policy = torch.log_softmax(z, dim=-1)
     if temperature == 0:
         token = log_policy.argmax(dim=-1)
         logp = log_policy.gather(1, token[:, None])[:, 0]

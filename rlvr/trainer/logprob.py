@@ -66,7 +66,7 @@ def _at_once(
     raw: Tensor, target: Tensor, temperature: float, entropy_gradient: bool, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
     """`token_logp` for logits `raw` [n, V] that fit into memory, differentiated by autograd."""
-    z = raw.float() / temperature
+    z = raw.float() if temperature == 1 else raw.float() / temperature
     logp = z.gather(-1, target[:, None])[:, 0] - z.logsumexp(-1)
     if not with_entropy:
         return logp, None

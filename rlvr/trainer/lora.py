@@ -29,7 +29,7 @@ class Adapted(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         out = super().forward(input)
-        return out + self.scale * linear(linear(input, self.lora_a), self.lora_b) if self.active else out
+        return out + linear(self.scale * linear(input, self.lora_a), self.lora_b) if self.active else out
 
     def difference(self) -> Tensor:
         """alpha/rank · B A, [out, in] float32: what merging adds to the weight."""
