@@ -58,8 +58,8 @@ PRETRAINED = Work(
     SMOLLM2,
     prompts=8,
     samples=8,
-    new_tokens=32,
-    rounds=2,
+    new_tokens=16,
+    rounds=1,
     peers=(("float32", 16), ("bfloat16", 16)),  # at 64 both together need more than 24 GB
 )
 
