@@ -20,70 +20,81 @@ from analysis.scores.arm import Arm
 from analysis.scores.cell import cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
-from analysis.scores.comparison import LUCKY, Compared, compare
+from analysis.scores.comparison import LUCKY, Compared, against_best, compare
 from analysis.scores.contrast import detectable, grown
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
-from analysis.scores.sequential import FUTILE, calibrated, chance_at_last, chances, levels, schedule
+from analysis.scores.sequential import (
+    FUTILE,
+    calibrated,
+    chance_at_last,
+    chances,
+    dropped,
+    levels,
+    open_questions,
+    schedule,
+)
 from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME, caveat_of_time
 from analysis.scores.tuning import run_scores
 from analysis.scores.verdict import name_of, verdicts
 from rlvr.ledger.sweeps import Sweep
 
 
-def rule(first: int, last: int, parts: int) -> dict[str, Any]:
-    """The stopping rule with looks from `first` to `last` seeds. parts: number of differences that share the 5 %."""
+def rule(first: int, last: int, parts: int, best: float | None = None) -> dict[str, Any]:
+    """The stopping rule with looks from `first` to `last` seeds. parts: number of differences that share the 5 %. best:
+    where the best arm is sought, the lead of another that does not matter, in a table's units; None: it is not sought.
+
+    That the best arm is dropped is an error to one side alone, and so is that it leads by more than `best` where the
+    looks end since none does: in both its difference to some arm was measured too low. So the 5 % are of one side.
+    """
     seeds, alpha = schedule(first, last), 1 - LEVEL
     spending = "O'Brien-Fleming type (Lan and DeMets 1983)"
     shared = {"alpha": alpha, "spending": spending, "parts": parts}
-    by_look = levels(seeds, alpha / parts) if parts > 1 else calibrated(seeds, alpha)
-    return {**shared, "seeds": seeds, "levels": by_look, "futile": FUTILE}
+    two_sided = alpha if best is None else 2 * alpha
+    by_look = levels(seeds, two_sided / parts) if parts > 1 else calibrated(seeds, two_sided)
+    sought = {} if best is None else {"best": best}
+    return {**shared, **sought, "seeds": seeds, "levels": by_look, "futile": FUTILE}
 
 
-def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpus: bool) -> None:
-    """Raises LookupError for a metric that runs with these evaluations will not measure, and for one of time that no
-    number of seeds would decide. samples: per problem. own_gpus: whether SLURM allocates each run GPUs of its own.
+def check_metric(name: str, evaluations: Sequence[str], samples: int, *, own_gpus: bool, best: bool = False) -> None:
+    """Raises LookupError for a metric that runs with these evaluations will not measure, for one of time that no number
+    of seeds would decide, and, where the best arm is sought, for one of which no value is better than another. samples:
+    per problem. own_gpus: whether SLURM allocates each run GPUs of its own.
     """
-    check_ahead(name, evaluations, samples)
+    if not check_ahead(name, evaluations, samples) and best:
+        raise LookupError(f"--metrics {name or 'METRIC'}: no value of it is better than another. Name avg, pass, ...")
     if name.startswith(TIMES) and not own_gpus:
         raise LookupError(
             f"--metrics {name} would never be decided: {SHARED_TIME}. Name another metric, or set {OWN_GPUS}."
         )
 
 
-def look(
-    home: Path,
-    sweep_id: str,
-    about: str,
-    level: float,
-    closed: Sequence[Mapping[str, Any]],
-    last: tuple[int, float] | None = None,
-) -> list[dict[str, Any]]:
-    """The outcome of each question of a sweep at this nominal level. closed: those of questions that an earlier look
-    closed. last: the seeds and the level of the last look, by which the `chance` of a question that is open is; None:
-    this look is the last, or the rule asks for none."""
-    taken: list[dict[str, Any]] = []
-    for q in questions(frames_of(catalogue(home), sweep=sweep_id), about, 1 - level, closed):
-        chance = q.chance_at_last(*last) if last and q.open else math.nan
+def look(home: Path, sweep_id: str, rule: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The outcome of each question that the looks of this rule have left open, at the level of its next look. Before
+    the last look those that stay open have the `chance` that this decides them."""
+    index = len(rule["looks"])
+    level, last = rule["levels"][index], (rule["seeds"][-1], rule["levels"][-1])
+    has_chances = index + 1 < len(rule["seeds"]) and "futile" in rule
+    frames, taken = frames_of(catalogue(home), sweep=sweep_id), list[dict[str, Any]]()
+    for q in questions_of(rule, frames, 1 - level):
+        chance = q.chance_at_last(*last) if has_chances and q.open else math.nan
         of_chance = {} if math.isnan(chance) else {"chance": chance}
-        taken.append(
-            {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups), **of_chance}
-        )
+        of_best = {"arms": list(q.arms), "close": q.close} if "best" in rule else {}
+        about = {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)}
+        taken.append({**about, **of_chance, **of_best})
     return taken
 
 
-def forecast(
-    home: Path, sweep: Sweep, about: str, seeds: Sequence[int], nominal: Sequence[float]
-) -> list[dict[str, Any]]:
+def forecast(home: Path, sweep: Sweep, rule: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each question of a sweep, which need not be in the ledger yet: what its runs have measured, and the chance
     (NaN: not known) that the question is decided by each look."""
     listing = catalogue(home)
     others = [other for other in listing.sweeps if other.sweep_id != sweep.sweep_id]
     with_sweep = frames_of(replace(listing, sweeps=[*others, sweep]), sweep=sweep.sweep_id)
     return [
-        {"name": q.name, "measured": q.measured, "chances": q.chances(seeds, nominal)}
-        for q in questions(with_sweep, about, LEVEL)
+        {"name": q.name, "measured": q.measured, "chances": q.chances(rule["seeds"], rule["levels"])}
+        for q in questions_of({**rule, "looks": []}, with_sweep, LEVEL)
     ]
 
 
@@ -129,7 +140,7 @@ def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
 # --- questions: the claims of a study, or each arm's difference to its reference
 
 
-NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
+NAME_ANOTHER = " Name a metric that they measured: --metrics METRIC."
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,8 @@ class Question:
     outcome: `above`, `below`, a claim's outcome, `undecided`, or `not tested` if the better arm has diverged runs.
     measured: the difference and its interval in words.
     groups: group ids of the arms that need more seeds. margin: of an equivalence, in the units of `compared`.
+
+    Of an arm against the best one: arms, the labels of both; better: as of a metric; lead: of the arm, does not matter.
     """
 
     name: str
@@ -147,6 +160,16 @@ class Question:
     groups: tuple[str, ...]
     compared: tuple[Compared, ...] = ()
     margin: float | None = None
+    arms: tuple[str, ...] = ()
+    better: int = 1
+    lead: float = 0.0
+
+    @property
+    def close(self) -> bool:
+        """Whether the arm is surely not better by more than its lead may be."""
+        known = [c for c in self.compared if len(c.difference.seeds) >= LEAST_SEEDS]
+        plain = [c.judged.plain for c in known]
+        return any((i.high if self.better > 0 else -i.low) <= self.lead for i in plain)
 
     @property
     def open(self) -> bool:
@@ -155,8 +178,10 @@ class Question:
     def chance_at_last(self, seeds: int, level: float) -> float:
         """The chance that the last look decides the question, by that of its differences that has the best; NaN:
         unknown."""
+        summaries = [replace(c.judged.summary, mean=self.better * c.judged.summary.mean) for c in self.compared]
         known = [
-            chance_at_last(c.judged.summary, c.difference.sampling, seeds, level, self.margin) for c in self.compared
+            chance_at_last(summary, c.difference.sampling, seeds, level, self.margin, lead=self.lead)
+            for summary, c in zip(summaries, self.compared, strict=True)
         ]
         return max(known) if known and not any(map(math.isnan, known)) else math.nan
 
@@ -168,6 +193,14 @@ class Question:
         if not by_difference:
             return [math.nan] * len(seeds)
         return [min(of_look) for of_look in zip(*by_difference, strict=True)]
+
+
+def questions_of(rule: Mapping[str, Any], frames: Frames, level: float) -> list[Question]:
+    """The questions that the looks of a stopping rule have left open."""
+    if "best" in rule:
+        return _of_best(frames, rule, level)
+    closed = [q for taken in rule["looks"] for q in taken["questions"] if q not in open_questions(rule, taken)]
+    return questions(frames, rule["about"], level, closed)
 
 
 def questions(frames: Frames, about: str, level: float, closed: Sequence[Mapping[str, Any]] = ()) -> list[Question]:
@@ -202,16 +235,46 @@ def _outcome(verdict: Verdict) -> Outcome:
 
 def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
     """Each arm's difference, tested at this level by itself: the caller divides the 5 % among the differences."""
-    ids = [run.run_id for run in frames.rows]
-    measured = parse(about, frames, ids) if about else default_metrics(frames, ids)
-    if not measured:
-        raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
-    metric = measured[0]
+    metric = _metric(frames, about)
     settings = by_setting(frames, on_problems=metric.per_problem)
     questions = [question for setting in settings for question in _of_setting(frames, setting, metric, level)]
     if not questions:
         raise LookupError(f"nothing to decide: no setting has two arms that measured {metric}.{NAME_ANOTHER}")
     return questions
+
+
+def _metric(frames: Frames, about: str) -> Metric:
+    ids = [run.run_id for run in frames.rows]
+    measured = parse(about, frames, ids) if about else default_metrics(frames, ids)
+    if not measured:
+        raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
+    return measured[0]
+
+
+def _of_best(frames: Frames, rule: Mapping[str, Any], level: float) -> list[Question]:
+    """The difference of each arm that is left from the best of them, in each setting, tested as in `_of_differences`.
+
+    Of any two arms, the test that errs is that of the truly best one: K − 1 tests share the 5 %, whichever arm leads.
+    Arms that were dropped still help to show the spread between seeds. An arm of which every run diverged is dropped.
+    """
+    metric, out = _metric(frames, rule["about"]), dropped(rule["looks"])
+    open_or_settled: list[Question] = []
+    for setting in by_setting(frames, on_problems=metric.per_problem):
+        arms = {arm.group_id: arm for arm in setting.arms if not arm.from_other_study}
+        cells = {key: cell(frames, arm, metric, setting.sources) for key, arm in arms.items()}
+        left = [key for key in arms if key not in out]
+        if not left:
+            continue
+        best, compared = against_best(cells, left, metric.better, level, caveat_of_time(metric, [*arms.values()]))
+        for key in left:
+            question = _question(arms[key], arms[best], compared.get(key), metric, setting)
+            if cells[key].empty and cells[key].diverged >= LEAST_SEEDS and not cells[best].empty:
+                diverged = f"all {cells[key].diverged} runs diverged"
+                question = replace(question, outcome=Outcome.BELOW.value, measured=diverged)
+            labels = tuple(setting.titled(arms[k].label) for k in (key, best))
+            lead = rule["best"] / metric.scale
+            open_or_settled += [replace(question, arms=labels, better=metric.better, lead=lead)] if key != best else []
+    return open_or_settled
 
 
 def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: float) -> list[Question]:

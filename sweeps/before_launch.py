@@ -106,7 +106,9 @@ def check_sweep_keys(config: DictConfig, *, evaluates: bool) -> None:
     if keys and evaluates:
         raise ValueError(f"{keys[0]} has no effect on an evaluation, which trains nothing. Drop it.")
     if config.budget and not config.until:
-        raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
+        raise ValueError(
+            f"budget={config.budget} has no effect without until=decided or until=best. Add one, or drop budget."
+        )
     tuned = tuning.read(str(config.tune), []).keys if config.tune else []
     if "lr" in tuned and controls.STILL in controls.read(str(config.controls or "")):
         raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")

@@ -1,7 +1,7 @@
 """Arms against a reference: the difference of each, judged alone and in its family, and what would decide it."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -163,3 +163,17 @@ def compare(
                 why = unfair or (LUCKY if lucky and not survivors else "")
                 compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, why, room, more_problems)
     return {key: compared[key] for key in cells if key in compared}
+
+
+def against_best(
+    cells: Mapping[K, Cell], left: Sequence[K], better: int, level: float, unfair: str = ""
+) -> tuple[K, dict[K, Compared]]:
+    """(the best of the arms that are left, the difference of each other arm to it). The best has the highest mean, or
+    where `better` is −1 the lowest, of those without diverged runs if there are any. level, unfair: as in `compare`."""
+
+    def place(key: K) -> tuple[bool, bool, float]:
+        return (not cells[key].empty, not cells[key].diverged, better * cells[key].mean)
+
+    best = max(left, key=place)
+    others = {key: cell for key, cell in cells.items() if key != best}
+    return best, compare(others, dict.fromkeys(others, cells[best]), 0, level, unfair=unfair)

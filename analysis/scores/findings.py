@@ -11,7 +11,7 @@ from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import CONTROL_NAMES, against_controls
 from analysis.scores.failures import Failures, failures
 from analysis.scores.selection import default_reference, select
-from analysis.scores.sequential import given_up
+from analysis.scores.sequential import DROPPED, given_up
 from analysis.scores.tuning import Tuned, tuned
 
 
@@ -45,6 +45,8 @@ def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
         return
     newest: dict[str, tuple[int, Mapping[str, Any], Mapping[str, Any]]] = {}
     for number, look in enumerate(rule["looks"], start=1):
+        if "best" in rule:  # which arm leads may change: of earlier looks only dropped arms are still of interest
+            newest = {name: row for name, row in newest.items() if row[2]["outcome"] in DROPPED}
         newest |= {question["name"]: (number, look, question) for question in look["questions"]}
     for name, (number, look, question) in newest.items():
         level = f"nominal level {look['level']:.2g}, {100 * rule['alpha']:.0f} % over all looks and differences"
@@ -56,6 +58,8 @@ def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
 def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     if question["outcome"] != Outcome.UNDECIDED:
         return ""
+    if question.get("close") and rule["best"]:
+        return f"not better by more than {rule['best']:g}"
     if hopeless := given_up(rule, question):
         return hopeless
     return "the budget is spent" if rule["stopped"] else f"looks go on, to {rule['seeds'][-1]} seeds"

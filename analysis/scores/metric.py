@@ -239,18 +239,22 @@ def _not_measured(name: str, names: list[str]) -> LookupError:
     return LookupError(f"--metrics {name}: no run measured it.{hint} Measured: {', '.join(dict.fromkeys(names))}.")
 
 
-def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """Raises LookupError for a metric that a run which has not begun will not measure. Names of training metrics, such
-    as policy/kl_base, are not checked: only the first step shows which there are.
+def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> int:
+    """Whether more of a metric ("": the usual one) is better: 1; less: −1; neither: 0. Raises LookupError for one that
+    a run which has not begun will not measure. Names of training metrics, such as policy/kl_base, are not checked: only
+    the first step shows which there are.
 
     evaluations: names that the run's evaluations log; samples: per problem.
     """
     if "/" in name and not name.startswith((EVALUATION, VALIDATION)):
-        return
+        return 0
     _, judged = _judged_metrics(evaluations)
     of_task = [RIGHT_ANSWERS, *map(distinct, range(1, 10))] if judged else [TOTAL_VARIATION, MODES_COVERED]
-    kinds = [str(metric.kind) for metric in widest(judged)]
-    names = [*kinds, *map(str, [*judged, *of_task, ENTROPY, LENGTH, HOURS]), *evaluations]
-    metric = computed(name, judged)
-    if name not in names and not (judged and metric and metric.k <= samples):
-        raise _not_measured(name, names)
+    if not name:
+        return next((m.better for m in (*widest(judged), *map(_evaluation, sorted(evaluations)))), 0)
+    known = {str(m.kind): m for m in widest(judged)} | {str(m): m for m in (*judged, *of_task, ENTROPY, LENGTH, HOURS)}
+    known |= {key: _evaluation(key) for key in evaluations}
+    metric = known.get(name) or computed(name, judged)
+    if name not in known and not (judged and metric and metric.k <= samples):
+        raise _not_measured(name, list(known))
+    return metric.better if metric else 0

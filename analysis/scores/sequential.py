@@ -34,6 +34,7 @@ FAR = 12.0  # standard deviations, the upper end of the search for a bound
 DRAWS = 100_000  # of a sweep: an error of 5 % is known to ± 0.1 %
 SHARES = (0.0, 0.03, 0.1, 0.3, 1.0)  # variance that problems cause, over that of the first look's seeds
 SEED = 20260220  # any constant: the same rule has the same levels
+DROPPED = (Outcome.BELOW, Outcome.ABOVE)  # of an arm against the best one; above where less is better
 NORMAL = math.inf  # degrees of freedom at which Student's t is the normal distribution
 
 
@@ -133,12 +134,15 @@ def chances(
     return by_look
 
 
-def chance_at_last(summary: Crossed, sampling: float, seeds: int, level: float, margin: float | None = None) -> float:
+def chance_at_last(
+    summary: Crossed, sampling: float, seeds: int, level: float, margin: float | None = None, *, lead: float = 0.0
+) -> float:
     """The chance that a difference is decided at the last look, given the seeds so far; NaN without a spread.
 
     What the further seeds will show is drawn from what these have shown (predictive power, Spiegelhalter et al. 1986,
     with a flat prior): the mean of all seeds lies about the present one with the variance that the further seeds will
-    take from it, and Student's t has the degrees of freedom of the seeds so far. margin: as in `chances`.
+    take from it, and Student's t has the degrees of freedom of the seeds so far. margin: as in `chances`. lead: what
+    counts as decided, too, is that the difference is below this.
     """
     if not summary.repeats or summary.alike or summary.num_seeds < 2:
         return math.nan
@@ -147,7 +151,8 @@ def chance_at_last(summary: Crossed, sampling: float, seeds: int, level: float, 
     spread = math.sqrt(max(float(summary.variance - last.variance), ROUNDING))
 
     def beyond(bound: float) -> float:
-        return float(student.above((bound - mean) / spread, df) + student.above((bound + mean) / spread, df))
+        above, below = (bound - mean) / spread, (bound + mean - lead) / spread
+        return float(student.above(above, df) + student.above(below, df))
 
     different = last.interval(1 - level).half
     if margin is None:
@@ -163,3 +168,19 @@ def given_up(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     if question["outcome"] != Outcome.UNDECIDED or chance >= rule.get("futile", 0.0):
         return ""
     return f"given up: all of the budget would decide it with a chance of {100 * chance:.1f} %"
+
+
+def open_questions(rule: Mapping[str, Any], look: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The questions that a look left open, whose arms get more seeds. Where the best arm is sought, all that are left
+    get them while one of them is open, as which of them leads may change."""
+    is_open = [q for q in look["questions"] if q["outcome"] == Outcome.UNDECIDED and not given_up(rule, q)]
+    if "best" not in rule:
+        return is_open
+    left = [q for q in look["questions"] if q["outcome"] not in DROPPED]
+    return left if any(not q["close"] for q in is_open) else []
+
+
+def dropped(looks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Where the best arm is sought, the arms that are not, by group id, and the number of the look that showed it."""
+    numbered = [(number, q) for number, look in enumerate(looks, start=1) for q in look["questions"]]
+    return {q["groups"][0]: number for number, q in numbered if q["outcome"] in DROPPED}

@@ -187,6 +187,12 @@ def _last_line(record: GrowingRecord) -> str:
         return f"Done: {len(record.begun)} runs. See: python -m analysis --sweep {record.sweep_id}"
     if until["stopped"] == ALONE:
         return f"Stopped after {len(record.begun)} runs of tuning: {ALONE}. Launch it with other values of tune."
+    if "best" in until:
+        return (
+            f"Stopped: {until['stopped']} after {len(until['looks'])} of {len(until['seeds'])} looks and "
+            f"{len(record.begun)} of at most {until['runs']} runs; {stopping.arms_left(until)}. "
+            f"See: python -m analysis --sweep {record.sweep_id}"
+        )
     num_open = sum(question["outcome"] == "undecided" for question in until["looks"][-1]["questions"])
     reasons = {"decided": "all is decided", "budget spent": f"budget spent, {num_open} undecided"}
     why = reasons.get(until["stopped"], until["stopped"])

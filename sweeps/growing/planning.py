@@ -98,11 +98,11 @@ def _check_seeds(master: DictConfig, num_points: int, points: PairedPoints) -> N
 
 def _rule(master: DictConfig, points: PairedPoints, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
     """The stopping rule, as sweep.json keeps it. spent: runs of tuning; first: a run of each arm."""
-    about = stopping.read_until(str(master.until), has_claims=bool(master.claims))
-    if about not in ("", CLAIMS):
-        _check_metric(about, first)
+    about, best = stopping.read_until(str(master.until), has_claims=bool(master.claims))
+    if about != CLAIMS and (about or best is not None):
+        _check_metric(about, first, best)
     if len(points.arms) < 2:
-        raise ValueError("until=decided compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
+        raise ValueError("until= compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
     budget = stopping.read_budget(master.budget)
     runs = budget.runs
     if runs is None:
@@ -114,18 +114,20 @@ def _rule(master: DictConfig, points: PairedPoints, ledger: Ledger, spent: int, 
             )
         assert budget.hours is not None
         runs = int(budget.hours / hours_per_run)
-    rule = stopping.rule(about, len(points.arms), len(points.seeds), runs, spent=spent)
+    rule = stopping.rule(about, len(points.arms), len(points.seeds), runs, spent=spent, best=best)
     return {**rule, "budget": str(master.budget), "hours": budget.hours}
 
 
-def _check_metric(name: str, first: Plan) -> None:
-    """ValueError for a metric that the evaluations of some arm do not measure, or that is decided only on GPUs."""
+def _check_metric(name: str, first: Plan, best: float | None) -> None:
+    """ValueError for a metric that the evaluations of some arm do not measure, or that is decided only on GPUs, or of
+    which no value is the best.
+    """
     settings = {repr((run.config["task"], run.config["evaluation"])): run.config for run in first.runs}
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, reported elsewhere
             names, samples = evaluation_metric_names(config), config["evaluation"]["samples"]
-            with stopping.naming_until():
-                decide.check_metric(name, names, samples, own_gpus=first.own_gpus)
+            with stopping.naming_until(best):
+                decide.check_metric(name, names, samples, own_gpus=first.own_gpus, best=best is not None)
 
 
 def _candidates(
@@ -205,6 +207,6 @@ def _questions(record: GrowingRecord, rule: dict[str, Any]) -> list[dict[str, An
     lines = tuple(run.line(index, run.overrides) for index, run in enumerate(runs))
     sweep = Sweep(record.sweep_id, about, lines)
     try:
-        return decide.forecast(record.ledger.home, sweep, rule["about"], rule["seeds"], rule["levels"])
+        return decide.forecast(record.ledger.home, sweep, rule)
     except LookupError:  # nothing is measured yet
         return []

@@ -1,10 +1,11 @@
-"""`until=decided budget=24`: seeds are added in waves until all questions are decided, or the budget is spent.
+"""`until=decided budget=24`: seeds are added in waves until all questions are decided, or the budget is spent;
+`until=best`: until one arm is left that may be the best, or none of those left is better by more than `within` says.
 
 The rule is fixed at launch and kept in sweep.json under `until`: the numbers of seeds at which the results are tested
 (a look), the nominal level of each look (analysis/scores/sequential.py), and the questions. Each look is recorded
 before the runs that follow from it. Arms whose questions are all decided get no more seeds; the others get the next
 wave, all with the same seeds, so that differences stay paired. A question that all of the budget would hardly decide is
-given up, which can only make wrong decisions rarer.
+given up, which can only make wrong decisions rarer. Arms that are decidedly not the best get no more seeds, either.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from typing import Any
 
 from analysis import decide
 from analysis.scores.claim import CLAIMS, Outcome
-from analysis.scores.sequential import given_up
+from analysis.scores.sequential import DROPPED, dropped, given_up, open_questions
 from sweeps.progress import duration
 
 UNIT_HOURS = {"h": 1.0, "hours": 1.0, "min": 1 / 60, "minutes": 1 / 60}
@@ -39,24 +40,27 @@ def read_budget(text: str | None) -> Budget:
         return Budget(runs=int(match[1]))
     if match and match[2] in UNIT_HOURS and re.fullmatch(r"\d*\.?\d+|\d+\.", match[1]):
         return Budget(hours=float(match[1]) * UNIT_HOURS[match[2]])
-    problem = f"budget={text} is no budget" if text else "until=decided needs a budget"
+    problem = f"budget={text} is no budget" if text else "until= needs a budget"
     raise ValueError(f"{problem}: pass the most runs in all, budget=24, or hours of runs, budget=10h or budget=90min.")
 
 
-def read_until(text: str, *, has_claims: bool) -> str:
-    """What to decide: CLAIMS, or the name of the metric to compare, "" for the usual one. Raises ValueError."""
-    word, _, metric = text.partition(":")
-    if word != "decided":
+def read_until(text: str, *, has_claims: bool) -> tuple[str, float | None]:
+    """What to decide: CLAIMS, or the name of the metric to compare, "" for the usual one; and, of the best arm, by how
+    much another may be better (None: all differences are to be decided). Raises ValueError."""
+    match = re.fullmatch(r"(decided|best)(?::(\S+))?(?: +within +(\d+\.?\d*|\.\d+))?", text.strip())
+    if not match or (match[1] == "decided" and match[3]):
         raise ValueError(
             f"until={text} is unknown: pass until=decided, or until=decided:METRIC for the differences in one metric, "
-            "as in until=decided:pass."
+            "as in until=decided:pass; or until=best, until=best:METRIC, until='best:METRIC within 1' for the best arm."
         )
-    return metric or (CLAIMS if has_claims else "")
+    if match[1] == "best":
+        return match[2] or "", float(match[3] or 0)
+    return match[2] or (CLAIMS if has_claims else ""), None
 
 
-def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dict[str, Any]:
+def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0, best: float | None = None) -> dict[str, Any]:
     """The rule as it is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on
-    tuning. ValueError if these are too few for the first look.
+    tuning; best: as in `decide.rule`. ValueError if these are too few for the first look.
     """
     last, first = (runs - spent) // arms, max(first, decide.LEAST_SEEDS)
     if last < first:
@@ -67,33 +71,25 @@ def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0) -> dic
             f"{arms} arms{tuned}. Pass budget={least} or more."
         )
     parts = 1 if about == CLAIMS else arms - 1  # differences share the level of 5 % evenly; each claim has all of it
-    return {"about": about, **decide.rule(first, last, parts), "runs": runs, "looks": [], "stopped": ""}
+    return {"about": about, **decide.rule(first, last, parts, best), "runs": runs, "looks": [], "stopped": ""}
 
 
 @contextlib.contextmanager
-def naming_until() -> Generator[None, None, None]:
+def naming_until(best: float | None) -> Generator[None, None, None]:
     """An error about `--metrics`, the option of the analysis, becomes a ValueError about `until=`, the key here."""
     try:
         yield
     except LookupError as error:
-        raise ValueError(str(error.args[0]).replace("--metrics ", "until=decided:")) from error
+        typed = "until=decided:" if best is None else "until=best:"
+        raise ValueError(str(error.args[0]).replace("--metrics ", typed)) from error
 
 
 def look(rule: Mapping[str, Any], home: Path, sweep_id: str) -> dict[str, Any]:
     """The next look: the outcome of each open question. A pure function of the runs, but for the time."""
     index = len(rule["looks"])
-    earlier = [question for taken in rule["looks"] for question in taken["questions"]]
-    closed = [question for question in earlier if not _is_open(rule, question)]
-    level = rule["levels"][index]
-    last = (rule["seeds"][-1], rule["levels"][-1]) if index + 1 < len(rule["seeds"]) and "futile" in rule else None
-    with naming_until():
-        questions = decide.look(home, sweep_id, rule["about"], level, closed, last)
-    return {"seeds": rule["seeds"][index], "level": level, "time": time.time(), "questions": questions}
-
-
-def _is_open(rule: Mapping[str, Any], question: Mapping[str, Any]) -> bool:
-    """Whether a question as a look left it gets more seeds."""
-    return question["outcome"] == Outcome.UNDECIDED and not given_up(rule, question)
+    with naming_until(rule.get("best")):
+        questions = decide.look(home, sweep_id, rule)
+    return {"seeds": rule["seeds"][index], "level": rule["levels"][index], "time": time.time(), "questions": questions}
 
 
 def stopped(rule: Mapping[str, Any]) -> str:
@@ -101,6 +97,8 @@ def stopped(rule: Mapping[str, Any]) -> str:
     if not rule["looks"]:
         return ""
     if not open_groups(rule):
+        if "best" in rule:
+            return _best(rule)
         questions = [question for taken in rule["looks"] for question in taken["questions"]]
         untested = sum(question["outcome"] == Outcome.NOT_TESTED for question in questions)
         hopeless = sum(bool(given_up(rule, question)) for question in questions)
@@ -111,17 +109,43 @@ def stopped(rule: Mapping[str, Any]) -> str:
     return "budget spent" if len(rule["looks"]) == len(rule["seeds"]) else ""
 
 
+def _best(rule: Mapping[str, Any]) -> str:
+    """Why nothing is left to do where the best arm is sought: it is known, or near enough, or cannot be known."""
+    left = [q for q in rule["looks"][-1]["questions"] if q["outcome"] not in DROPPED]
+    if not left:
+        return "the best arm is known"
+    if all(q["close"] for q in left):
+        return f"no arm that is left is better than the best by more than {rule['best']:g}"
+    return "all of the budget would hardly say more"
+
+
+def arms_left(rule: Mapping[str, Any]) -> str:
+    """Where the best arm is sought: the arms that may be it, the one that leads first, and the others by look."""
+    out, labels = dropped(rule["looks"]), dict[str, str]()
+    for question in (q for taken in rule["looks"] for q in taken["questions"]):
+        labels |= dict(zip(reversed(question["groups"]), reversed(question["arms"]), strict=True))
+    best = {q["groups"][1] for q in rule["looks"][-1]["questions"]}
+    left = sorted((group for group in labels if group not in out), key=lambda group: group not in best)
+    parts = [f"left: {', '.join(labels[group] for group in left)}{' (the first leads)' if len(left) > 1 else ''}"]
+    for number in sorted({*out.values()}):
+        parts.append(f"dropped at look {number}: {', '.join(labels[group] for group in out if out[group] == number)}")
+    return "; ".join(parts)
+
+
 def open_groups(rule: Mapping[str, Any]) -> set[str]:
     """Group ids of the arms with a question that the newest look left open."""
-    newest = rule["looks"][-1]["questions"]
-    return {group for question in newest if _is_open(rule, question) for group in question["groups"]}
+    return {group for question in open_questions(rule, rule["looks"][-1]) for group in question["groups"]}
 
 
 def lines_of_newest_look(rule: Mapping[str, Any]) -> list[str]:
     """A headline, and a line for each question of the newest look."""
     newest, number = rule["looks"][-1], len(rule["looks"])
     head = f"Look {number} of at most {len(rule['seeds'])}, {newest['seeds']} seeds, level {newest['level']:.2g}:"
-    lines = [(f"{q['outcome']:12} {q['name']}: {q['measured']}", given_up(rule, q)) for q in newest["questions"]]
+    is_open = open_questions(rule, newest)
+    lines = [
+        (f"{q['outcome']:12} {q['name']}: {q['measured']}", "" if q in is_open else given_up(rule, q))
+        for q in newest["questions"]
+    ]
     return [head, *(f"  {'; '.join(filter(None, parts))}" for parts in lines)]
 
 
@@ -134,7 +158,8 @@ def forecast(
     """
     seeds, levels = rule["seeds"], rule["levels"]
     looks = ", ".join(f"{s} ({level:.2g})" for s, level in zip(seeds, levels, strict=True))
-    lines = [f"Until decided: looks at {looks} seeds of an arm (nominal level of each look)."]
+    until = "decided" if "best" not in rule else "the best arm is known"
+    lines = [f"Until {until}: looks at {looks} seeds of an arm (nominal level of each look)."]
     most = seeds[-1] * arms + spent
     lines.append(f"At most {cost(most, hours)} in all, where nothing is decided before.")
     chances: list[list[float]] = [question["chances"] for question in questions]  # of each question, by each look

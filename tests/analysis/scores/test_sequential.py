@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis import decide
 from analysis.scores import student
+from analysis.scores.cell import Cell
+from analysis.scores.comparison import against_best
 from analysis.scores.contrast import Scores, difference
 from analysis.scores.crossed import crossed
 from analysis.scores.family import family
@@ -194,3 +197,51 @@ def test_only_an_undecided_question_without_a_chance_is_given_up() -> None:
     ):
         assert given_up(rule, question) == ""
     assert given_up({}, {"outcome": "undecided", "chance": 0.0}) == ""
+
+
+def test_the_best_of_ten_arms_is_dropped_in_at_most_five_per_cent_of_sweeps() -> None:
+    """Means of seeds with a known spread, by a normal test to one side: an arm is dropped if it is decidedly below the
+    one that leads. The best is better by 0, 1, 2 or 3 standard deviations of a seed; the others are equal."""
+    rng, sweeps, arms = np.random.default_rng(8), 4000, 10
+    rule = decide.rule(3, 12, arms - 1, best=0.0)
+    luck = rng.normal(0, 1, (sweeps, arms, 12))
+    for gain, most_runs in {0.0: 1.0, 1.0: 1.0, 2.0: 0.85, 3.0: 0.7}.items():
+        left, runs = np.ones((sweeps, arms), bool), np.zeros(sweeps)
+        for count, before, level in zip(rule["seeds"], [0, *rule["seeds"]], rule["levels"], strict=False):
+            runs += (count - before) * np.where(left.sum(1) > 1, left.sum(1), 0)
+            means = luck[:, :, :count].mean(2) + gain * (np.arange(arms) == 0)
+            lead = np.where(left, means, -np.inf).max(1, keepdims=True)
+            left &= (lead - means) / math.sqrt(2 / count) < stats.norm.isf(level / 2)
+        assert 1 - left[:, 0].mean() <= 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / sweeps), gain
+        assert runs.mean() <= most_runs * arms * 12, gain
+
+
+@pytest.mark.slow
+def test_the_best_arm_is_dropped_in_at_most_five_per_cent_of_sweeps_of_seeds_and_problems() -> None:
+    """Five arms, the best by 0 and by 2 standard deviations of a seed, which then takes a sixth of the runs less."""
+    arms, sweeps, problems, sd = 5, 80, 64, 0.05
+    rng, rule = np.random.default_rng(9), decide.rule(3, 12, arms - 1, best=0.0)
+    for gain in (0.0, 2.0):
+        wrong, runs = 0, 0
+        for _ in range(sweeps):
+            rate = (
+                rng.beta(1, 1, problems) + rng.normal(0, sd, (arms, 12, 1)) + rng.normal(0, 0.05, (arms, 1, problems))
+            )
+            rate[0] += gain * sd
+            values, seeds = rng.binomial(8, rate.clip(0, 1)) / 8, dict[int, int](dict.fromkeys(range(arms), 0))
+            left = [*seeds]
+            for count, level in zip(rule["seeds"], rule["levels"], strict=True):
+                seeds |= dict.fromkeys(left, count)
+                cells = {arm: cell_of(values[arm, :number]) for arm, number in seeds.items()}
+                best, compared = against_best(cells, left, 1, 1 - level)
+                left = [arm for arm in left if arm == best or compared[arm].judged.plain.high >= 0]
+                if len(left) == 1:
+                    break
+            wrong, runs = wrong + (0 not in left), runs + sum(seeds.values())
+        assert wrong <= stats.binom.isf(0.005, sweeps, 0.05), gain
+        assert runs <= (1 if gain == 0 else 5 / 6) * sweeps * arms * 12
+
+
+def cell_of(values: np.ndarray) -> Cell:
+    S, P = values.shape
+    return Cell.of(Scores(tuple(range(S)), tuple(range(P)), values, np.zeros(P, np.int64)), S)

@@ -84,8 +84,8 @@ def looks(home: Path) -> list[dict[str, Any]]:
     return Ledger(home).sweep("s").info["until"]["looks"]
 
 
-def until(home: Path) -> GrowingRecord:
-    rule = stopping.rule("", arms=3, first=3, runs=18)
+def until(home: Path, best: float | None = None) -> GrowingRecord:
+    rule = stopping.rule("", arms=3, first=3, runs=18, best=best)
     assert rule["seeds"] == [3, 4, 5, 6]
     rule |= {"hours": None, "budget": "18"}
     return sweep(home, [candidate(place, seed) for place in ARMS for seed in range(6)], until=rule)
@@ -138,6 +138,56 @@ def test_what_all_of_the_budget_would_hardly_decide_gets_no_more_seeds(tmp_path:
     )
     finding = findings(load(tmp_path))[-1]
     assert finding.note.startswith("given up: all of the budget")
+
+
+def test_of_the_best_arm_alone_seeds_go_to_those_that_may_be_it(tmp_path: Path) -> None:
+    """GRPO is far below both at every seed, PACS above RLOO at every seed and by a margin that varies (1 or 3 of 8):
+    they go on together, also past a kill before the next wave was written down, until RLOO is dropped, too."""
+    until(tmp_path, best=0.0)
+    ledger, lines = Ledger(tmp_path), list[str]()
+    scores = {"grpo": lambda s: 1 + s % 2, "pacs": lambda s: 6 + (s % 2), "rloo": lambda s: 5 - (s % 2)}
+    right = lambda name, seed: scores[name.partition("-")[0]](seed)  # noqa: E731
+    advance(ledger, "s", lines.append)
+    train(tmp_path, right)
+    manifest = (tmp_path / "runs/sweeps/s/manifest.jsonl").read_text()
+    wave = advance(ledger, "s", lines.append)
+    (tmp_path / "runs/sweeps/s/manifest.jsonl").write_text(manifest)
+    assert advance(ledger, "s", lines.append) == wave
+    (first,) = looks(tmp_path)
+    assert {q["arms"][0]: (q["arms"][1], q["outcome"]) for q in first["questions"]} == {
+        "loss=grpo": ("loss=pacs", "below"),
+        "loss=rloo": ("loss=pacs", "undecided"),
+    }
+    assert sorted(run for run in wave if "s3" in run) == ["id-pacs-lr1e-06-final-s3", "id-rloo-lr1e-06-final-s3"]
+    while wave:
+        train(tmp_path, right)
+        wave = advance(ledger, "s", lines.append)
+    number = len(looks(tmp_path))
+    runs = 9 + 2 * (number - 1)
+    assert lines[-1].startswith(
+        f"Stopped: the best arm is known after {number} of 4 looks and {runs} of at most 18 runs; left: loss=pacs; "
+        f"dropped at look 1: loss=grpo; dropped at look {number}: loss=rloo. See: "
+    )
+    reported = {
+        f.claim.says.partition(" ")[0]: f.outcome for f in findings(load(tmp_path)) if "against" in f.claim.says
+    }
+    assert reported == {"loss=grpo": "below", "loss=rloo": "below"}
+
+
+def test_of_arms_that_are_near_enough_to_the_best_none_gets_more_seeds(tmp_path: Path) -> None:
+    """PACS and RLOO solve the same problems with every seed: if unseen problems differ, then at most 10 of 100 (rule of
+    three: ln(1/0.003)/60, at 0.3 % of the first look). GRPO diverges with every seed."""
+    until(tmp_path, best=20.0)
+    ledger, lines = Ledger(tmp_path), list[str]()
+    advance(ledger, "s", lines.append)
+    train(tmp_path, lambda name, seed: 3, cause="diverged", of="grpo")
+    train(tmp_path, lambda name, seed: 4 + seed % 2)
+    assert advance(ledger, "s", lines.append) == []
+    assert lines[-1].startswith(
+        "Stopped: no arm that is left is better than the best by more than 20 after 1 of 4 looks and 9 of at most 18 "
+        "runs; left: loss=pacs, loss=rloo (the first leads); dropped at look 1: loss=grpo. See: "
+    )
+    assert "not better by more than 20" in [f.note for f in findings(load(tmp_path))]
 
 
 def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def info(home: Path) -> dict[str, object]:
 
 
 REFUSED = [
-    (["until=decided"], "until=decided needs a budget: pass the most runs in all"),
+    (["until=best"], "until= needs a budget: pass the most runs in all"),
+    (["until=best:entropy", "budget=9"], "until=best:entropy: no value of it is better than another."),
     (["budget=9"], "budget=9 has no effect without until=decided"),
     (["until=decided", "budget=3h"], "no finished run of the ledger is like these"),
     (["until=decided:pass@64", "budget=9", "--dry-run"], "pass@64: no run measured it. Did you mean pass@8"),

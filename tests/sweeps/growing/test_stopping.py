@@ -20,11 +20,15 @@ def test_a_budget_is_runs_or_hours_and_anything_else_is_refused_with_what_to_typ
 
 
 def test_what_is_to_be_decided() -> None:
-    assert stopping.read_until("decided", has_claims=True) == "claims"
-    assert stopping.read_until("decided", has_claims=False) == ""
-    assert stopping.read_until("decided:pass@8", has_claims=True) == "pass@8"
-    with pytest.raises(ValueError, match="until=forever is unknown: pass until=decided"):
-        stopping.read_until("forever", has_claims=False)
+    assert stopping.read_until("decided", has_claims=True) == ("claims", None)
+    assert stopping.read_until("decided", has_claims=False) == ("", None)
+    assert stopping.read_until("decided:pass@8", has_claims=True) == ("pass@8", None)
+    best = {"best": ("", 0.0), "best:pass@8": ("pass@8", 0.0), "best:avg within 1.5": ("avg", 1.5)}
+    for typed, read in {**best, "best within 2": ("", 2.0)}.items():
+        assert stopping.read_until(typed, has_claims=True) == read, typed
+    for typed in ("forever", "decided within 1", "best within", "best:avg,pass within -1"):
+        with pytest.raises(ValueError, match=f"until={typed} is unknown: pass until=decided.* or until=best"):
+            stopping.read_until(typed, has_claims=False)
 
 
 def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share_the_five_per_cent() -> None:
@@ -35,6 +39,15 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share
     # of 200,000 of the tests, 5 % of the differences that do not exist have a p-value below 0.021.
     for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.021}.items():
         assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level], rel=0.02), about
+
+
+def test_where_the_best_arm_is_sought_the_five_per_cent_are_of_one_side() -> None:
+    """One look at three arms: by a t test of 95 % each, to one side 2.5 % of each of two."""
+    assert stopping.rule("", arms=3, first=3, runs=9, best=0.0)["levels"] == pytest.approx([0.05])
+    with pytest.raises(LookupError, match="--metrics entropy: no value of it is better than another"):
+        decide.check_metric("entropy", ["evaluation/maze/avg_at_8"], 8, own_gpus=True, best=True)
+    for name in ("", "avg", "pass@4", "steps-to-50", "hours"):
+        decide.check_metric(name, ["evaluation/maze/avg_at_8"], 8, own_gpus=True, best=True)
 
 
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
