@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise, product
@@ -22,12 +22,9 @@ from typing import TYPE_CHECKING, Any
 import math_verify.parser
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy.core.function import AppliedUndef
-from sympy.functions.elementary.trigonometric import TrigonometricFunction
+from math_verify import LatexExtractionConfig, parse
 
-from rlvr.task.verify import math_form, math_list, math_notation, math_text, math_unit
+from rlvr.task.verify import math_equal, math_form, math_list, math_notation, math_text, math_unit
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -38,10 +35,6 @@ logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
 
 # By default R is read as r. math-verify passes on no configuration of the conversion, hence the function is replaced.
 math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
-
-EXACT, ROUNDED = 1e-9, 1e-2  # largest relative distance of equal numbers: both exact; at least one a decimal number
-LISTS = (sympy.FiniteSet, sympy.Tuple, sympy.Interval)
-DIGITS = 30  # to which numbers are evaluated before they are compared
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,11 @@ def _outcome(gold: Answer, text: str, tolerance: float, asked: str) -> Outcome:
         return "correct"
     if gold.label and answer.label and gold.label != answer.label:
         return "wrong"
-    equal = [(g, a) for g, a in _pairs(gold, answer, asked) if _holds(_equal, g, a) or _within(tolerance, g, a)]
+    equal = [
+        (g, a)
+        for g, a in _pairs(gold, answer, asked)
+        if math_equal.holds(math_equal.equal, g, a) or math_equal.within(tolerance, g, a)
+    ]
     if equal and _consistent(gold, answer, asked):
         return "unevaluated" if all(_unevaluated(gold, answer, *pair) for pair in equal) else "correct"
     # math-verify returns what it cannot parse as plain text, which is equal to the same text only.
@@ -113,15 +110,15 @@ def _unevaluated(gold: Answer, answer: Answer, g: Any, a: Any) -> bool:
         return True
     if math_text.operators(gold.text) or (isinstance(g, sympy.Eq) and len(g.lhs.free_symbols) > 1):
         return False  # x + y = 2 has no form of its own
-    if _holds(_is_rational, _value(g)) and math_form.is_numeral(math_text.bare(gold.text)):
+    if math_equal.holds(_is_rational, math_equal.value(g)) and math_form.is_numeral(math_text.bare(gold.text)):
         return not math_form.is_numeral(side)
     return bool(math_form.steps(a) - math_form.steps(g)) or (
-        math_form.is_product(_value(g)) and math_form.is_sum(_value(a))
+        math_form.is_product(math_equal.value(g)) and math_form.is_sum(math_equal.value(a))
     )
 
 
 def _is_rational(part: Any) -> bool:
-    return _number(part) is not None and part.is_rational is not False  # of a float sympy does not know it
+    return math_equal.number(part) is not None and part.is_rational is not False  # of a float sympy does not know it
 
 
 def _text_only(answer: Answer) -> bool:
@@ -169,7 +166,7 @@ def _boxed(content: str) -> list[Any]:
         elif len(sides) == 2 and not re.search("[,;]", content):
             parsed += _whole(sides[1])  # 17 \bmod 5 = 2
     if math_list.ALL_HOLD.search(content):
-        parsed = [sympy.And(*part.args) if _has_orders(part) else part for part in parsed]
+        parsed = [sympy.And(*part.args) if math_equal.has_orders(part) else part for part in parsed]
     if (outside := math_notation.divided_outside(content)) != content:
         parsed += _whole(outside)
     if "I" in content:
@@ -181,7 +178,7 @@ def _boxed(content: str) -> list[Any]:
 
 def _is_complex(parsed: Any) -> bool:
     """Whether its only letter is i, which the parser takes for a variable. Alone it would be equal to the letter I."""
-    if not isinstance(parsed, (sympy.Expr, *LISTS)) or parsed.is_Atom:
+    if not isinstance(parsed, (sympy.Expr, *math_equal.LISTS)) or parsed.is_Atom:
         return False
     return {str(symbol) for symbol in parsed.free_symbols} == {"i"}
 
@@ -221,203 +218,14 @@ def _pairs(gold: Answer, answer: Answer, asked: str) -> list[tuple[Any, Any]]:
         return pairs
     numbers = [(g, a) for g, a in pairs if isinstance(g, sympy.Expr) and isinstance(a, sympy.Expr)]
     is_percentage = re.search(r"percent|%", asked)
-    if answer.percent and (not is_percentage or any(_holds(_is_share, g) for g, _ in numbers)):
+    if answer.percent and (not is_percentage or any(math_equal.holds(_is_share, g) for g, _ in numbers)):
         pairs = []
     return pairs + [(g / 100, a) if gold.percent else (g, a / 100) for g, a in numbers]
 
 
 def _is_share(expression: Any) -> bool:
-    number = _number(expression)
+    number = math_equal.number(expression)
     return number is not None and 0 < abs(number) <= 1
-
-
-def _holds(check: Callable[..., bool], *arguments: Any) -> bool:
-    """The result of a check of an answer. False if it raises: sympy raises anything on what it cannot evaluate."""
-    try:
-        return check(*arguments)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - as above: what cannot be evaluated or compared is not equal
-        return False
-
-
-def _equal(gold: Any, answer: Any) -> bool:
-    answer = _with_constant_of(gold, answer)
-    gold, answer = (_without_arguments(side) for side in (gold, answer))
-    if (
-        isinstance(gold, sympy.Set) != isinstance(answer, sympy.Set)
-        or _has_orders(gold) != _has_orders(answer)
-        or (isinstance(gold, sympy.And) and gold.free_symbols == answer.free_symbols)
-    ):
-        sets = [_interval(gold), _interval(answer)]
-        if sets != [gold, answer] and any(isinstance(side, sympy.FiniteSet) for side in sets):
-            return False  # the ends of -2 < x < 3
-        gold, answer = sets
-    vectors = [side for side in (gold, answer) if isinstance(side, sympy.MatrixBase) and 1 in side.shape]
-    if len(vectors) == 1 and all(
-        isinstance(side, (sympy.Tuple, sympy.Interval, sympy.MatrixBase)) for side in (gold, answer)
-    ):
-        gold, answer = (sympy.Tuple(*_entries(side)) for side in (gold, answer))
-    if isinstance(answer, sympy.Eq) and not isinstance(gold, sympy.Eq) and not _names(answer.lhs):
-        return False
-    if _other_symbol(gold, answer):
-        return False
-    if _exactly_equal(gold, answer) or (isinstance(gold, sympy.Eq) and _multiple(gold, answer)):
-        return True
-    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) and _near(gold, answer)
-
-
-def _exactly_equal(gold: Any, answer: Any) -> bool:
-    """Whether both are equal numbers if decimals are exact: 435 and 4.35 \\cdot 10^2, whose floats differ."""
-    if any(_number(side) is None for side in (gold, answer)) or not (gold - answer).has(sympy.Float):
-        return False
-    golds, answers = (
-        side.xreplace({f: sympy.Rational(str(f)) for f in side.atoms(sympy.Float)}) for side in (gold, answer)
-    )
-    return bool((golds - answers).doit() == 0)
-
-
-def _multiple(gold: Any, answer: Any) -> bool:
-    """Whether the answer is the right equation moved, or multiplied by a number: 2x + 2y - 4 = 0 for x + y = 2.
-
-    An unknown's value must be there to read: x - 5 = 0 may stand for x = 5, but x - 7 = -2 has yet to be solved.
-    """
-    if not isinstance(answer, sympy.Eq) or (_solved(gold) and not _solved(answer)):
-        return False
-    # Symbols of one name differ where the parser takes only one of the texts for real numbers.
-    equations: list[Any] = [gold, answer]
-    first, second = (
-        (side.lhs - side.rhs).xreplace({x: sympy.Symbol(str(x)) for x in side.free_symbols}) for side in equations
-    )
-    if first.free_symbols != second.free_symbols:
-        return False
-    ratio = sympy.simplify(sympy.radsimp(first / second))
-    return _number(ratio) is not None and ratio != 0
-
-
-def _solved(equation: Any) -> bool:
-    """Whether an equation is an unknown and its value, on two sides or as a difference that is zero."""
-    lhs, rhs = equation.args
-    sides = lhs.args if isinstance(lhs, sympy.Add) and rhs == 0 else (lhs, rhs)
-    return len(sides) == 2 and {side.is_Symbol for side in sides} == {True, False} and any(s.is_number for s in sides)
-
-
-def _interval(answer: Any) -> Any:
-    """The interval of one variable between numbers, of -1 < x <= 3 or x >= 0. Any other answer unchanged.
-
-    An inequality that is still to be solved, such as x^2 < 4, is no answer.
-    """
-    if _has_orders(answer):
-        return sympy.Union(*map(_interval, answer.args))
-    relations = answer.args if isinstance(answer, sympy.And) else (answer,)
-    ordered = all(isinstance(relation, ORDERS) for relation in relations)
-    if ordered and all(side.is_Symbol or side.is_number for relation in relations for side in relation.args):
-        return answer.as_set()
-    return answer
-
-
-def _has_orders(expression: Any) -> bool:
-    return isinstance(expression, sympy.FiniteSet) and all(isinstance(part, ORDERS) for part in expression.args)
-
-
-def _names(side: Any) -> bool:
-    """Whether the left side of an equation names a quantity, as x, f(2), sin A and a + b do, but not 2x or x + 1."""
-    return side.is_Symbol or len(side.free_symbols) != 1 or isinstance(side, (AppliedUndef, TrigonometricFunction))
-
-
-def _without_arguments(side: Any) -> Any:
-    """y = e^t of y(t) = e^t. Any other expression, such as f(2) = 3, unchanged."""
-    if not isinstance(side, sympy.Eq) or not isinstance(side.lhs, AppliedUndef):
-        return side
-    is_named = all(argument.is_Symbol for argument in side.lhs.args) and not side.rhs.has(side.lhs.func)
-    return sympy.Eq(sympy.Symbol(side.lhs.func.__name__, real=True), side.rhs) if is_named else side
-
-
-ORDERS = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
-
-
-def _with_constant_of(gold: Any, answer: Any) -> Any:
-    """The answer with c or C (c_1, C_2, ...) in the case of the right answer's, as constants of integration are equal.
-
-    Unchanged if one of the two has both.
-    """
-    if isinstance(gold, str) or isinstance(answer, str):
-        return answer
-    golds, answers = ({symbol.name: symbol for symbol in side.free_symbols} for side in (gold, answer))
-    constants = [name for name in answers if re.fullmatch(r"[cC](_\d)?", name) and name not in golds]
-    others = {name: name.swapcase() for name in constants if name.swapcase() not in answers}
-    return answer.xreplace({answers[name]: golds[other] for name, other in others.items() if other in golds})
-
-
-GREEK = frozenset(GREEK_LETTER_MAP.values())
-
-
-def _other_symbol(gold: Any, answer: Any) -> bool:
-    r"""Whether both are symbols that differ, such as R and r, which math-verify compares as words. A, a: a choice."""
-    if not (isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol)) or gold.name == answer.name:
-        return False
-    return not re.fullmatch("[a-fA-F]|[a-zA-Z]{2,}", gold.name) or gold.name in GREEK
-
-
-def _within(tolerance: float, gold: Any, answer: Any) -> bool:
-    """Whether both are numbers with at most this distance, plus a relative margin of EXACT."""
-    number = _number(_value(gold)) if tolerance else None
-    return number is not None and _holds(_at_most, tolerance, number, answer)
-
-
-def _at_most(distance: float, number: Any, answer: Any) -> bool:
-    other = _number(_value(answer))
-    return other is not None and bool(abs(number - other) <= distance * (1 + EXACT))
-
-
-def _near(gold: Any, answer: Any) -> bool:
-    """Whether numbers that are equal for math-verify are close: it compares six decimals, too few for small numbers.
-
-    True for anything but two numbers, or two lists of numbers of the same length.
-    """
-    gold, answer = _value(gold), _value(answer)
-    if isinstance(gold, LISTS) and isinstance(answer, LISTS):
-        golds, answers = _entries(gold), _entries(answer)
-        if len(golds) != len(answers) or any(_number(entry) is None for entry in golds + answers):
-            return True
-        if isinstance(gold, sympy.FiniteSet):
-            golds, answers = (sorted(entries, key=_real_and_imaginary) for entries in (golds, answers))
-        return all(_near(g, a) for g, a in zip(golds, answers, strict=True))
-    first, second = _number(gold), _number(answer)
-    if first is None or second is None:
-        return True
-    rounded = any(isinstance(e, sympy.Basic) and e.has(sympy.Float) for e in (gold, answer))
-    distance, size = abs(_number(gold - answer) or 0), max(abs(first), abs(second))
-    return distance <= (ROUNDED if rounded else EXACT) * size
-
-
-def _entries(expression: Any) -> list[Any]:
-    """The entries of a list, or the two ends of an interval (which is what (1, 2) is parsed as)."""
-    if isinstance(expression, sympy.Interval):
-        return [expression.start, expression.end]
-    if isinstance(expression, sympy.MatrixBase):
-        return list(expression.flat())
-    return list(expression.args)
-
-
-def _real_and_imaginary(number: Any) -> Any:
-    return _number(number).as_real_imag()
-
-
-def _value(expression: Any) -> Any:
-    """The right side of an equation: 6 of x = 6. Any other expression unchanged."""
-    while isinstance(expression, sympy.Eq):
-        expression = expression.rhs
-    return expression
-
-
-def _number(expression: Any) -> Any:
-    """The value of an expression to `DIGITS` digits; None for anything but a finite number."""
-    if not isinstance(expression, sympy.Expr) or not expression.is_number:
-        return None
-    value = expression.doit().evalf(DIGITS)
-    parts = value.as_real_imag()
-    return value if all(part.is_Number and part.is_finite for part in parts) else None
 
 
 # --- checks beyond equality
@@ -470,7 +278,7 @@ def _values_match(gold: str, answer: str) -> bool:
 
 def _same_value(gold: str, answer: str) -> bool:
     same_text = math_text.spelled(gold) == math_text.spelled(answer)
-    return same_text or any(_holds(_equal, g, a) for g, a in product(_boxed(gold), _boxed(answer)))
+    return same_text or any(math_equal.holds(math_equal.equal, g, a) for g, a in product(_boxed(gold), _boxed(answer)))
 
 
 def _true_equations(text: str) -> bool:
@@ -482,12 +290,12 @@ def _true_equations(text: str) -> bool:
     if "=" not in text or any(sign in text for sign in (",", ";", "\\\\", "\\ne", "<", ">")):
         return True
     sides = [_boxed(side) for side in math_text.sides(text) if side.strip()]
-    return _holds(_all_near, [side[0] for side in sides if side])
+    return math_equal.holds(_all_near, [side[0] for side in sides if side])
 
 
 def _all_near(sides: Sequence[Any]) -> bool:
-    numbers = [side for side in sides if _number(side) is not None]
-    return all(_near(a, b) for a, b in pairwise(numbers))
+    numbers = [side for side in sides if math_equal.number(side) is not None]
+    return all(math_equal.near(a, b) for a, b in pairwise(numbers))
 
 
 judge({"gold": "1", "answer": "\\boxed{2}"})  # the first parse compiles the grammar: before the first time limit
