@@ -98,10 +98,10 @@ bench-gpu: $(STAMP)  ## a GPU: training, memory and decoding of 1.5B and 7B mode
 	$(BIN)/python -m tests.bench.gpu all
 
 cluster-up: $(STAMP)  ## a real SLURM on this machine (root, Debian), to try the platform without a cluster
-	$(BIN)/python -m slurm.local_cluster up
+	$(BIN)/python -m tests.slurm.local_cluster up
 
 cluster-down: $(STAMP)  ## stop it
-	$(BIN)/python -m slurm.local_cluster down
+	$(BIN)/python -m tests.slurm.local_cluster down
 
 tracking-up: $(STAMP)  ## an MLflow server with PostgreSQL on this machine, for several users or nodes
 	$(BIN)/python -m rlvr.tracker.server up

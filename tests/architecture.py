@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlvr", "sweeps", "slurm", "analysis")
 SKIPPABLE = (  # parts that the rest can be understood without
     "rlvr/task/verify",
-    "slurm/local_cluster",
     "rlvr/diagnostics",
     "analysis/diagnostics",
     "analysis/paper",

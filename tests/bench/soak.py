@@ -36,11 +36,11 @@ from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_text
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster import processes
-from slurm.local_cluster.settings import Settings
 from tests.bench.__main__ import machine
 from tests.bench.row import put_between
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster import processes
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, SlurmHome
 from tests.support.disks import small_disk
 from tests.tracker.places import Server

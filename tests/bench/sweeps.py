@@ -18,10 +18,10 @@ from pathlib import Path
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster.packages import obstacle
-from slurm.local_cluster.settings import Settings
 from tests.bench.row import Row, row, timed
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster.packages import obstacle
+from tests.slurm.local_cluster.settings import Settings
 from tests.support.words import BANDIT
 
 RUNS, LIMIT_S, REPEATS = 1000, 1.0, 5

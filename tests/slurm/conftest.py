@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster.packages import obstacle
-from slurm.local_cluster.settings import Settings
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster.packages import obstacle
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import INTERRUPTED, SlurmHome
 from tests.slurm.stand_in import FakeSlurm
 

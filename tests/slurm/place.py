@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import psutil
 
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster.settings import Settings
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster.settings import Settings
 from tests.support import words
 
 BANDIT = ["-m", *words.BANDIT, "loss=lad", "rollout.samples=64", "cluster.time_min=10"]

@@ -12,7 +12,7 @@ from rlvr.config.schema import CONF
 from rlvr.ledger import layout
 from rlvr.model.pretrain import pretrain
 from rlvr.task.coins import Coins
-from slurm.local_cluster.settings import Settings
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import SlurmHome, causes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]

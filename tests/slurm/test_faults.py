@@ -17,11 +17,11 @@ import pytest
 from rlvr.ledger.attempt import ALONE as ALONE_IN_JOB
 from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster import processes
-from slurm.local_cluster.settings import Settings
 from sweeps.slurm import ends, submissions
 from tests.end_to_end.test_sweep import deterministic
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster import processes
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import INTERRUPTED, SlurmHome, causes, freeze, process_of, wait_for
 from tests.tracker.places import Server, stored
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster.settings import Settings
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import SlurmHome, wait_for
 from tests.sweeps.growing.test_growing import CONTRAST
 

@@ -9,8 +9,8 @@ import pytest
 
 from rlvr.run import main
 from slurm.limits import Node, check, nodes
-from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.support.words import newest
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster import processes
-from slurm.local_cluster.__main__ import main
-from slurm.local_cluster.packages import program
-from slurm.local_cluster.settings import Settings, free_base_port, slurm_conf
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster import processes
+from tests.slurm.local_cluster.__main__ import main
+from tests.slurm.local_cluster.packages import program
+from tests.slurm.local_cluster.settings import Settings, free_base_port, slurm_conf
 
 pytestmark = pytest.mark.timeout(1200)
 real = [pytest.mark.real, pytest.mark.slow]

@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurm.local_cluster.settings import Settings
 from sweeps.slurm.nodes import own_ip
 from sweeps.slurm.supervised_run import on_nodes
 from tests.end_to_end.test_sweep import deterministic
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.support.words import newest
 

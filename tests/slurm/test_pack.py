@@ -5,12 +5,12 @@ import pytest
 
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import QueuedTask
-from slurm.local_cluster.settings import Settings
 from sweeps.slurm.job_of_runs import share
 from sweeps.slurm.jobs import cluster_of, of_runs
 from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import by_run, record
 from tests.end_to_end.test_sweep import deterministic
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import SlurmHome, causes, freeze, process_of, wait_for
 
 CLUSTER = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, SlurmHome, causes, steps_done, wait_for
 from tests.sweeps.search.test_search import GOAL, ONE_BY_ONE, trials
 

@@ -14,11 +14,11 @@ from rlvr.ledger.stages import record_stages, recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import QueuedTask
-from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
 from sweeps.slurm.job_of_stage import StageTask
 from sweeps.slurm.stages import ranks_of_stage
 from sweeps.slurm.submissions import Queue, by_kind, record, with_queue_states
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import SlurmHome, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]

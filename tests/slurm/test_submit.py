@@ -17,14 +17,14 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import QueuedTask, earlier_starts, is_configured, queue
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, script, submit_script
 from slurm.supervise import Allocation, ProcessEnd, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Array, chunks
 from sweeps.slurm.submissions import Queue, by_run, record, with_queue_states
 from sweeps.slurm.supervised_run import SupervisedRun
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import wait_for
 
 SCRIPT = """\

@@ -10,9 +10,9 @@ import pytest
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json
 from rlvr.ledger.sweeps import Ledger
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster.settings import Settings
 from sweeps.slurm import submissions
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import SlurmHome
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm.local_cluster import cluster as local
-from slurm.local_cluster import processes
-from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
+from tests.slurm.local_cluster import cluster as local
+from tests.slurm.local_cluster import processes
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, INTERRUPTED, SlurmHome, causes, freeze, process_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]

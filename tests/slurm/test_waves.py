@@ -19,7 +19,6 @@ from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
 from slurm.client import QueuedTask
-from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
 from sweeps import commands, start
 from sweeps.plan import write
@@ -30,6 +29,7 @@ from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.launch import submit, submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
 from sweeps.slurm.waves import waiting_for_room
+from tests.slurm.local_cluster.settings import Settings
 from tests.slurm.place import BANDIT, SlurmHome, causes, wait_for
 from tests.slurm.stand_in import REFUSED, FakeSlurm
 from tests.support.words import newest

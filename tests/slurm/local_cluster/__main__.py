@@ -1,4 +1,4 @@
-"""`python -m slurm.local_cluster up | down | status`: a real SLURM on this machine, in one directory."""
+"""`python -m tests.slurm.local_cluster up | down | status`: a real SLURM on this machine, in one directory."""
 
 import argparse
 import sys
@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm.local_cluster import cluster, processes
+from tests.slurm.local_cluster import cluster, processes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 for success, 1 if `status` finds nothing running, 2 for an error."""
-    parser = argparse.ArgumentParser(prog="python -m slurm.local_cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.slurm.local_cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="up | down | status")
     for name, text in (
         ("up", "start it (needs root; installs Debian's packages if they are missing)"),

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm.local_cluster import packages, processes
-from slurm.local_cluster.packages import program
-from slurm.local_cluster.settings import Settings, free_base_port
+from tests.slurm.local_cluster import packages, processes
+from tests.slurm.local_cluster.packages import program
+from tests.slurm.local_cluster.settings import Settings, free_base_port
 
 ROOT = Path("/var/lib/rlvr-slurm")
 LOCK = Path("/run/rlvr-slurm.lock")  # in a directory in which only root creates files, as that of ROOT
