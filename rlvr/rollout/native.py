@@ -19,7 +19,7 @@ from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.cache import SHARED_PROMPT, shared_prompt_attention
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
-from rlvr.rollout.packed import packed_layers
+from rlvr.rollout.packed import pack_layers
 from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class NativeEngine:
         self.max_batch_sequences = max_batch_sequences
         self.max_cache_bytes = max_cache_gb * 2**30
         self.synced = True
-        self.packed = packed_layers(self.model, self.model.get_output_embeddings())
+        self.packed = pack_layers(self.model, self.model.get_output_embeddings())
         self.decoder = choose_decoder(self.model)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -94,12 +94,11 @@ class NativeEngine:
                 if targets[name].shape != tensor.shape:
                     expected = list(targets[name].shape)
                     raise ValueError(f"sync got {name!r} with shape {list(tensor.shape)}, expected {expected}")
-                targets[name].copy_(tensor)
+                layer = self.packed.get(id(targets[name]))
+                targets[name].copy_(tensor) if layer is None else layer.pack(tensor)
                 missing.pop(id(targets[name]), None)
         if missing:
             raise ValueError(f"sync did not get {sorted(missing.values())}: the engine would mix old and new weights")
-        for layer in self.packed:
-            layer.pack()
         self.synced = True
 
     @torch.inference_mode()
