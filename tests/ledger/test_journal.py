@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -244,6 +245,24 @@ def test_a_full_disk_delays_lines_and_loses_none(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "flush refused 20\n"
     assert [r["metrics"]["x"] for r in lines(tmp_path)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_half_a_line_that_was_cut_away_is_written_from_its_start(tmp_path, monkeypatch):
+    write, room = os.write, [20]
+
+    def almost_full(file: int, line: bytes) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, "no space")
+        return write(file, line[: room.pop()])
+
+    with contextlib.closing(JournalWriter(tmp_path, 1)) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", almost_full)
+            journal.record(0, {"x": 0.0})
+        with (tmp_path / "metrics.jsonl").open("ab") as file:
+            file.write(b"half a line of a zombie")
+        journal.record(1, {"x": 1.0})
+    assert [r["metrics"]["x"] for r in lines(tmp_path)] == [0.0, 1.0]
 
 
 KILLED = """

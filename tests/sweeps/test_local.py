@@ -190,10 +190,11 @@ def test_every_end_of_a_run_is_named_and_stops_no_other_run(tmp_path: Path, caps
 
 
 def test_runs_of_several_ranks_fail_and_are_repeated_alike(tmp_path: Path) -> None:
-    ledger = plan(tmp_path, a="kill", bad="error", c="")
+    ledger = plan(tmp_path, a="kill", bad="error", c="", doomed={"act": "kill", "kills": 9})
     outcome = launch(ledger, ranks=2)
-    assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
-    assert [causes(ledger, run_id) for run_id in ("a", "bad", "c")] == [["error", "ok"], ["error"], ["ok"]]
+    assert (sorted(outcome.finished), sorted(outcome.failed), outcome.exit_code) == (["a", "c"], ["bad", "doomed"], 1)
+    ends = {"a": ["error", "ok"], "bad": ["error"], "c": ["ok"], "doomed": ["error", "error"]}  # one retry
+    assert {run_id: causes(ledger, run_id) for run_id in ends} == ends
 
 
 def test_workers_that_cannot_start_are_given_up_with_the_last_line_of_their_log(tmp_path: Path) -> None:
@@ -428,8 +429,19 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
 def test_the_end_of_an_attempt_is_not_that_of_the_process_after_it(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a="")
     Attempt.open(ledger.run_dir("a")).close(Cause.PREEMPTED)
-    end = verdict.verdict_of_exit(ledger.run_dir("a"), 1, 3, stopping=False, log=tmp_path)
-    assert (end.cause, causes(ledger, "a")) == (Cause.ERROR, ["preempted", "error"])
+    for before, status, again in ((1, 3, False), (2, -9, True)):  # only what was killed may succeed another time
+        end = verdict.verdict_of_exit(ledger.run_dir("a"), before, status, stopping=False, log=tmp_path)
+        assert (end.cause, end.again) == (Cause.ERROR, again)
+    assert causes(ledger, "a") == ["preempted", "error", "error"]
+
+
+def test_a_run_out_of_gpu_memory_is_tried_with_three_smaller_budgets(tmp_path: Path) -> None:
+    run_dir = plan(tmp_path, a="").run_dir("a")
+    again: list[bool] = []
+    for before in range(4):
+        Attempt.open(run_dir).close(Cause.GPU_OOM)
+        again.append(verdict.verdict_of_exit(run_dir, before, 5, stopping=False, log=tmp_path).again)
+    assert again == [True, True, True, False]
 
 
 @pytest.mark.slow
