@@ -30,6 +30,8 @@ def test_the_trials_of_a_vaccine_have_their_published_spread() -> None:
     assert whole.mean == pytest.approx(expected.mean_effect_re, rel=1e-6)
     interval = whole.interval(0.95)
     assert (interval.low, interval.high) == pytest.approx(expected.conf_int(use_t=True)[3], rel=1e-5)  # HKSJ
+    error, another = (interval.high - whole.mean) / 2.17881, whole.of_another(0.95)  # t of 12 degrees of freedom
+    assert another.high - whole.mean == pytest.approx(2.20099 * (error**2 + whole.tau2) ** 0.5, rel=1e-5)  # of 11
 
 
 def test_two_equal_effects_by_hand() -> None:
