@@ -114,18 +114,14 @@ def test_an_advantage_reaches_the_losses_that_read_one() -> None:
 REFUSED = [
     (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
     (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
-    (["loss=lad", "loss.clip_hihg=0.3"], "has no effect with loss=lad"),
     (["loss=lad", "steps=40"], "steps has no effect on a replay: nothing is trained, one gradient is measured."),
     (["loss=lad", "evaluation.every=5"], "evaluation.every has no effect on a replay"),
     (["loss=lad", "trainer.updates=2"], "trainer.updates has no effect on a replay"),
-    (["loss=lad", "etta=1"], "etta is not a knob. Did you mean eta?"),
     (["loss=lad", "loss.eta=high"], "loss.eta=high"),
     (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
     (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
     (["lad"], "lad is not understood"),
     (["rollouts=a.parquet", "rollouts=b.parquet"], "rollouts is typed twice: a replay has one. Drop rollouts=b"),
-    (["rollouts=/nowhere.parquet"], "rollouts=/nowhere.parquet is no file"),
-    (["loss=grpo.yaml"], "loss=grpo.yaml is the name of a file. Type loss=grpo."),
     (["--dry-run"], "there is no option --dry-run: arguments are KEY=VALUE, --config-dir DIR and --help."),
     (["--config-dir=/nowhere"], "--config-dir=/nowhere: there is no such directory."),
 ]
@@ -139,13 +135,6 @@ def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], su
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1
-
-
-def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert text.count("\n") <= 40
-    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.slow

@@ -142,6 +142,9 @@ def test_the_explored_half_of_js_has_the_gradient_of_its_expectation() -> None:
     torch.testing.assert_close(slope, expected)
     penalty = terms.metrics["explore_penalty"][:, 0] @ logp.detach().exp()
     torch.testing.assert_close(penalty, divergence.detach())
+    logp = ref.clone().requires_grad_()  # where the policy is the reference, none of its samples pulls
+    terms = dph.js_definition(Policy(logp[:, None]), replace(batch, logp_old=ref[:, None]), **CLIP, coef=1.0)
+    torch.testing.assert_close(torch.autograd.grad(terms.loss.sum(), logp)[0], nothing)
 
 
 def test_none_only_measures() -> None:

@@ -131,14 +131,6 @@ def test_prompt_and_judge_follow_the_way_an_answer_is_marked(tmp_path: Path) -> 
         make_math(data, marked="tag", boxed=False)
 
 
-@pytest.mark.slow
-def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
-    problem = task.problem("train", 1)
-    texts = ["none", "\\boxed{144}", "\\boxed{9^{9^{9^{9}}}}", "\\boxed{1}", "\\boxed{144}", "none"]
-    expected = ["unparsable", "correct", "unparsable", "wrong", "correct", "unparsable"]
-    assert [r.outcome for r in task.reward([(problem, text) for text in texts])] == expected
-
-
 def test_without_boxes_the_whole_response_is_searched(tmp_path: Path) -> None:
     task = make_math(write_jsonl(tmp_path / "x.jsonl", ROWS), boxed=False)
     rewards = task.reward([(task.problem("test", 1), a) for a in ("The answer is 144.", "I do not know.")])
@@ -285,12 +277,6 @@ def test_repeated_ids_are_told_apart(tmp_path: Path) -> None:
     rows = [{"id": i, "problem": "?", "answer": "1"} for i in (0, 0, "0#2", 0)]
     task = make_math(write_jsonl(tmp_path / "x.jsonl", rows))
     assert [task.problem("train", i).id for i in range(4)] == ["0", "0#2", "0#2#2", "0#3"]
-
-
-def test_relative_paths_start_at_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_jsonl(tmp_path / "data" / "x.jsonl", ROWS)
-    monkeypatch.chdir(tmp_path)
-    assert make_math("data/x.jsonl").size("train") == 3
 
 
 GOOD = '{"problem": "?", "answer": "1"}\n'
@@ -452,15 +438,3 @@ def test_every_real_problem_loads_and_its_right_answer_is_right_and_another_numb
     others = [verdict for verdict in judged if verdict not in manual]
     assert sum(verdict.fine for verdict in others) >= 0.995 * len(others)
     assert sum(verdict.fine for verdict in manual) >= 0.8 * len(manual)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
-def test_real_training_sets_are_read_whole() -> None:
-    train = [str(DATA / name / "train.jsonl.gz") for name in ("gsm8k", "dapo_math_17k")]
-    task = make_math(train, str(DATA / "aime24" / "test.jsonl.gz"))
-    assert (task.size("train"), task.size("test")) == (7473 + 17917, 30)
-    problems = [task.problem("train", i) for i in range(7473 + 17917)]
-    assert len({p.id for p in problems}) == len(problems)
-    rewards = task.reward([(p, f"\\boxed{{{p.answer}}}") for p in problems[::250]])
-    assert {r.outcome for r in rewards} == {"correct"}

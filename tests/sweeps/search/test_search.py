@@ -47,11 +47,6 @@ MISTAKES = [
         ["eta=interval(1,2)", GOAL[0], "hydra.sweeper.directions=up"],
         "hydra.sweeper.directions=up must be maximize or minimize.",
     ),
-    (["eta=2", *GOAL], "nothing to search: no key has several values."),
-    (
-        ["eta=interval(1,2)", *GOAL, "hydra/sweeper/sampler=grid"],
-        "sampler=grid cannot visit every point of eta=interval(1,2): write range(a,b,step) or a list",
-    ),
     (["cluster.threads=1,2", *GOAL], "cluster.threads changes no result"),
     (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),  # no legal point
     (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
