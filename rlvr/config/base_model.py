@@ -45,11 +45,8 @@ WITHOUT_DEFAULT = ("TokenizersBackend", "PreTrainedTokenizerFast")  # tokenizers
 def check(config: Knobs) -> None:
     """Raises ValueError, with the innermost reason, for a model that no job could start from."""
     model = config.model
-    for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
-        value = model.architecture.get(name, 1)
-        if wrong := _not_size(name, value):
-            raise ValueError(f"model.architecture.{name}={value}: {wrong}")
-    _check_heads(model)
+    if isinstance(model.get("architecture"), Mapping | DictConfig):
+        _check_sizes(model.architecture)
     rank, architecture = config.trainer.get("lora_rank"), memory.architecture_of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
@@ -73,12 +70,11 @@ def _not_size(name: str, value: object) -> str:
     return f"at most {most} is expected." if value > most else ""
 
 
-def _check_heads(model: Knobs) -> None:
-    """Raises ValueError for numbers of attention heads that no layer can have."""
-    architecture: object = model.get("architecture")
-    if not isinstance(architecture, Mapping | DictConfig):
-        return
-    numbers = cast("Mapping[str, Any]", architecture)
+def _check_sizes(numbers: Mapping[str, Any]) -> None:
+    """Raises ValueError for sizes that are none, and for numbers of attention heads that no layer can have."""
+    for name in SIZES:
+        if wrong := _not_size(name, value := numbers.get(name, 1)):
+            raise ValueError(f"model.architecture.{name}={value}: {wrong}")
     if not {"num_attention_heads", "hidden_size"} <= set(numbers):
         return
     heads, hidden, kv_heads = numbers["num_attention_heads"], numbers["hidden_size"], numbers.get("num_key_value_heads")
@@ -111,18 +107,14 @@ def check_context(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
         response = f"rollout.max_tokens={limit}" if limit else f"The longest response, {response_tokens} tokens,"
         reader = f"policy={policy.name}" if policy else f"model={choices.get('model')}"
         room = context - prompt_tokens
+        why = limits(_numbers_of(model) or {}).get(context)  # the context is shorter than config.json states
+        limited = f" ({why}, and so log-probabilities, depend on the rest of a batch)" if why else ""
         remedy = f"Pass rollout.max_tokens={room} or less" if room > 0 else "Pass smaller problems"
         raise ValueError(
             f"{response} after a prompt of {prompt_tokens or 'at least 1'} tokens of task={choices.get('task')} is "
-            f"over the context of {reader}, {context} tokens{_why_limited(model, context)}. {remedy}, or a model with "
+            f"over the context of {reader}, {context} tokens{limited}. {remedy}, or a model with "
             "a longer context."
         )
-
-
-def _why_limited(model: Mapping[str, Any], context: int) -> str:
-    """The reason, in parentheses, for a context that is shorter than a model's config.json states."""
-    why = limits(_numbers_of(model) or {}).get(context)
-    return f" ({why}, and so log-probabilities, depend on the rest of a batch)" if why else ""
 
 
 def check_words(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
@@ -180,14 +172,10 @@ def response_ends(path: str, *, chat: bool) -> list[str]:
         return []
     listed: list[dict[str, Any]] = (read_json(directory / "tokenizer.json") or {}).get("added_tokens") or []
     added: dict[object, str] = {token["id"]: token["content"] for token in listed}
-    named: list[Any] = [
-        (read_json(directory / name) or {}).get("eos_token")
-        for name in ("tokenizer_config.json", "special_tokens_map.json")
-    ]
-    ends: list[object] = [
-        cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token for token in named
-    ]
-    ids: object = (_generation_config(directory) or {}).get("eos_token_id")
+    files = [read_json(directory / name) or {} for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    named: list[Any] = [file.get("eos_token") for file in files]
+    ends: list[Any] = [cast("Any", token).get("content") if isinstance(token, dict) else token for token in named]
+    ids: Any = (_generation_config(directory) or {}).get("eos_token_id")
     ends += [added.get(index) for index in (cast("list[object]", ids) if isinstance(ids, list) else [ids])]
     template = _template(directory) if chat else None
     if template is not None:
@@ -225,10 +213,8 @@ def _fault(path: str, *, chat: bool, system: str | None) -> str:
     if directory is None:
         return _fault_of_name(path)
     is_download = not Path(path).expanduser().is_dir()  # of the hub: missing files are fetched when the run starts
-    for fault in _faults(directory, chat=chat, system=system):
-        if not (is_download and fault.startswith("it has no")):
-            return fault
-    return ""
+    faults = _faults(directory, chat=chat, system=system)
+    return next((fault for fault in faults if not (is_download and fault.startswith("it has no"))), "")
 
 
 def _fault_of_name(path: str) -> str:
@@ -257,7 +243,11 @@ def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]
     """What is wrong with a directory in Hugging Face format, worst first."""
     config = read_json(directory / "config.json")
     if config is None:
-        yield _unread(directory / "config.json", "a model has one, beside its weights in safetensors and its tokenizer")
+        yield (
+            "config.json is damaged: no JSON object."
+            if (directory / "config.json").is_file()
+            else "it has no config.json: a model has one, beside its weights in safetensors and its tokenizer."
+        )
         return
     yield from _faults_of_kind(config)
     yield from _faults_of_sizes(config)
@@ -268,10 +258,6 @@ def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]
         yield from _faults_of_template(directory, system)
 
 
-def _unread(file: Path, why: str) -> str:
-    return f"it has no {file.name}: {why}." if not file.is_file() else f"{file.name} is damaged: no JSON object."
-
-
 def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -279,9 +265,9 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
     elif kind != "rlvr_table" and kind not in _known_kinds():
         code = " Its own code (auto_map) is never run." if "auto_map" in config else ""
         yield f'its config.json has model_type "{kind}": no causal language model that transformers knows.{code}'
-    elif not _has_sdpa(kind):
+    elif (source := _source(kind)) and "_supports_sdpa = True" not in source:
         yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
-    elif "add `is_decoder=True" in _source(kind) and not config.get("is_decoder"):
+    elif "add `is_decoder=True" in source and not config.get("is_decoder"):
         yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
     top = of_text(config)
     for knob, usual in CHANGED_LOGITS.items():
@@ -304,14 +290,6 @@ def _faults_of_sizes(config: Mapping[str, Any]) -> Iterator[str]:
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads and kv_heads and heads % kv_heads:
         yield f"its config.json has num_key_value_heads={kv_heads}, which does not divide num_attention_heads={heads}."
-
-
-def _has_sdpa(kind: str) -> bool:
-    """Whether the installed transformers computes a kind's attention with sdpa, by its source; True if that is not
-    where it usually is.
-    """
-    source = _source(kind)
-    return not source or "_supports_sdpa = True" in source
 
 
 @functools.cache
@@ -393,9 +371,7 @@ def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any])
     try:
         architecture = memory.architecture(config)
     except (KeyError, TypeError) as error:
-        yield (
-            f"its config.json has no {error.args[0]}." if isinstance(error, KeyError) else f"its config.json: {error}."
-        )
+        yield f"its config.json{f' has no {error.args[0]}' if isinstance(error, KeyError) else f': {error}'}."
         return
     if architecture is None:
         return

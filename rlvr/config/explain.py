@@ -41,7 +41,6 @@ BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError,
 _NO_KNOB = " is not a knob."
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
-
 # Our knob -> its names in other trainers (TRL, verl, OpenRLHF, prime-rl).
 OTHER_NAMES = {
     "lr": ("learning_rate",),
@@ -84,7 +83,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
         group, _, option = error.missing_cfg_file.rpartition("/")
         typed = any(option in word for word in arguments)
         place = "" if typed else option_files.place_of(option, arguments, registry)
-        return f"{place}: {_no_option(group, option, registry)}" if place else _no_option(group, option, registry)
+        return place + _no_option(group, option, registry)
     command = _Command(arguments, registry)
     if isinstance(error, NotRead):
         explanations = command.not_read(error.knob, error.loss)
@@ -96,8 +95,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     if _NO_KNOB in text:  # there may be several
         text = " ".join(dict.fromkeys([text, *(further for further in explanations if _NO_KNOB in further)]))
     target = text.split(":")[1].strip() if text.startswith("_target_: ") else ""
-    place = option_files.place_of(target, arguments, registry) if target else ""
-    return f"{place}: {text}" if place else text
+    return (option_files.place_of(target, arguments, registry) if target else "") + text
 
 
 def unreadable_option_lines(registry: Registry) -> list[str]:
@@ -135,7 +133,7 @@ class _Command:
         for key, value in self._set_in_study():
             place = option_files.place_of(f"{key.rpartition('.')[2]}:", self.arguments, self.registry)
             for override in _override(f"{key}={value}"):
-                yield from (f"{place}: {fault}" for fault in self._unknown(override))
+                yield from (place + fault for fault in self._unknown(override))
         for key, value in self.typed.items():
             if self.registry.losses_with(key):
                 yield self._without_effect_in_arm(f"{key}={value}")
@@ -275,15 +273,11 @@ class _Command:
         ours = [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]
         if ours:
             return f" Did you mean {ours[0]}?"
-        try:
+        known = self.registry.names()
+        with contextlib.suppress(*BAD_INPUT):
             known = self.registry.names(tuple(self._chosen))
-        except BAD_INPUT:
-            known = self.registry.names()
-        match = close_match(key, known)
-        if not match and "." in key:  # a knob under the wrong group
-            name = key.rsplit(".", 1)[1]
-            match = close_match(name, {k.rsplit(".", 1)[-1]: k for k in known})
-        return match
+        by_name = {k.rpartition(".")[2]: k for k in known}  # for a knob under the wrong group
+        return close_match(key, known) or (close_match(key.rpartition(".")[2], by_name) if "." in key else "")
 
     def _rules_that_are_no_lists(self) -> Iterator[str]:
         """Explanation for a study file in which a list of the schema is one text."""
@@ -316,11 +310,9 @@ class _Command:
         """The losses that were typed, as they were; else that of the recipe, the study or the default."""
         if "loss" in self.typed:
             return self.typed["loss"]
-        try:
-            _, choices = self.registry.compose([w for w in self._chosen if not w.startswith("divergence=")])
-        except BAD_INPUT:
-            return "?"
-        return str(choices.get("loss"))
+        with contextlib.suppress(*BAD_INPUT):
+            return str(self.registry.compose([w for w in self._chosen if not w.startswith("divergence=")])[1]["loss"])
+        return "?"
 
     def _set_in_study(self) -> list[tuple[str, str]]:
         """(key, value as it is typed) of the axes and of the knobs that the file of the command's study sets."""
@@ -342,19 +334,17 @@ class _Command:
 
 def _override(word: str) -> list[Override]:
     """A word as an override; [] for an option of the command, and for what Hydra cannot read."""
-    try:
+    with contextlib.suppress(HydraException):
         return [] if word.startswith("-") else parse([word])
-    except HydraException:
-        return []
+    return []
 
 
 def _values(override: Override) -> list[str]:
     """The values of an override, as typed; several of a sweep."""
     if override.is_discrete_sweep():
-        try:
+        with contextlib.suppress(HydraException, ValueError):
             return list(override.sweep_string_iterator())
-        except (HydraException, ValueError):  # a glob
-            return []
+        return []  # a glob
     return [str(override.input_line).partition("=")[2]]
 
 
@@ -385,7 +375,7 @@ def _interpolation_error(error: InterpolationResolutionError, words: Sequence[st
     key, reason = str(error.full_key or ""), _without_internals(str(error))
     missing = re.search(r"'(.+)'", reason)
     if place := option_files.place_of("${" + (missing[1] if missing else ""), words, registry):
-        return f"{place}: {reason}. A knob's value is ${{KEY}}; {LIST_ALL}"
+        return f"{place}{reason}. A knob's value is ${{KEY}}; {LIST_ALL}"
     return f"{key} cannot be resolved: {reason}. Type {key}=VALUE." if key else f"{reason}."
 
 

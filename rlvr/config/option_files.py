@@ -53,11 +53,11 @@ def check(words: Sequence[str], registry: Registry) -> None:
 
 
 def place_of(text: str, words: Sequence[str], registry: Registry) -> str:
-    """`FILE, line N` of a text in the files that a command chooses; "" if it is in none."""
+    """`FILE, line N: ` of a text in the files that a command chooses; "" if it is in none."""
     for *_, file in chosen(words, registry):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             if text in line.partition("#")[0]:
-                return f"{file}, line {number}"
+                return f"{file}, line {number}: "
     return ""
 
 
