@@ -20,7 +20,7 @@ from sweeps.machine import at_once, available_gpus, share_of
 from sweeps.progress import Display
 from sweeps.verdict import LaunchOutcome, RunEnd
 from sweeps.watchdog import Watchdog
-from sweeps.worker import SHIPPER_S, Guard, RunWorker, ShipperProcess, kill_tagged, new_tag, pool
+from sweeps.worker import Guard, RunWorker, ShipperProcess, kill_tagged, new_tag, pool
 
 FALSE_STARTS = 3  # after so many workers in a row that exit before they are ready, the launch gives up
 POLL_S = 0.2  # for changes without an event: signals, exits whose pipes stay open, runs of other launches
@@ -65,10 +65,10 @@ def run_local(
     dispatcher = Dispatcher(ledger, run_ids, worker_pool, progress, retries, tag, hung_min)
     with dispatcher.signals(), _launch_lock_held(ledger.sweep_dir(sweep_id)) as held:
         dispatcher.sign(held, runs=run_ids)
-        process = ShipperProcess(shipper, layout.shipper_log(logs)) if shipper else None
+        process = ShipperProcess(shipper, logs)
+        process.start()
         dispatcher.run()
-        if process and (problem := process.finish(SHIPPER_S, hurry=dispatcher.signalled_again())):
-            progress.say(problem)
+        process.finish(progress.say, dispatcher.signalled_again())
     dispatcher.outcome.signalled = dispatcher.num_signals > 0
     progress.failures(dispatcher.outcome.states, dispatcher.outcome.messages)
     progress.say(dispatcher.outcome.summary())

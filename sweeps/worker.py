@@ -221,35 +221,44 @@ class ShipperProcess:
     It ships until its input ends, then makes a last pass.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path = log
-        with log.open("ab") as file:
-            self._log_start = file.tell()  # it may contain output of earlier launches
-            self.process = in_own_session(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
+    def __init__(self, command: Sequence[str] | None, logs: Path) -> None:
+        """command: None for a launch that ships nothing."""
+        self.command, self.log_path = command, layout.shipper_log(logs)
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def finish(self, patience_s: float, hurry: Callable[[], bool]) -> str:
-        """Close its input and wait for its exit, at most `patience_s` or until `hurry()` is true; then kill it. That is
-        harmless: the next shipper continues from its cursor. Returns a message for the user, or "".
+    def start(self) -> None:
+        """Start it, unless it is running."""
+        if self.command is None or self.process is not None:
+            return
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as file:
+            self._log_start = file.tell()  # it may contain output of earlier launches
+            self.process = in_own_session(self.command, stdin=subprocess.PIPE, stdout=file, stderr=file)
+
+    def finish(self, say: Callable[[str], None], hurry: Callable[[], bool] = lambda: False) -> None:
+        """Close its input and wait for its exit, at most SHIPPER_S or until `hurry()` is true; then kill it. That is
+        harmless: the next shipper continues from its cursor. `say` is told of metrics that are not shipped.
         """
+        if self.process is None:
+            return
         with contextlib.suppress(BrokenPipeError):
             assert self.process.stdin is not None
             self.process.stdin.close()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + SHIPPER_S
         while (code := self.process.poll()) is None and time.monotonic() < deadline and not hurry():
             time.sleep(0.05)
         if code is None:
             self.process.kill()
             self.process.wait()
         if code == 0:
-            return ""
+            return
         log = self.log_path.read_bytes()[self._log_start :].decode(errors="replace").strip().splitlines()
         if code is None:
             why = "its shipper was killed before it was done"
         else:
             why = log[-1].partition(": ")[2] or log[-1] if log else f"its shipper ended with code {code}"
         text = f"Not all metrics are shipped yet: {why} ({self.log_path}). "
-        return text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
+        say(text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest.")
 
 
 class Guard:

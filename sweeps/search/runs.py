@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
@@ -20,48 +20,32 @@ from sweeps.progress import Display
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S
 from sweeps.slurm.launch import submit
-from sweeps.worker import SHIPPER_S, ShipperProcess, new_tag, pool
+from sweeps.worker import ShipperProcess, new_tag, pool
 
 SLURM_AT_ONCE = 8
 SLICE_S = 0.2
 
 
-class _Shipping(contextlib.ExitStack):
-    """Starts the shipper at the first run: only then is the sweep on the ledger."""
-
-    def __init__(self, ledger: Ledger, sweep_id: str, command: Sequence[str] | None) -> None:
-        super().__init__()
-        self.ledger, self.logs, self.command = ledger, ledger.sweep_dir(sweep_id), command
-        self.shipper: ShipperProcess | None = None
-
-    def ship(self) -> None:
-        if self.command and self.shipper is None:
-            self.shipper = ShipperProcess(self.command, layout.shipper_log(self.logs))
-
-    def finish(self, say: Callable[[str], None], hurry: Callable[[], bool]) -> None:
-        """End the shipper."""
-        if self.shipper and (problem := self.shipper.finish(SHIPPER_S, hurry=hurry)):
-            say(problem)
-
-
-class LocalRuns(_Shipping):
+class LocalRuns(contextlib.ExitStack):
     """Runs in a pool of warm workers (sweeps/local.py). After Ctrl-C runs save and end, and `stopping` is true."""
 
     def __init__(
         self, ledger: Ledger, sweep_id: str, config: DictConfig, size: int, shipper: Sequence[str] | None
     ) -> None:
         """config: of any run of the search; size: number of workers."""
-        super().__init__(ledger, sweep_id, shipper)
+        super().__init__()
+        self.ledger, logs = ledger, ledger.sweep_dir(sweep_id)
+        self.shipper = ShipperProcess(shipper, logs)
         cluster, tag = config.cluster, new_tag()
         devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
-        workers = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
+        workers = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=logs)
         self.progress = Display(ledger, [])
         self.dispatcher = Dispatcher(ledger, [], workers, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()
         self.enter_context(self.dispatcher.signals())
-        self.callback(lambda: self.finish(self.say, self.dispatcher.signalled_again()))
+        self.callback(lambda: self.shipper.finish(self.say, self.dispatcher.signalled_again()))
         self.enter_context(self.dispatcher.at_work())
         return self
 
@@ -74,7 +58,7 @@ class LocalRuns(_Shipping):
         return bool(self.dispatcher.active())
 
     def start(self, run: PlannedRun) -> None:
-        self.ship()
+        self.shipper.start()  # now that the sweep is on the ledger
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
         self.dispatcher.add(run.run_id)
 
@@ -101,13 +85,14 @@ class LocalRuns(_Shipping):
         self.progress.say(text)
 
 
-class SlurmRuns(_Shipping):
+class SlurmRuns(contextlib.ExitStack):
     """Runs as SLURM jobs, submitted and followed one by one. After Ctrl-C the jobs continue, but are not followed.
     After `sweeps cancel` they save and end, and the same command continues them.
     """
 
     def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
-        super().__init__(ledger, sweep_id, shipper)
+        super().__init__()
+        self.ledger, self.shipper = ledger, ShipperProcess(shipper, ledger.sweep_dir(sweep_id))
         self.sweep_id, self.cancelled = sweep_id, layout.cancelled(ledger.sweep_dir(sweep_id))
         self.waiting: list[PlannedRun] = []  # to be submitted
         self.followed: dict[str, int] = {}  # by run, the number of successive looks at which it had ended
@@ -119,7 +104,7 @@ class SlurmRuns(_Shipping):
         super().__enter__()
         self.enter_context(self.stop)
         self.cancelled.unlink(missing_ok=True)  # by `cancel`, before this launch
-        self.callback(lambda: self.finish(self.say, lambda: False))
+        self.callback(self.shipper.finish, self.say)
         self.say(
             "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs continue, "
             "and the same command continues the search."
@@ -135,7 +120,7 @@ class SlurmRuns(_Shipping):
         return False
 
     def start(self, run: PlannedRun) -> None:
-        self.ship()
+        self.shipper.start()  # now that the sweep is on the ledger
         self.waiting.append(run)
 
     def turn(self) -> dict[str, str]:

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from rlvr.ledger import layout, terminal
+from rlvr.ledger import terminal
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
 from sweeps.slurm.submissions import with_queue_states
 from sweeps.verdict import LaunchOutcome
-from sweeps.worker import SHIPPER_S, ShipperProcess
+from sweeps.worker import ShipperProcess
 
 LOOK_S = 3.0
 
@@ -23,7 +23,8 @@ def follow(
     """
     from rich.live import Live
 
-    shipper = ShipperProcess(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
+    shipper = ShipperProcess(command, ledger.sweep_dir(sweep_id))
+    shipper.start()
     began = time.monotonic()
     states = with_queue_states(ledger, ledger.states(run_ids))
     try:
@@ -40,8 +41,7 @@ def follow(
         return None
     outcome = _outcome(states, before)
     outcome.seconds = time.monotonic() - began
-    if shipper and (problem := shipper.finish(SHIPPER_S, hurry=lambda: False)):
-        print(problem, flush=True)
+    shipper.finish(print)
     for state in states:
         if state.run_id in outcome.messages:
             print(

@@ -512,7 +512,7 @@ def test_the_shipper_makes_its_last_pass_when_the_runs_have_ended_and_one_that_f
 
 @pytest.mark.real
 def test_a_shipper_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeps.local.SHIPPER_S", 0.3)
+    monkeypatch.setattr("sweeps.worker.SHIPPER_S", 0.3)
     ledger = plan(tmp_path, a="")
     began = time.monotonic()
     assert launch(ledger, shipper=["sleep", "600"]).exit_code == 0

@@ -21,19 +21,23 @@ from tests.tracker.places import end_attempt, expected, make_run, make_sweep, st
 
 
 def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path) -> None:
-    line = "MLflow: http://gone:5000 does not answer"
-    shipper = ShipperProcess([sys.executable, "-c", f"print({line!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
-    assert shipper.finish(60, hurry=lambda: False) == (
+    line, said = "MLflow: http://gone:5000 does not answer", list[str]()
+    shipper = ShipperProcess([sys.executable, "-c", f"print({line!r}); raise SystemExit(3)"], tmp_path)
+    shipper.start()
+    shipper.finish(said.append)
+    assert said == [
         f"Not all metrics are shipped yet: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics "
         "are safe in runs/: `python -m sweeps sync` ships the rest."
-    )
+    ]
 
 
 def test_the_words_of_an_earlier_shipper_are_not_the_reason_of_one_that_was_killed(tmp_path: Path) -> None:
-    (log := tmp_path / "shipper.log").write_text("MLflow: shipped 4 lines of 1 runs to sqlite:////x.db\n")
+    (tmp_path / "shipper.log").write_text("MLflow: shipped 4 lines of 1 runs to sqlite:////x.db\n")
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    shipper = ShipperProcess([sys.executable, "-c", kill], log)
-    assert "yet: its shipper ended with code -9" in shipper.finish(60, hurry=lambda: False)
+    shipper, said = ShipperProcess([sys.executable, "-c", kill], tmp_path), list[str]()
+    shipper.start()
+    shipper.finish(said.append)
+    assert "yet: its shipper ended with code -9" in said[0]
 
 
 def ended_sweep(home: Path, letter: str, **tracker: object) -> Path:
