@@ -2,28 +2,26 @@
 
 import contextlib
 import ctypes
-import http.client
 import math
 import os
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import pandas as pd
 
 from analysis.frames.runs import RunRecord
 from rlvr.ledger import tags as words
+from rlvr.ledger.health import fault_of_server
 from rlvr.ledger.runs import Unreadable, lines_by_reason
 
 R = TypeVar("R")
 
-ANSWER_S, REPLY_S = 3.0, 60.0  # how long a server may take to answer the first request, and any other
-LONGEST_PAGE, MOST_PAGES = 1 << 20, 10_000  # bytes of an answer to /health; pages of a search
+REPLY_S = 60.0  # how long a server may take to answer a request
+MOST_PAGES = 10_000  # of a search
 _FOREIGN = (TypeError, AttributeError, LookupError, TimeoutError)
 DATABASES, SERVERS = ("sqlite:", "postgresql", "mysql", "mssql"), ("http:", "https:", "databricks")  # begin addresses
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
@@ -43,8 +41,11 @@ class MlflowReader:
             )
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
-        if fault := _fault_of_server(uri):
-            raise LookupError(f"{words.redact(uri)}: {fault}. Is it the right address? {_ADVICE}.")
+        if uri.startswith("http"):
+            os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default retries take minutes
+            os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+        if uri.startswith("http") and (fault := fault_of_server(uri)):
+            raise LookupError(f"{words.redact(uri)}: it {fault}. Is it the right address? {_ADVICE}.")
         self._attempts: dict[str, list[Any]] = {}  # by our run id, MLflow's runs, oldest first
         self.notes: list[str] = []  # what could not be read
 
@@ -119,25 +120,6 @@ def _is_address(uri: str) -> bool:
         return uri.startswith((*DATABASES, *SERVERS)) and bool(urlsplit(uri))
     except ValueError:  # a bracket where none may be
         return False
-
-
-def _fault_of_server(uri: str) -> str:
-    """Why a server cannot be used; "" for one that answers within ANSWER_S, and for a database."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https"):
-        return ""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default retries take minutes
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    try:
-        with urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S) as answer:
-            if len(answer.read(LONGEST_PAGE)) == LONGEST_PAGE:
-                return "it is no MLflow: its answer to /health is endless"
-    except urllib.error.HTTPError as error:
-        return f"it answers {error.code} {error.reason}" if error.code >= 500 else ""
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"it does not answer ({getattr(error, 'reason', error)})"
-    return ""
 
 
 def _pages(search: Any, **arguments: Any) -> list[Any]:

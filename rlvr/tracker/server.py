@@ -19,7 +19,6 @@ import stat
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ import psutil
 
 from rlvr.ledger import lock, terminal
 from rlvr.ledger.files import read_json, write_json, write_text
+from rlvr.ledger.health import fault_of_server
 from rlvr.ledger.layout import home, tracking
 
 PORT = 5050
@@ -78,7 +78,7 @@ class TrackingServer:
     def up(self, port: int = PORT) -> str:
         """Start database and server, unless they run, and return the URI. Raises ValueError if something is missing."""
         _check_requirements(self.root)
-        if self.uri and self._database_runs() and _is_healthy(self.uri):
+        if self.uri and self._database_runs() and not fault_of_server(self.uri):
             return self.uri
         self.down()
         _check_port(port)
@@ -97,7 +97,7 @@ class TrackingServer:
             process = start([*mlflow, *command], env=environment, start_new_session=True, **identity)
         write_json(self.root / "server.json", {**lock.process_record(process.pid), "uri": uri})
         deadline = time.monotonic() + START_S
-        while not _is_healthy(uri):
+        while fault_of_server(uri):
             if process.poll() is not None or time.monotonic() > deadline:
                 self.down()
                 raise ValueError(f"the MLflow server did not come up: {self.root}/mlflow.log")
@@ -273,14 +273,6 @@ def _check_port(port: int) -> None:
         raise ValueError(f"port {port} is for root alone: pass --port a number from 1024 on.") from None
     except OSError:
         raise ValueError(f"port {port} is in use by something else: pass --port another one.") from None
-
-
-def _is_healthy(uri: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=2) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
 
 
 def _end_group(leader: int) -> None:

@@ -1,20 +1,17 @@
 """Which MLflow store to write to, and whether it is usable. Imports no mlflow: a dead store costs only seconds."""
 
-import http.client
 import importlib.util
 import os
 import socket
 import sqlite3
-import urllib.error
-import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from rlvr.ledger.files import mount
+from rlvr.ledger.health import ANSWER_S, fault_of_server
 from rlvr.ledger.layout import mlflow_database
 from rlvr.ledger.tags import redact
 
-ANSWER_S = 3.0  # how long to wait for an answer of a store
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
 COPIES = ("tensorboard", "wandb", "trackio")  # other trackers, by package and extra of rlvr: `wandb`, `wandb:FOLDER`
@@ -104,9 +101,10 @@ def fault(uri: str) -> str | None:
     path = sqlite_path(uri)
     if path is not None:
         return _sqlite_fault(path)
-    if _scheme(uri) in ("http", "https"):
-        return _http_fault(uri)
     parts = urlsplit(uri)
+    if _scheme(uri) in ("http", "https"):
+        problem = fault_of_server(uri)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} {problem}" if problem else None
     port = _PORTS.get(_scheme(uri))
     if port is None or not parts.hostname:
         return None
@@ -151,19 +149,6 @@ def _sqlite_fault(path: Path) -> str | None:
     except (OSError, sqlite3.Error) as error:
         return f"{path} cannot be used as a database ({error})" + remedy(f"sqlite:///{path}", str(error))
     return None if os.access(path, os.W_OK) else f"{path} is read-only"
-
-
-def _http_fault(uri: str) -> str | None:
-    parts = urlsplit(uri)
-    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    try:
-        urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S).close()
-    except urllib.error.HTTPError as error:
-        # Below 500 the server answers, though a gateway in front of it may have no /health.
-        return f"{server} answers {error.code} {error.reason}" if error.code >= 500 else None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"{server} does not answer ({getattr(error, 'reason', error)})"
-    return None
 
 
 def network_filesystem(path: Path) -> str | None:
