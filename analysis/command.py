@@ -35,6 +35,7 @@ examples:
   python -m analysis --studies              every study
   python -m analysis first-try              a study or a sweep by its name, or a sweep by its id
   python -m analysis eta --tables eta --no-figures
+  python -m analysis eta --tables saturation     the asymptote of each arm's curve, and its score at twice the steps
   python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
   python -m analysis eta --claims --exit-code
   python -m analysis --serve 8800           the page while runs go on: it is built anew and reloads itself

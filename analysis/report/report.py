@@ -69,7 +69,7 @@ class RenderedFigure:
 
 def available(package: Any) -> dict[str, Any]:
     """Every table or figure of a package, by name, names sorted. A new file is a new one, or those that it names in
-    SEVERAL; each has QUESTION and `table` or `figure`."""
+    SEVERAL; each has QUESTION and `table` or `figure`. One with ASKED is made only if it is named."""
     known: dict[str, Any] = {}
     for name in (m.name for m in pkgutil.iter_modules(package.__path__)):
         module = importlib.import_module(f"{package.__name__}.{name}")
@@ -92,9 +92,14 @@ def add(folder: Path) -> None:
     sys.path.append(str(folder))
 
 
-def draw(frames: Frames) -> list[RenderedFigure]:
-    """The figures that have runs, in the order of their names."""
-    drawn = {name: (module.QUESTION, module.figure(frames)) for name, module in available(figure_package).items()}
+def _asked(module: Any) -> bool:
+    return vars(module).get("ASKED", False)
+
+
+def draw(frames: Frames, named: Sequence[str] = ()) -> list[RenderedFigure]:
+    """The figures that have runs, in the order of their names. named: tables whose figures are drawn if asked for."""
+    usual = {name: m for name, m in available(figure_package).items() if name in named or not _asked(m)}
+    drawn = {name: (module.QUESTION, module.figure(frames)) for name, module in usual.items()}
     return [RenderedFigure(name, question, figure) for name, (question, figure) in drawn.items() if figure is not None]
 
 
@@ -142,17 +147,19 @@ def build(
     for name in chosen:
         if name not in known:
             raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
-    tables = _tables(frames, chosen or known, ask)
+    of_ours = available(table_package)
+    usual = [name for name in known if name not in of_ours or not _asked(of_ours[name])]
+    tables = _tables(frames, chosen or usual, ask)
     shown = {table.name for table in tables}
     row = "a run like one of its rows (`python -m analysis paper {name}` shows them)"  # of a table of a paper
     needs = {name: row.format(name=name) for name in chosen}
-    needs |= {name: module.NEEDS for name, module in available(table_package).items()}
+    needs |= {name: module.NEEDS for name, module in of_ours.items()}
     absent = tuple(f"{name} needs {needs[name]}" for name in chosen if name not in shown)
     if chosen and not tables:
         applicable = ", ".join(table.name for table in _tables(frames, known, ask)) or "none yet"
         raise LookupError(f"--tables: {'; '.join(absent)}. Tables of these runs: {applicable}.")
     claims, others = tuple(verdicts(frames)), tuple(findings(frames))
-    drawn = (*draw(frames), *of_papers(tables)) if with_figures else ()
+    drawn = (*draw(frames, chosen), *of_papers(tables)) if with_figures else ()
     return Content(claims, others, tuple(tables), drawn, interactive(frames), absent)
 
 

@@ -173,17 +173,24 @@ class Curve:
 
 
 @remembered
-def curve(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> Curve:
-    """The curve of an arm, at the steps at which all of its drawn runs that were evaluated at all were evaluated."""
+def cells_along(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> list[tuple[int, Cell]]:
+    """(step, score of an arm) at the steps at which all of its drawn runs that were evaluated at all were evaluated."""
     evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.drawn if frames.digest.steps(run.run_id)}
     shared = sorted(set.intersection(*map(set, evaluated.values()))) if evaluated else []
-    rows: list[tuple[int, float, float, float]] = []
+    along: list[tuple[int, Cell]] = []
     for step in shared:
         if metric.kind == Kind.TRAINING and step == 0:
             continue
         cell = cell_at(frames, metric, sources, dict.fromkeys(evaluated, at(step)), planned=len(arm.runs), reasons=[])
         if cell.scores is not None and not cell.empty:
-            rows.append((step, cell.mean, *over_seeds(cell)))
+            along.append((step, cell))
+    return along
+
+
+@remembered
+def curve(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> Curve:
+    """The curve of an arm."""
+    rows = [(step, cell.mean, *over_seeds(cell)) for step, cell in cells_along(frames, arm, metric, sources)]
     steps, mean, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Curve(steps, mean, low, high)
 
