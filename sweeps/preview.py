@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 import shutil
 import statistics
 from collections import Counter
@@ -89,15 +90,15 @@ def _count(number: int, noun: str) -> str:
 def differences(run: PlannedRun, registry: Registry) -> Flat:
     """The options that differ from the default run, and the knobs that differ from the values of these options."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
-    usual = _composed(registry, ())["choices"]
-    plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
+    usual = _composed(registry, ())[0]["choices"]
+    plain, copies = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     ignored = {"choices", *GRID_KEYS, *EXPECTED}
     changed = {k: v for k, v in run.config.items() if k not in ignored and plain.get(k) != v}
     of_run, of_options = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
     knobs = {k: v for k, v in of_run.items() if of_options.get(k) != v and k not in _NAMED_BY_RUN}
     # A knob that others read is listed once: `steps=9` is also the value of trainer.steps.
-    return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
+    return options | {k: v for k, v in knobs.items() if k not in copies or knobs.get(copies[k]) != v}
 
 
 # Knobs of an evaluation's policy, which the name of the run contains already.
@@ -105,11 +106,13 @@ _NAMED_BY_RUN = {f"policy.{knob}" for knob in ("path", "name", "digest", "group"
 
 
 @functools.lru_cache(maxsize=1024)
-def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
-    """The config of these options with no knob touched, and its choices."""
+def _composed(registry: Registry, options: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The config of these options with no knob touched, with its choices; and the knobs whose value is another's."""
     config, options_of_groups = registry.compose(options)
     plain, choices = program.trimmed(as_dict(config, resolve=True), options_of_groups)
-    return {**plain, "choices": choices}
+    texts = flatten(as_dict(config, resolve=False)).items()
+    copies = {key: text[2:-1] for key, text in texts if re.fullmatch(r"\$\{[\w.]+\}", str(text))}
+    return {**plain, "choices": choices}, copies
 
 
 def _own_and_common(differences: Sequence[Flat]) -> tuple[list[Flat], Flat]:

@@ -66,6 +66,9 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert differences(usual, REGISTRY) == {"eta": 0.25}
     assert differences(other, REGISTRY) == {"loss": "grpo", "steps": 9, "loss.clip_low": 0.1}
     assert differences(study, REGISTRY)["eta"] == 2
+    (both,) = planned(["model=coins_tiny", "task=coins", "seed=1", "model.seed=1"]).runs
+    assert differences(both, REGISTRY)["model.seed"] == 1  # is no copy of `seed`, as trainer.seed is
+    assert "trainer.seed" not in differences(both, REGISTRY)
     assert "study" not in differences(study, REGISTRY)
     assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
 
