@@ -34,7 +34,7 @@ OVERRIDES += ("rollout.prompts=4", "rollout.samples=2", "rollout.dynamic_samplin
 OVERRIDES += ("evaluation.every=2", "evaluation.samples=1", "evaluation.k=[1]")
 
 # Problems are drawn by the share of groups that the step before has kept.
-OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdraw=1.1", "rollout.samples=8", "lr=0.1")
+OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdraw=1.1", "lr=0.1")
 
 
 def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> TrainingRun:
