@@ -222,7 +222,7 @@ def questions(frames: Frames, about: str, level: float, closed: Sequence[Mapping
 
 def _of_claims(frames: Frames, level: float) -> list[Question]:
     return [
-        Question(name_of(v), _outcome(v).value, v.measured or v.note, v.groups, v.compared, v.margin)
+        Question(name_of(v), _outcome(v).value, v.measured or v.note, v.groups, () if v.bases else v.compared, v.margin)
         for v in verdicts(frames, level)
     ]
 

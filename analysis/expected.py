@@ -10,10 +10,10 @@ from typing import Any
 from analysis.frames.frames import rows
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
 from analysis.scores.arm import Arm, arms_of, settings
-from analysis.scores.claim import Claim, Where, read
+from analysis.scores.claim import Where, read
 from analysis.scores.labels import alternatives, parse
 from analysis.scores.metric import TIMES, check_ahead
-from analysis.scores.selection import NotTested, reference_of_claim, select, sides, trend
+from analysis.scores.selection import reference_of_claim, select, untested
 from analysis.scores.trajectory import OWN_GPUS, SHARED_TIME
 
 
@@ -70,7 +70,7 @@ def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Ma
     by_setting = [[arm for arm in arms if arm.setting == setting] for setting in settings(arms)]
     for number, claim in enumerate(map(read, claims), start=1):
         reference = reference_of_claim(claim, baseline)
-        reasons = [_reason(claim, reference, arms_here) for arms_here in by_setting if select(arms_here, claim.arm)]
+        reasons = [untested(claim, reference, arms_here) for arms_here in by_setting if select(arms_here, claim.arm)]
         if reasons and not all(reasons):
             continue
         absent = _absent(arms, [claim.arm, *([] if claim.knob else [reference])])
@@ -78,15 +78,6 @@ def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Ma
         itself = not claim.knob and parse(claim.arm) == parse(reference)
         failures.append(Untestable(f"claim {number}", why, absent, itself and not absent))
     return failures
-
-
-def _reason(claim: Claim, reference: str, arms: Sequence[Arm]) -> str:
-    """Why a claim cannot be tested by the arms of one setting; "" if it can."""
-    try:
-        _ = trend(claim, arms) if claim.knob else sides(claim, reference, arms)
-    except NotTested as error:
-        return str(error)
-    return ""
 
 
 def _absent(arms: Sequence[Arm], selectors: Iterable[str]) -> tuple[str, ...]:

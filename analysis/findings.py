@@ -4,9 +4,16 @@ The Markdown is inserted into a page between two comments; the rest of the page 
 files give the same bytes, so that a page and the evidence beside it cannot disagree.
 """
 
+from __future__ import annotations
+
+import contextlib
+import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,18 +22,20 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import STUDY_FILES
 from analysis.scores.claim import OF_CLAIMS, Origin, Outcome, Verdict, read
 from analysis.scores.crossed import LEVEL
+from analysis.scores.metric import parse
 from analysis.scores.verdict import verdicts
 from rlvr.ledger import terminal
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.runs import parse_yaml
 
+DECIDED = (Outcome.HOLDS, Outcome.CONTRADICTED)
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 RESTATED = "(stated after the runs)"
 SAME = ("metric", "arm", "relation", "of", "against", "at")  # claims that agree in these test the same
 EXAMPLES = """\
 examples:
-  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces the text between the comments
-  python -m analysis findings eta.rlvr                                       prints it
+  python -m analysis findings docs/evidence/*.rlvr docs/evidence/pretrained/*.rlvr --into docs/studies.md
+  python -m analysis findings eta.rlvr    prints it; --into replaces what two comments of a page enclose
 """
 
 
@@ -59,22 +68,30 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
     """
     if not files:
         return "No study has a bundle yet.\n"
-    parts_of: dict[str, list[tuple[Path, Frames]]] = {}
-    newest_first = sorted(((file, bundle.read(file)) for file in files), key=lambda part: -_created(part[1]))
-    for file, frames in newest_first:
-        parts_of.setdefault(frames.study, []).append((file, frames))
-    today = claims_of_files(folder)
-    judged: dict[str, list[Verdict]] = {}
-    sections: list[str] = []
-    for name, named_parts in sorted(parts_of.items()):
-        parts = [frames for _, frames in named_parts]
-        merged, looks = bundle.merged(parts), _looks(parts)
-        judged[name] = _judged(merged, parts, looks, today.get(name))
-        sections += _section(merged, judged[name], looks, sorted(file.name for file, _ in named_parts))
-    untested = [name for name in today if name not in judged]
-    everything = [verdict for of_study in judged.values() for verdict in of_study]
+    today, names = claims_of_files(folder), _names(files)
+    parts_of: dict[str, dict[str, list[tuple[str, Frames]]]] = {}
+    for file, frames in sorted(((f, bundle.read(f)) for f in files), key=lambda part: -_created(part[1])):
+        parts_of.setdefault(frames.study, {}).setdefault(instrument(frames), []).append((names[file], frames))
+    studies = [_Study.of(name, parts, today.get(name)) for name, parts in sorted(parts_of.items())]
+    untested = [name for name in today if name not in parts_of]
+    everything = [verdict for study in studies for verdict in study.first]
     everything += [Verdict(read(claim), Outcome.NOT_TESTED) for name in untested for claim in today[name]]
-    return "\n\n".join([_summary(everything, untested), *sections]) + "\n"
+    summary = "\n".join([*_summary(everything, untested), *_of_two(studies)])
+    return "\n\n".join([summary, *(part for study in studies for part in study.section())]) + "\n"
+
+
+def instrument(frames: Frames) -> str:
+    """What the runs measured with: the task, and the pretrained models, as `SmolLM2-135M, sums`. Base policies that are
+    taught here from several seeds are one instrument: a verdict over them is not of one alone."""
+    models = {str(path).partition("@")[0] for run in frames.rows if (path := run.knob("model.path"))}
+    names = sorted(Path(model).name.removesuffix(".gguf") for model in models)
+    return ", ".join([*names, *sorted({run.task for run in frames.rows})])
+
+
+def _names(files: Sequence[Path]) -> dict[Path, str]:
+    """The files as they are named to the reader: from the folder that all lie in."""
+    folder = Path(os.path.commonpath([file.resolve().parent for file in files]))
+    return {file: str(file.resolve().relative_to(folder)) for file in files}
 
 
 def claims_of_files(folder: Path = STUDY_FILES) -> dict[str, list[Mapping[str, Any]]]:
@@ -97,7 +114,7 @@ def inserted(page: str, text: str) -> str:
     return f"{page.partition(BEGIN)[0]}{BEGIN}\n{text}{END}{page.partition(END)[2]}"
 
 
-def _summary(everything: Sequence[Verdict], untested: Sequence[str]) -> str:
+def _summary(everything: Sequence[Verdict], untested: Sequence[str]) -> list[str]:
     """untested: studies without a bundle."""
     totals = [
         f"- Claims of papers: {_shares(everything, Origin.PAPER)}{_restated(everything)}",
@@ -106,12 +123,12 @@ def _summary(everything: Sequence[Verdict], untested: Sequence[str]) -> str:
     ]
     if untested:
         totals.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
-    return "\n".join(totals)
+    return totals
 
 
 def _restated(everything: Sequence[Verdict]) -> str:
     of_papers = [verdict for verdict in everything if verdict.claim.origin == Origin.PAPER]
-    decided = [verdict for verdict in of_papers if verdict.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)]
+    decided = [verdict for verdict in of_papers if verdict.outcome in DECIDED]
     after = sum(RESTATED in verdict.claim.says for verdict in decided)
     return f" Of the decided {after} were stated, or changed, after the runs." if after else ""
 
@@ -133,13 +150,21 @@ def _judged(
     frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni).
     """
     launched = [part.claims for part in parts]
-    marked = [
-        claim
-        if all(any(all(claim.get(k) == other.get(k) for k in SAME) for other in claims) for claims in launched)
-        else {**claim, "says": f"{claim['says']} {RESTATED}"}
-        for claim in (launched[0] if today is None else today)
-    ]
+    marked: list[Mapping[str, Any]] = []
+    for claim in launched[0] if today is None else today:
+        same = all(any(all(claim.get(k) == other.get(k) for k in SAME) for other in claims) for claims in launched)
+        says = claim["says"] if same else f"{claim['says']} {RESTATED}"
+        marked.append({**claim, "says": says, "metric": _measured(str(claim["metric"]), frames)})
     return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
+
+
+def _measured(metric: str, frames: Frames) -> str:
+    """The metric or, where it is pass@k of another k or of another instrument's benchmark, the widest that there is."""
+    name = re.fullmatch(r"(?:evaluation/[^/]+/)?(avg|pass)(?:_at_|@)\d+", metric)
+    with contextlib.suppress(LookupError):
+        parse(metric, frames, frames.runs["run_id"])
+        return metric
+    return name[1] if name else metric
 
 
 def _looks(parts: Sequence[Frames]) -> int:
@@ -162,22 +187,89 @@ def _looks(parts: Sequence[Frames]) -> int:
     return looks
 
 
-def _section(frames: Frames, judged: Sequence[Verdict], looks: int, files: Sequence[str]) -> list[str]:
-    """The parts of a study's section: its question, what ran, and its verdicts. files: the names of its bundles."""
-    about = f"{frames.question} {_provenance(frames)} Bundles: {', '.join(f'`{file}`' for file in files)}."
-    if looks > 1:
-        about += f" Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict."
-    lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
-    table = "\n".join([*lines, *map(_claim, judged)]) if judged else ""
-    return [part for part in (f"### {frames.study}", about.strip(), table) if part]
+@dataclass(frozen=True)
+class _Study:
+    """What a study found, by instrument: what ran, in words, and the verdicts. Models taught here come first."""
+
+    name: str
+    question: str
+    ran: Mapping[str, str]
+    judged: Mapping[str, list[Verdict]]
+
+    @classmethod
+    def of(
+        cls, name: str, bundles: Mapping[str, list[tuple[str, Frames]]], today: Sequence[Mapping[str, Any]] | None
+    ) -> _Study:
+        """bundles: by instrument, (name, frames), newest first."""
+        ran, judged, question = dict[str, str](), dict[str, list[Verdict]](), ""
+        pretrained = {label: bool(parts[0][1].rows[0].knob("model.path")) for label, parts in bundles.items()}
+        for label in sorted(bundles, key=lambda label: (pretrained[label], label)):
+            parts = [frames for _, frames in bundles[label]]
+            frames, looks = bundle.merged(parts), _looks(parts)
+            files = ", ".join(f"`{file}`" for file, _ in sorted(bundles[label], key=lambda part: part[0]))
+            ran[label] = f"{_provenance(frames)} Bundles: {files}."
+            shared = f" Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict."
+            ran[label] += shared * (looks > 1)
+            judged[label] = _judged(frames, parts, looks, today)
+            question = question or frames.question
+        return cls(name, question, ran, judged)
+
+    @property
+    def first(self) -> list[Verdict]:
+        """The verdicts on the first instrument."""
+        return next(iter(self.judged.values()))
+
+    def rows(self) -> list[list[Verdict | None]]:
+        """The verdicts on each claim, one of each instrument; more than one row for a claim in several settings."""
+        by_claim: dict[str, list[list[Verdict]]] = {}
+        for number, of_instrument in enumerate(self.judged.values()):
+            for verdict in of_instrument:
+                says = verdict.claim.says.removesuffix(f" {RESTATED}")
+                by_claim.setdefault(says, [[] for _ in self.judged])[number].append(verdict)
+        return [list(row) for of_claim in by_claim.values() for row in zip_longest(*of_claim)]
+
+    def section(self) -> list[str]:
+        """Its parts: the question, what ran, and the verdicts, a column per instrument."""
+        several = len(self.ran) > 1
+        ran = " ".join(f"On {label}: {text}" if several else text for label, text in self.ran.items())
+        head = [_row("claim", "printed", *self.judged), "|---" * (2 + len(self.judged)) + "|"]
+        table = "\n".join([*head, *map(_line, self.rows())]) if self.first else ""
+        return [part for part in (f"### {self.name}", f"{self.question} {ran}".strip(), table) if part]
 
 
-def _claim(verdict: Verdict) -> str:
-    claim = verdict.claim
-    printed = f"{claim.printed} ({claim.source})" if claim.printed and claim.source else claim.printed or claim.source
-    here = "; ".join(part for part in (verdict.measured, verdict.basis) if part)
-    outcome = f"**{verdict.outcome}**" + (f": {verdict.note}" if verdict.note else "")
-    return _row(claim.says, printed, here, outcome)
+def _line(row: Sequence[Verdict | None]) -> str:
+    says = next(verdict.claim for verdict in row if verdict)
+    printed = " ".join(filter(None, (says.printed, says.printed and says.source and f"({says.source})"))) or says.source
+    return _row(says.says, printed, *(_cell(verdict, says.says) if verdict else "" for verdict in row))
+
+
+def _cell(verdict: Verdict, says: str) -> str:
+    """`**holds** +1.6 [0.4, 2.8] points; pass@16, ...`: the interval that decides. says: as the row has it."""
+    parts = (verdict.note, verdict.measured, verdict.basis, *verdict.rows, RESTATED * (verdict.claim.says > says))
+    return f"**{verdict.outcome}**{verdict.extent}: {'; '.join(filter(None, parts))}"
+
+
+def _of_two(studies: Sequence[_Study]) -> list[str]:
+    """Of each further instrument: how many claims it decides, and where it agrees with the first."""
+    pairs: dict[str, list[tuple[str, Outcome | None, Outcome]]] = {}
+    for study in studies:
+        for first, *others in study.rows():
+            for label, other in zip([*study.judged][1:], others, strict=True):
+                if other:
+                    says = f"{study.name}: {other.claim.says}"
+                    pairs.setdefault(label, []).append((says, first and first.outcome, other.outcome))
+    lines: list[str] = []
+    for label, of_label in pairs.items():
+        _, first, own = ([v is not None and v in DECIDED for v in of] for of in zip(*of_label, strict=True))
+        both = [row for row, *of_row in zip(of_label, first, own, strict=True) if all(of_row)]
+        apart = [f"`{claim}` ({a}, {b})" for claim, a, b in both if a != b]
+        absent = sum(b == Outcome.NOT_TESTED for *_, b in of_label)
+        lines.append(
+            f"On {label} {sum(own)} of {len(own)} claims are decided, {absent} not tested; in the first column "
+            f"{sum(first)} of them. Both decide {len(both)}, and agree on {len(both) - len(apart)}; they disagree on "
+            f"{'; '.join(apart) or 'none'}."
+        )
+    return [f"- {' '.join(lines)}"] if lines else []
 
 
 def _row(*cells: object) -> str:

@@ -47,7 +47,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None 
         state = _state_text(states[run.run_id])
         of_run = of_run | ({"control": run.control} if run.control else {})
         lines.append(f"  {run.run_id}  {run.name:{width}}  {state:18}  {_shown(of_run)}".rstrip())
-    lines += ["", *_scales(todo or plan.runs), *_resources(todo or plan.runs, slurm=slurm)]
+    lines += ["", *_scales(todo or plan.runs), *_bases(plan.runs), *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     past = alike(todo, ledger)
@@ -146,6 +146,23 @@ def _scales(runs: Sequence[PlannedRun]) -> list[str]:
         shape += f" of up to {length:,} tokens" if length else ""
         lines[f"paper={choices['paper']}: {' '.join(words)}, {shape}"] = None
     return list(lines)
+
+
+def _bases(runs: Sequence[PlannedRun]) -> list[str]:
+    """A line on the base policies of one task, if there are several."""
+    models: dict[str, dict[str, Flat]] = {}
+    for run in runs:
+        if not run.config.get("program"):
+            place = repr([run.config.get(key) for key in ("task", "evaluation", "steps")])
+            model = flatten({"model": run.config["model"]})
+            models.setdefault(place, {})[repr(model)] = model
+    most: list[Flat] = list(max(models.values(), key=len).values()) if models else []
+    if len(most) < 2:
+        return []
+    own, _ = _own_and_common(most)
+    claims = "claims over all" if len(most) > 2 else "claims over all need a third"
+    named = "; ".join(map(_shown, own[:4])) + "; ..." * (len(own) > 4)
+    return [f"{len(most)} base policies ({named}): arms are compared within each, {claims}."]
 
 
 def _resources(runs: Sequence[PlannedRun], *, slurm: bool) -> list[str]:

@@ -46,6 +46,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "basis": verdict.basis,
         "note": verdict.note,
         "setting": verdict.setting,
+        "bases": [_verdict(of_base) for of_base in verdict.bases],
         "differences": [
             {
                 "estimate": compared.effect,

@@ -192,10 +192,12 @@ def claims(verdicts: Sequence[Verdict], console: Console) -> None:
     colours = {"holds": "green", "contradicted": "red", "above": "green", "below": "red"}
     for verdict in verdicts:
         colour, claim = colours.get(verdict.outcome, "yellow"), verdict.claim
-        console.print(f"\n[{colour}]{verdict.outcome}[/{colour}]: {escape(claim.says)}", highlight=False)
+        console.print(
+            f"\n[{colour}]{verdict.outcome}{verdict.extent}[/{colour}]: {escape(claim.says)}", highlight=False
+        )
         finding = f"{verdict.measured} ({verdict.basis})" if verdict.measured else ""
         printed = f"printed: {claim.printed}" + (f" ({claim.source})" if claim.source else "") if claim.printed else ""
-        for line in filter(None, (finding, verdict.note)):
+        for line in filter(None, (finding, verdict.note, *verdict.rows)):
             console.print(f"  {line}", markup=False)
         if printed:
             console.print(f"  {printed}", style="dim", markup=False)

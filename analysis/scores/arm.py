@@ -9,6 +9,7 @@ from analysis.frames.frames import CONFIG, REPETITION, SETTING, Frames, RunRow, 
 from analysis.scores import labels
 from rlvr.ledger.cause import State
 
+BASE_POLICY = "model."  # keys of configs by which base policies differ
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
 
@@ -43,6 +44,7 @@ class Arm:
     variant: str
     runs: tuple[RunRow, ...]  # by seed
     short: str = ""  # the label in short, `js η=0.5`, by which a setting's arms are distinguished in figures
+    place: str = ""  # the setting apart from its base policy
     tuned: frozenset[str] = frozenset()  # knobs with the best value of each arm: arms are compared in spite of them
 
     @property
@@ -110,6 +112,7 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     candidates = sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
     setting_keys = [k for k in _differing(runs, candidates) if not labels.covers(swept, k)]
     settings = _settings(runs, setting_keys)
+    places = _settings(runs, [key for key in setting_keys if not key.startswith(BASE_POLICY)])
     of_runs: list[Arm] = []
     for setting, of_setting in _parts(runs, lambda run: settings[run.run_id]).items():
         groups = {
@@ -135,6 +138,7 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
                         variants[group_id],
                         groups[group_id],
                         shorts[group_id],
+                        place=places[first.run_id],
                     )
                 )
     return sorted(of_runs, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_nan_as_least(a.eta), a.variant))

@@ -106,7 +106,8 @@ class Verdict:
 
     measured: the measured difference. basis: seeds, problems and level on which the outcome rests. note: what would
     decide the claim, or why it was not tested. setting: the name of the setting in which the claim was judged; "" for
-    the only one. margin: of an equivalence, as a share if the metric is one; None for any other claim.
+    the only one. margin: of an equivalence, as a share if the metric is one; None for any other claim. bases: of a
+    verdict over several base policies, that in each of them.
     """
 
     claim: Claim
@@ -118,6 +119,19 @@ class Verdict:
     compared: tuple[Compared, ...] = ()  # the differences on which the outcome rests; none for a trend
     setting: str = ""
     margin: float | None = None
+    bases: tuple[Verdict, ...] = ()
+
+    @property
+    def extent(self) -> str:
+        """` over 3 base policies`; "" where there is one."""
+        return f" over {len(self.bases)} base policies" if self.bases else ""
+
+    @property
+    def rows(self) -> list[str]:
+        """The verdict in each base policy, a line each."""
+        return [
+            f"{v.setting}: {v.measured and f'{v.measured}, '}{v.outcome}{v.note and f' ({v.note})'}" for v in self.bases
+        ]
 
 
 def read(content: Any) -> Claim:

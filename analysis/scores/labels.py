@@ -104,7 +104,11 @@ def of_groups(firsts: Mapping[str, RunRow]) -> dict[str, Label]:
     a knob that was typed for some arms only is in the labels of these. Where labels would still be equal, config keys
     that differ are added, and at last the id of the group: no two arms have the same label.
     """
-    typed_knobs = {i: typed(run) for i, run in firsts.items()}
+    # Of the base policy, in which the arms of a setting agree, a launch may have typed what another left as it was.
+    typed_knobs = {
+        i: {k: v for k, v in typed(run).items() if not (k.startswith("model.") and k in run.config)}
+        for i, run in firsts.items()
+    }
     keys = dict.fromkeys(chain.from_iterable(typed_knobs.values()))
     values = {key: {knobs.get(key) for knobs in typed_knobs.values()} for key in keys}
     varied = [key for key in keys if len(values[key]) > 1]

@@ -174,3 +174,12 @@ def trend(claim: Claim, arms: Sequence[Arm]) -> list[Arm]:
     if len(set(values)) < 3 or len(set(values)) < len(values):
         raise NotTested(f"a trend needs one arm at each of three or more values of {claim.knob}")
     return [arm for _, arm in along]
+
+
+def untested(claim: Claim, reference: str, arms: Sequence[Arm]) -> str:
+    """Why a claim cannot be tested by the arms of one setting; "" if it can."""
+    try:
+        _ = trend(claim, arms) if claim.knob else sides(claim, reference, arms)
+    except NotTested as error:
+        return str(error)
+    return ""

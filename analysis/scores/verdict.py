@@ -12,16 +12,19 @@ import numpy as np
 from analysis.frames.frames import Frames
 from analysis.scores import labels
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, averaged, combine
+from analysis.scores.bases import OverBases, over_bases
+from analysis.scores.cell import NOT_MEASURED, Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare, more_problems, study_level
-from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
-from analysis.scores.crossed import LEAST_SEEDS, Interval
+from analysis.scores.contrast import Scores, needed
+from analysis.scores.crossed import LEAST_SEEDS, Crossed
+from analysis.scores.decision import Decision
 from analysis.scores.failures import intention_to_treat
-from analysis.scores.metric import Kind, Metric, parse, widest
-from analysis.scores.selection import NotTested, reference_of_claim, references, select, sides, trend
+from analysis.scores.family import Judged
+from analysis.scores.metric import Kind, parse, widest
+from analysis.scores.selection import NotTested, reference_of_claim, references, select, sides, trend, untested
 from analysis.scores.trajectory import Level, caveat_of_time, cell_of
 from analysis.scores.trajectory import level as level_of
 
@@ -89,39 +92,47 @@ def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
 
 
 def _in_settings(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
-    with_arms = [setting for setting in settings if select(setting.arms, claim.arm)]
-    if not with_arms:
+    """A verdict for each setting; for those that differ by the base policy alone one, over all with its arms."""
+    places: dict[str, list[Comparable]] = {}
+    for setting in settings:
+        if select(setting.arms, claim.arm):
+            places.setdefault(setting.arms[0].place, []).append(setting)
+    if not places:
         return [Verdict(claim, Outcome.NOT_TESTED, note=f"no arm has {claim.arm}")]
-    return [replace(_in_setting(frames, claim, setting, level), setting=setting.name) for setting in with_arms]
+    reference = reference_of_claim(claim, frames.baseline)
+    with_both = {place: [s for s in of if not untested(claim, reference, s.arms)] or of for place, of in places.items()}
+    return [_in_place(frames, claim, place, bases, level) for place, bases in with_both.items()]
 
 
-def _in_setting(frames: Frames, claim: Claim, setting: Comparable, level: float) -> Verdict:
+def _in_place(frames: Frames, claim: Claim, place: str, bases: Sequence[Comparable], level: float) -> Verdict:
+    """The verdict over settings that differ by their base policy alone, or in the only one."""
     try:
-        test = _Test.of(frames, claim, setting, level)
-    except NotTested as error:
-        return Verdict(claim, Outcome.NOT_TESTED, note=str(error))
+        (metric,) = parse(claim.metric, frames, [i for setting in bases for arm in setting.arms for i in arm.run_ids])
+    except LookupError:
+        name = place if len(bases) > 1 else bases[0].name
+        return Verdict(claim, Outcome.NOT_TESTED, note=f"no run measured {claim.metric}", setting=name)
+    tests = tuple(_Test(claim, metric, level, frames, setting) for setting in bases)
+    alone = tuple(replace(_verdict(test), setting=test.setting.name) for test in tests)
+    if len(tests) == 1:
+        return alone[0]
+    of_all = _TestOverBases(claim, metric, level, frames, replace(bases[0], name=place), tests)
+    return replace(_verdict(of_all), setting=place, bases=alone)
+
+
+def _verdict(test: _Test) -> Verdict:
     try:
         return test.verdict()
     except NotTested as error:
         groups = test.groups() if error.seeds else ()
-        return Verdict(claim, Outcome.NOT_TESTED, note=str(error), groups=groups)
+        return Verdict(test.claim, Outcome.NOT_TESTED, note=str(error), groups=groups)
 
 
 @dataclass(frozen=True)
-class _Test:
-    frames: Frames
-    claim: Claim
-    setting: Comparable
-    metric: Metric
-    level: float
+class _Test(Decision):
+    """A claim in one setting."""
 
-    @classmethod
-    def of(cls, frames: Frames, claim: Claim, setting: Comparable, level: float) -> _Test:
-        try:
-            (metric,) = parse(claim.metric, frames, [i for arm in setting.arms for i in arm.run_ids])
-        except LookupError:
-            raise NotTested(f"no run measured {claim.metric}") from None
-        return cls(frames, claim, setting, metric, level)
+    frames: Frames
+    setting: Comparable
 
     def verdict(self) -> Verdict:
         return self._trend() if self.claim.knob else self._against()
@@ -129,15 +140,14 @@ class _Test:
     # --- against a reference ---
 
     def _against(self) -> Verdict:
-        pairs = self._pairs()
-        judged = self._compared(pairs)
+        pairs, judged = self.paired()
+        self._check_repeats(judged)
         outcome = self._outcome(judged)
         if outcome == Outcome.UNDECIDED:
             self._check_room([cell for pair in pairs.values() for cell in pair])
         # Two equivalent arms may both be saturated if another arm of the setting shows that there was room.
         if outcome == Outcome.HOLDS and not self.claim.sign:
-            all_cells = [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
-            self._check_room([cell for cell in all_cells if not cell.empty])
+            self._check_room([cell for cell in self.last_cells() if not cell.empty])
         if outcome != Outcome.UNDECIDED:
             self._check_survivors(pairs, judged)
         more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
@@ -165,12 +175,17 @@ class _Test:
     def _sides(self) -> dict[str, tuple[Sequence[Arm], Sequence[Arm]]]:
         return sides(self.claim, self._reference, self.setting.arms)
 
-    def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
+    def last_cells(self) -> list[Cell]:
+        """Of every arm of the setting."""
+        return [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
+
+    def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
+        """By label, the two sides of each comparison of the claim, and their difference. Raises NotTested."""
         pairs: dict[str, tuple[Cell, Cell]] = {}
         for label, (arms, reference_arms) in self._sides().items():
             cells = self._cells([*arms, *reference_arms])
             pairs[label] = (combine(cells[: len(arms)]), combine(cells[len(arms) :]))
-        return pairs
+        return pairs, self._compared(pairs)
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
         if caveat := caveat_of_time(self.metric, arms):
@@ -181,7 +196,7 @@ class _Test:
         cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, level) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:
-                states = dict.fromkeys(run.state for run in arm.runs)
+                states = [NOT_MEASURED] if cell.state == NOT_MEASURED else dict.fromkeys(run.state for run in arm.runs)
                 raise NotTested(f"{arm.label} has no result: {', '.join(states)}")
         return cells
 
@@ -198,12 +213,16 @@ class _Test:
         judged = compare(of_arms, of_references, 0, self.level, more_problems=more, survivors=True)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
+        return judged
+
+    def _check_repeats(self, judged: Mapping[str, Compared]) -> None:
+        """Raises NotTested for differences over too few seeds."""
         fewest = min(len(compared.difference.seeds) for compared in judged.values())
         if fewest < LEAST_SEEDS:
             of_runs = " of these runs" if fewest == 1 else ""
-            why = f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._measured(judged)})"
-            raise NotTested(why, seeds=True)
-        return judged
+            why = f"too few {self.REPEATS}, {fewest} of at least {LEAST_SEEDS}"
+            of_seeds = self.REPEATS == Decision.REPEATS
+            raise NotTested(f"{why} (seen{of_runs}: {self._measured(judged)})", seeds=of_seeds)
 
     def _check_room(self, cells: Sequence[Cell]) -> None:
         """Raises NotTested if all scores are so close to 0 or to 1 that they could not differ."""
@@ -226,72 +245,15 @@ class _Test:
         # One arm suffices to contradict a claim; for a claim that holds all arms must be without such runs.
         enough = min(num_diverged.values()) == 0 if contradicting else not any(num_diverged.values())
         if not enough:
-            sides, treated = list(self._sides().values()), ""
-            if len(sides) == 1 and self.claim.at == Where.LAST:
-                treated = intention_to_treat(self.frames, *sides[0], self.metric, self.setting.sources, self.level)
-            text = "; ".join(filter(None, [f"of the others: {self._measured(judged)}", treated]))
+            text = "; ".join(filter(None, [f"of the others: {self._measured(judged)}", self.treated()]))
             raise NotTested(f"{_diverged(max(num_diverged.values()))} ({text})")
 
-    # --- the outcome ---
-
-    def _outcome(self, judged: Mapping[str, Compared]) -> Outcome:
-        """The claim holds if it holds for every arm by itself (an intersection of claims needs no correction); it is
-        contradicted if any arm contradicts it within the family.
-        """
-        if all(self._holds(compared) for compared in judged.values()):
-            return Outcome.HOLDS
-        if any(self._contradicts(compared) for compared in judged.values()):
-            return Outcome.CONTRADICTED
-        return Outcome.UNDECIDED
-
-    def _contradicts(self, compared: Compared) -> bool:
-        """Whether this difference is decidedly of the opposite sign or, for an equivalence, beyond the margin."""
-        if self.claim.sign:
-            return compared.decided and self._is_opposite(compared)
-        interval = compared.judged.simultaneous
-        return interval.low > self._margin or interval.high < -self._margin
-
-    @property
-    def _margin(self) -> float:
-        """The margin of an equivalence, as a share if the metric is one."""
-        return self.claim.margin / self.metric.scale
-
-    def _is_opposite(self, compared: Compared) -> bool:
-        return self.claim.sign * compared.effect < 0
-
-    def _holds(self, compared: Compared) -> bool:
-        """Whether the claim holds for this arm: by its sign, or by two one-sided tests within the margin."""
-        if self.claim.sign:
-            return compared.judged.plain.excludes(0) and not self._is_opposite(compared)
-        return equivalence(compared.judged.summary, self._margin) < 1 - self.level
-
-    def _more(self, judged: Mapping[str, Compared]) -> str:
-        """The numbers that would decide the claim for every arm, if differences are as measured."""
-        undecided = [compared for compared in judged.values() if not self._holds(compared)]
-        counts = [self._needed(compared) for compared in undecided]
-        now = min(len(compared.difference.seeds) for compared in undecided)
-        seeds, problems = [count.seeds for count in counts], [count.problems for count in counts]
-        if all(n is not None for n in seeds):
-            return f"about {max(n or 0 for n in seeds) - now} more seeds"
-        if all(compared.judged.summary.alike for compared in undecided):
-            return "all seeds agree"
-        same = max(self.metric.scale * equivalent_within(c.judged.summary, self.level) for c in undecided)
-        more = all(n is not None for n in problems) and all(compared.more_problems for compared in undecided)
-        would = f"; {max(n or 0 for n in problems):,} problems would" if more else ""
-        within = f"{same:.3g} {self.metric.of_differences}".rstrip()
-        return f"no number of seeds alone would decide it{would}; the same within {within}"
-
-    def _needed(self, compared: Compared) -> Needed:
-        if self._is_opposite(compared):
-            return compared.needed  # to contradict the claim, it must be decided within the family
-        summary, sampling = compared.judged.summary, compared.difference.sampling
-        if self.claim.sign:
-            return needed(summary, sampling, 0, alpha=1 - self.level)
-        room = self._margin - abs(compared.effect)
-        if room < 0:  # by this difference the claim would be contradicted, which is decided within the family
-            return needed(summary, sampling, 0, alpha=compared.alpha, effect=-room)
-        # TOST at 5 % rejects if a two-sided interval of 90 % lies within the margin; at other levels likewise.
-        return needed(summary, sampling, 0, alpha=2 * (1 - self.level), effect=room)
+    def treated(self) -> str:
+        """The difference with diverged runs counted, in words; "" where it is none of two sides at their ends."""
+        sides = list(self._sides().values())
+        if len(sides) > 1 or self.claim.at != Where.LAST:
+            return ""
+        return intention_to_treat(self.frames, *sides[0], self.metric, self.setting.sources, self.level)
 
     # --- a trend ---
 
@@ -302,28 +264,26 @@ class _Test:
         contradicted if the slope has the other sign. A step alone contradicts nothing: slope and steps, each wrong in
         5 % of flat cases, would together be wrong in 8 %.
         """
-        arms = trend(self.claim, self.setting.arms)
-        cells = self._cells(arms)
-        steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
-        slope = _slope([cell.scores for cell in cells if cell.scores is not None]).complete()
-        if len(slope.seeds) < LEAST_SEEDS:
-            why = f"too few seeds that all {len(arms)} values have, {len(slope.seeds)} of at least {LEAST_SEEDS}"
-            raise NotTested(why, seeds=True)
-        summary = slope.summary(signed=True)
-        interval = summary.interval(self.level)
+        cells, steps, slope = self.along()
+        self._check_repeats(steps)
+        if slope.num_seeds < LEAST_SEEDS:
+            why = f"{self.REPEATS} that all {len(cells)} values have, {slope.num_seeds} of at least {LEAST_SEEDS}"
+            raise NotTested(f"too few {why}", seeds=True)
+        interval = slope.interval(self.level)
         against = any(step.decided and self._is_opposite(step) for step in steps.values())
         if diverged := sum(cell.diverged for cell in cells):
             raise NotTested(f"{_diverged(diverged)}: the remaining runs were the luckier ones")
-        outcome = self._outcome_of_slope(float(summary.mean), interval, against=against)
-        text = self.metric.difference(float(summary.mean), interval)
+        outcome = self._outcome_of_slope(float(slope.mean), interval, against=against)
+        text = self.metric.difference(float(slope.mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
             self._check_room(cells)
-            seeds = needed(summary, math.nan, 0, alpha=1 - self.level).seeds
-            more = f"about {seeds - len(slope.seeds)} more seeds" if seeds else "no number of seeds would decide it"
+            seeds = needed(slope, math.nan, 0, alpha=1 - self.level).seeds
+            more = f"no number of {self.REPEATS} would decide it"
+            more = f"about {seeds - slope.num_seeds} more {self.REPEATS}" if seeds else more
             if interval.excludes(0):
                 more = "a step between neighbours is decidedly the other way"
-        measured = f"{text} per step over {len(arms)} values of {self.claim.knob}"
+        measured = f"{text} per step over {len(cells)} values of {self.claim.knob}"
         return Verdict(
             self.claim,
             outcome,
@@ -333,44 +293,30 @@ class _Test:
             self.groups(),
         )
 
-    def _outcome_of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
-        if not interval.excludes(0):
-            return Outcome.UNDECIDED
-        if self.claim.sign * slope < 0:
-            return Outcome.CONTRADICTED
-        return Outcome.UNDECIDED if against else Outcome.HOLDS
+    def along(self) -> tuple[list[Cell], dict[str, Compared], Crossed]:
+        """The arms of a trend in order, each one's difference to the one before, and the slope. Raises NotTested."""
+        cells, steps, slope = self.slope()
+        return cells, steps, slope.summary(signed=True)
+
+    def slope(self) -> tuple[list[Cell], dict[str, Compared], Scores]:
+        arms = trend(self.claim, self.setting.arms)
+        cells = self._cells(arms)
+        steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
+        return cells, steps, _slope([cell.scores for cell in cells if cell.scores is not None]).complete()
 
     # --- in words ---
 
-    def _measured(self, judged: Mapping[str, Compared]) -> str:
-        """The difference, or the smallest and the largest of several, with the intervals that decide."""
-        ordered = sorted(judged, key=lambda key: judged[key].effect)
-        ends = dict.fromkeys([ordered[0], ordered[-1]])
-        texts = [self.metric.difference(judged[key].effect, self._interval(judged, key)) for key in ends]
-        if len(judged) == 1:
-            return texts[0]
-        return ", ".join(f"{text} ({key})" for text, key in zip(texts, ends, strict=True))
-
-    def _interval(self, judged: Mapping[str, Compared], key: str) -> Interval:
-        difference = judged[key].judged
-        return difference.summary.interval(2 * self.level - 1) if self._is_tost(judged) else difference.simultaneous
-
-    def _is_tost(self, judged: Mapping[str, Compared]) -> bool:
-        """Whether two one-sided tests decide: at 5 % they need an interval of 90 % within the margin. That a difference
-        is beyond the margin is decided by its simultaneous interval, as for other claims."""
-        return not self.claim.sign and not any(self._contradicts(compared) for compared in judged.values())
-
-    def _basis(self, judged: Mapping[str, Compared], planned: int, diverged: int, slope: Scores | None = None) -> str:
+    def _basis(self, judged: Mapping[str, Compared], planned: int, diverged: int, slope: Crossed | None = None) -> str:
         """The seeds, problems and level on which an outcome rests, in words.
 
-        planned: seeds that both sides were planned with. diverged: runs of a side. slope: of a trend, one number on the
-        seeds and problems that all values of the knob have.
+        planned: seeds that both sides were planned with. diverged: runs of a side. slope: of a trend, on the seeds and
+        problems that all values of the knob have.
         """
         if slope is None:
             seeds = {len(compared.difference.seeds) for compared in judged.values()}
         else:
-            seeds = {len(slope.seeds)}
-        summary = next(iter(judged.values())).difference.summary if slope is None else slope.summary()
+            seeds = {slope.num_seeds}
+        summary = slope or next(iter(judged.values())).difference.summary
         on = f"{summary.num_problems} problems, " if summary.num_problems else ""
         tost = self._is_tost(judged)
         family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 and not tost and slope is None else ""
@@ -380,16 +326,83 @@ class _Test:
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
         where += self._reached() if self.claim.at == Where.ACCURACY and not self.claim.knob else ""
         setting = f", {self.setting.name}" if self.setting.name else ""
-        num_seeds = f"{'/'.join(map(str, sorted(seeds)))}{f' of {planned}' * (min(seeds) < planned)} seeds"
-        num_seeds += f" ({diverged} diverged)" * (diverged > 0)
+        num_seeds = self._repeats(judged, seeds, planned) + f" ({diverged} diverged)" * (diverged > 0)
         return f"{self.metric}, {where}, {num_seeds}, {on}{100 * level:.4g} %{decides}{family}{setting}"
+
+    def _repeats(self, judged: Mapping[str, Compared], seeds: set[int], planned: int) -> str:
+        return f"{'/'.join(map(str, sorted(seeds)))}{f' of {planned}' * (min(seeds) < planned)} seeds"
+
+    def levels(self) -> list[Level]:
+        both_sides = ([*arms, *reference_arms] for arms, reference_arms in self._sides().values())
+        return [self._level(arms) for arms in both_sides]
 
     def _reached(self) -> str:
         """The accuracy at which arms are compared, and the run that reached no more."""
-        both_sides = ([*arms, *reference_arms] for arms, reference_arms in self._sides().values())
-        levels = sorted((self._level(arms) for arms in both_sides), key=lambda level: level.value)
+        levels = sorted(self.levels(), key=lambda level: level.value)
         low, high = (f"{100 * level.value:.1f}" for level in (levels[0], levels[-1]))
         return f" ({low} %: {levels[0].lowest})" if low == high else f" ({low} to {high} %)"
+
+
+@dataclass(frozen=True)
+class _TestOverBases(_Test):
+    """A claim in settings that differ by their base policy alone. bases: the same claim in each of them."""
+
+    bases: tuple[_Test, ...]
+
+    REPEATS = "base policies"
+
+    def groups(self) -> tuple[str, ...]:
+        return tuple(group for base in self.bases for group in base.groups())
+
+    def levels(self) -> list[Level]:
+        return [level for base in self.bases for level in base.levels()]
+
+    def last_cells(self) -> list[Cell]:
+        return [cell for base in self.bases for cell in base.last_cells()]
+
+    def treated(self) -> str:
+        return ""
+
+    def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
+        parts = [base.paired() for base in self.bases]
+        judged = self._judged([of_base for _, of_base in parts])
+        by_label = zip(judged, *(pairs.values() for pairs, _ in parts), strict=True)
+        return {label: (combine([a for a, _ in of]), combine([b for _, b in of])) for label, *of in by_label}, judged
+
+    def along(self) -> tuple[list[Cell], dict[str, Compared], Crossed]:
+        parts = [base.slope() for base in self.bases]
+        cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts), strict=True)]
+        return cells, self._judged([steps for _, steps, _ in parts]), over_bases([slope for *_, slope in parts]).summary
+
+    def _repeats(self, judged: Mapping[str, Compared], seeds: set[int], planned: int) -> str:
+        """`3 base policies of 5 seeds, τ = 0.8 points, I² = 41 %`: of the differences between bases."""
+        over = [of_all.difference for of_all in judged.values() if isinstance(of_all.difference, OverBases)]
+        each = "/".join(map(str, sorted({n for difference in over for n in difference.num_seeds})))
+        spreads = [difference.spread for difference in over if difference.spread] if not self.claim.knob else []
+        unit = f" {self.metric.of_differences}".rstrip()
+        texts = [
+            f"τ = {self.metric.scale * spread.tau2**0.5:.2g}{unit}, I² = {100 * spread.i2:.0f} %" for spread in spreads
+        ]
+        many = f"{'/'.join(map(str, sorted(seeds)))} {self.REPEATS} of {each} seed{'s' * (each != '1')}"
+        return ", ".join([many, *texts])
+
+    def _judged(self, of_bases: Sequence[Mapping[str, Compared]]) -> dict[str, Compared]:
+        """Each difference over all bases, by itself and (by Bonferroni) with the others of the claim."""
+        first, *others = of_bases
+        if any([*first] != [*other] for other in others) and max(map(len, of_bases)) > 1:
+            raise NotTested(f"the base policies differ in their arms: {' | '.join(', '.join(of) for of in of_bases)}")
+        size, judged = len(first), dict[str, Compared]()
+        for label, *compared in zip(first, *(of_base.values() for of_base in of_bases), strict=True):
+            differences = [of_base.difference for of_base in compared]
+            over = over_bases([Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences])
+            alpha, p = (1 - self.level) / size, over.summary.p_value()
+            intervals = over.summary.interval(self.level), over.summary.interval(1 - alpha)
+            of_all = Judged(*intervals, p, min(size * p, 1.0), over.summary)
+            more = all(of_base.more_problems for of_base in compared)
+            judged[label] = replace(
+                compared[0], difference=over, judged=of_all, size=size, alpha=alpha, more_problems=more
+            )
+        return judged
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:

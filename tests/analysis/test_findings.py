@@ -1,6 +1,7 @@
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,6 +25,7 @@ from tests.support.composed import REGISTRY
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, EVIDENCE = DOCS / "studies.md", sorted((DOCS / "evidence").glob("*.rlvr"))
+PRETRAINED = sorted((DOCS / "evidence" / "pretrained").glob("*.rlvr"))
 CLAIMS = [
     {
         **{"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"},
@@ -34,13 +36,22 @@ CLAIMS = [
 ]
 
 
-def write_bundle(home: Path, file: Path, study: str, *, seeds: Sequence[int] = (0, 2, 4)) -> None:
-    """PACS has 2 of 8 more right on every problem, under odd seeds 3."""
+def write_bundle(
+    home: Path,
+    file: Path,
+    study: str,
+    *,
+    seeds: Sequence[int] = (0, 2, 4),
+    grpo: int = 3,
+    claims: Sequence[Mapping[str, Any]] = CLAIMS,
+    frozen: Mapping[str, Any] = {},
+) -> None:
+    """PACS has 5 of 8 right on every problem, under odd seeds 6."""
     ends_of = {}
     for seed in seeds:
-        for loss, right in (("grpo", 3), ("pacs", 6 if seed % 2 else 5)):
+        for loss, right in (("grpo", grpo), ("pacs", 6 if seed % 2 else 5)):
             ends_of[f"loss={loss} seed={seed}"] = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
-    write_planned(home, ends_of, claims=CLAIMS, study=study)
+    write_planned(home, ends_of, claims=claims, study=study, frozen=frozen)
     frames = load(home, study=study)
     report.page(frames, report.build(frames, with_figures=False), {})
     bundle.write(frames, file)
@@ -55,8 +66,7 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     (row,) = [line for line in text.splitlines() if line.startswith("| PACS ends more accurate")]
     cells = [cell.strip() for cell in row.replace("\\|", "/").strip("|").split("|")]
     assert cells[1] == "28.9 / 25.8 (PACS, Table 2)"
-    assert cells[2].startswith("+25 [")
-    assert cells[3] == "**holds**"
+    assert cells[2].startswith("**holds**: +25 [")
     assert "**not tested**: there is no arm loss=ppo to compare to" in text
     assert "6 runs (6 finished), seeds 0, 2, 4, commit " in text
     assert " Bundles: `one.rlvr`.\n" in text
@@ -85,8 +95,8 @@ def test_claims_are_those_of_the_file_today_and_one_that_is_new_says_so(tmp_path
     lines = findings.findings([tmp_path / "one.rlvr"], today.parent).splitlines()
     (kept,) = [line for line in lines if line.startswith("| It is better |")]
     (new,) = [line for line in lines if line.startswith("| PACS ends more accurate (stated after the runs) |")]
-    assert kept.endswith("| **holds** |")
-    assert new.endswith("| **contradicted** |")
+    assert "| **holds**: +25 [" in kept
+    assert "| **contradicted**: +25 [" in new
 
 
 def test_seeds_that_were_added_count_with_the_first_and_both_looks_share_the_error(tmp_path):
@@ -101,6 +111,32 @@ def test_seeds_that_were_added_count_with_the_first_and_both_looks_share_the_err
     assert "the 2 looks share the 5 %" in text
     assert text.count("### one") == 1
     assert "12 runs (12 finished), seeds 0, 1, 2, 3, 4, 5, commit " in text
+
+
+def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path):
+    """A pretrained model, on which PACS has 1 of 8 less than GRPO's 6, in a file of any name."""
+    wide = {**CLAIMS[0], "says": "PACS solves more", "metric": "pass@16"}
+    phrases = {**CLAIMS[1], "says": "PACS has other words", "metric": "evaluation/maze7/words"}
+    claims = [*CLAIMS[:2], wide, phrases]
+    big = {"model": {"path": "lab/Big-1B@0123abc"}, "choices": {"task": "sums", "model": "hf"}}
+    for name, grpo, frozen in (("a", 6, big), ("b", 3, {})):
+        write_bundle(tmp_path / name, tmp_path / f"{name}.rlvr", "one", grpo=grpo, claims=claims, frozen=frozen)
+    text = findings.findings([tmp_path / "a.rlvr", tmp_path / "b.rlvr"], tmp_path / "no studies")
+    rows = [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in text.splitlines()]
+    (head,) = [row for row in rows if row[0] == "claim"]
+    more, less, solves, words = [[cell.partition(" [")[0] for cell in row[2:]] for row in rows if row[0][:4] == "PACS"]
+    assert head[2:] == ["maze", "Big-1B, sums"]
+    assert (more, less) == (
+        ["**holds**: +25", "**contradicted**: −12.5"],
+        ["**contradicted**: +25", "**holds**: −12.5"],
+    )
+    assert [cell.split(": ")[0] for cell in solves] == ["**not tested**"] * 2
+    assert text.count("**not tested**: saturated: ") == 2  # pass@8 in place of pass@16, which no run has
+    assert words == ["**not tested**: no run measured evaluation/maze7/words"] * 2
+    assert "- On Big-1B, sums 2 of 4 claims are decided, 2 not tested; in the first column 2 of them. " in text
+    assert (
+        "Both decide 2, and agree on 0; they disagree on `one: PACS ends more accurate` (holds, contradicted); " in text
+    )
 
 
 def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):
@@ -128,7 +164,7 @@ def test_the_command_writes_the_page_or_says_in_a_line_why_not(tmp_path, capsys)
 @pytest.mark.slow
 def test_the_page_of_studies_is_what_its_evidence_gives():
     text = PAGE.read_text(encoding="utf-8")
-    assert findings.inserted(text, findings.findings(EVIDENCE)) == text
+    assert findings.inserted(text, findings.findings([*EVIDENCE, *PRETRAINED])) == text
     assert len(text.splitlines()) <= 250
 
 
