@@ -150,13 +150,13 @@ def _scales(runs: Sequence[PlannedRun]) -> list[str]:
 
 def _bases(runs: Sequence[PlannedRun]) -> list[str]:
     """A line on the base policies of one task, if there are several."""
-    models: dict[str, dict[str, Flat]] = {}
+    models: dict[str, dict[str, Flat]] = {}  # by the setting
     for run in runs:
-        if not run.config.get("program"):
-            place = repr([run.config.get(key) for key in ("task", "evaluation", "steps")])
-            model = flatten({"model": run.config["model"]})
-            models.setdefault(place, {})[repr(model)] = model
-    most: list[Flat] = list(max(models.values(), key=len).values()) if models else []
+        model = flatten({"model": run.config.get("model") or {}})
+        models.setdefault(repr([run.config.get(key) for key in ("task", "evaluation", "steps")]), {})[repr(model)] = (
+            model
+        )
+    most = list(max(models.values(), key=len).values())
     if len(most) < 2:
         return []
     own, _ = _own_and_common(most)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.scores.contrast import Difference, LeftOut, Scores
+from analysis.scores.contrast import Difference, LeftOut, Scores, aligned
 from analysis.scores.crossed import ROUNDING, crossed, weighted
 from analysis.scores.random_effects import Pooled, pooled
 from analysis.scores.selection import NotTested
@@ -34,22 +34,19 @@ def over_bases(of_bases: Sequence[Scores]) -> OverBases:
     answered the same problems: the luck of these is common to them and stands beside it, as in `crossed`.
     Raises NotTested without common problems.
     """
-    shared = set(of_bases[0].problems).intersection(*(scores.problems for scores in of_bases))
-    order = tuple(problem for problem in of_bases[0].problems if problem in shared)
-    if not order:
+    alike = aligned(of_bases)
+    if not alike:
         raise NotTested("the base policies have no problem in common")
-    aligned: list[Scores] = []
-    for scores in of_bases:
-        place = {problem: i for i, problem in enumerate(scores.problems)}
-        aligned.append(scores.of_problems(np.array([place[problem] for problem in order], dtype=np.int64)))
-    benchmark, num_seeds = aligned[0].benchmark, tuple(len(scores.seeds) for scores in aligned)
-    values = np.stack([scores.values.mean(0) for scores in aligned])
-    variances = [float(crossed(scores.values, benchmark).seed) for scores in aligned]
+    benchmark, num_seeds = alike[0].benchmark, tuple(len(scores.seeds) for scores in alike)
+    values = np.stack([scores.values.mean(0) for scores in alike])
+    variances = [float(crossed(scores.values, benchmark).seed) for scores in alike]
     is_seen = min(num_seeds) > 1 and max(variances) > ROUNDING
     floor = [max(variance, ROUNDING) if is_seen else ROUNDING for variance in variances]
     spread = pooled(weighted(values, benchmark).tolist(), floor, [max(n - 1, 1) for n in num_seeds])
     own = replace(crossed(values, benchmark, signed=True), mean=np.array(spread.mean), seed=np.array(spread.error**2))
     none = np.zeros(())  # by themselves problems would add degrees of freedom, with which three bases cover 93 %
     summary = replace(own, seed=own.variance, problem=none, cell=none)
-    rows, seen = tuple(range(len(aligned))), spread if is_seen else None
-    return OverBases(rows, order, values, benchmark, summary, math.nan, math.nan, LeftOut(), num_seeds, seen)
+    rows, seen = tuple(range(len(alike))), spread if is_seen else None
+    return OverBases(
+        rows, alike[0].problems, values, benchmark, summary, math.nan, math.nan, LeftOut(), num_seeds, seen
+    )

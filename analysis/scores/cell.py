@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.contrast import Scores
+from analysis.scores.contrast import Scores, aligned
 from analysis.scores.measured import Point, at, mean_of, scores
 from analysis.scores.metric import Kind, Metric
 from rlvr.ledger.cause import State
@@ -223,18 +223,10 @@ def combine(cells: Sequence[Cell]) -> Cell:
 def averaged(parts: Sequence[Scores], weights: Sequence[float] = ()) -> Scores | None:
     """The mean, or weighted sum, of the scores of arms on the seeds and problems that all have; None without any."""
     shares = np.array(weights or [1 / len(parts)] * len(parts))
-    first, *others = parts
-    seeds = [s for s in first.seeds if all(s in other.seeds for other in others)]
-    shared = set(first.problems).intersection(*(other.problems for other in others))
-    columns = np.array([i for i, p in enumerate(first.problems) if p in shared], dtype=np.int64)
-    if not seeds or not len(columns):
+    seeds = [s for s in parts[0].seeds if all(s in other.seeds for other in parts)]
+    alike = [part.of_seeds(seeds) for part in aligned(parts)]
+    if not seeds or not alike:
         return None
-    template = first.of_seeds(seeds).of_problems(columns)
-    aligned = [template]
-    for other in others:
-        place = {p: i for i, p in enumerate(other.problems)}
-        other_columns = np.array([place[p] for p in template.problems], dtype=np.int64)
-        aligned.append(other.of_seeds(seeds).of_problems(other_columns))
-    noises = [part.noise for part in aligned if part.noise is not None]
-    noise = np.tensordot(shares**2, np.array(noises), 1) if len(noises) == len(aligned) else None
-    return replace(template, values=np.tensordot(shares, np.array([part.values for part in aligned]), 1), noise=noise)
+    noises = [part.noise for part in alike if part.noise is not None]
+    noise = np.tensordot(shares**2, np.array(noises), 1) if len(noises) == len(alike) else None
+    return replace(alike[0], values=np.tensordot(shares, np.array([part.values for part in alike]), 1), noise=noise)

@@ -70,6 +70,15 @@ class Scores:
         return crossed(complete.values, complete.benchmark, signed=signed)
 
 
+def aligned(parts: Sequence[Scores]) -> list[Scores]:
+    """The scores on the problems that all of them have, in the order of the first; [] without any."""
+    shared = set(parts[0].problems).intersection(*(other.problems for other in parts))
+    places = ({problem: i for i, problem in enumerate(part.problems)} for part in parts)
+    order = [problem for problem in parts[0].problems if problem in shared]
+    columns = (np.array([place[problem] for problem in order], dtype=np.int64) for place in places)
+    return [part.of_problems(chosen) for part, chosen in zip(parts, columns, strict=True)] if order else []
+
+
 def _whole(
     known: NDArray[np.bool_], benchmark: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
