@@ -128,10 +128,13 @@ class Verdict:
 
     @property
     def rows(self) -> list[str]:
-        """The verdict in each base policy, a line each."""
-        return [
-            f"{v.setting}: {v.measured and f'{v.measured}, '}{v.outcome}{v.note and f' ({v.note})'}" for v in self.bases
-        ]
+        """The verdict in each base policy, a line each, named by what differs from the setting of all."""
+        shared, texts = self.setting.split(", "), list[str]()
+        for verdict in self.bases:
+            name = ", ".join(word for word in verdict.setting.split(", ") if word not in shared)
+            found = f"{verdict.measured and f'{verdict.measured}, '}{verdict.outcome}"
+            texts.append(f"{name}: {found}{verdict.note and f' ({verdict.note})'}")
+        return texts
 
 
 def read(content: Any) -> Claim:

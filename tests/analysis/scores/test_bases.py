@@ -95,6 +95,7 @@ def test_only_what_differs_by_the_base_alone_is_pooled(tmp_path):
     write(tmp_path, more, CLAIM)
     both = verdicts(load(tmp_path))
     assert [(verdict.setting, len(verdict.bases)) for verdict in both] == [("task.size=7", 3), ("task.size=9", 3)]
+    assert [row.partition(":")[0] for row in both[1].rows] == ["model.seed=0", "model.seed=1", "model.seed=2"]
 
 
 def test_a_base_that_one_launch_typed_and_another_had_by_default_is_one(tmp_path):
