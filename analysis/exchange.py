@@ -50,7 +50,7 @@ def bundle(arguments: Sequence[str]) -> None:
     parser.add_argument("--mixed-code", action="store_true", help=MIXED_CODE_HELP)
     options = parser.parse_args(arguments)
     frames, name = chosen(home(options.home), options.what, mixed_code=options.mixed_code)
-    _write(frames, _file(options.out or Path(folder_name(name))))
+    _write(frames, _file(options.out or Path(folder_name(name))), " --mixed-code" if options.mixed_code else "")
 
 
 def import_dump(arguments: Sequence[str]) -> None:
@@ -139,13 +139,13 @@ def chosen(root: Path, what: Sequence[str], *, mixed_code: bool) -> tuple[Frames
     return found, found.title
 
 
-def _write(frames: Frames, file: Path) -> None:
+def _write(frames: Frames, file: Path, needed: str = "") -> None:
     from analysis.frames.bundle import write
 
     write(frames, file, _shown(frames))
     size = file.stat().st_size
     printed = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
-    print(f"{file} ({printed}). For anyone who has it: python -m analysis {file}")
+    print(f"{file} ({printed}). For anyone who has it: python -m analysis {file}{needed}")
 
 
 def _shown(frames: Frames) -> dict[tuple[str, int], list[Response]]:
