@@ -438,11 +438,3 @@ def test_the_models_of_the_papers_tables_are_those_of_recipes() -> None:
     models = [composed(recipe)["model"].get("path", "maze_3m").rpartition("/")[2] for recipe in RECIPES]
     assert len(wanted) > 10
     assert wanted <= {f"model={model}" for model in models}
-
-
-def test_a_study_runs_with_a_recipe_and_an_unknown_recipe_is_refused() -> None:
-    config = compose("run", ["study=eta", "paper=lad_math"])
-    assert (config.loss._target_, config.rollout.prompts) == ("rlvr.loss.lad.lad", 256)
-    for group in ("paper", "study"):
-        with pytest.raises(Exception, match=f"Could not find '{group}/nope'"):
-            compose("run", [f"{group}=nope"])
