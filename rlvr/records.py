@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test", "final"]
 Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "error"]
 
 MOST_ANSWER = 2000  # characters of a right answer for people: tests of programs can be megabytes
@@ -222,6 +222,13 @@ class TaughtTask(Task, Protocol):
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, response) number `index` of the pre-training stream, which is disjoint from the test split."""
         ...
+
+
+@runtime_checkable
+class FinalTask(Task, Protocol):
+    """A task with a split `final`, which no evaluation of training reads. It may be empty."""
+
+    has_final: bool
 
 
 @runtime_checkable

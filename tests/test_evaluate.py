@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import group_of
-from rlvr.evaluate import EvaluatedPolicy, _of_checkpoint, _with_distinct_names, main, policies_of
+from rlvr.evaluate import EvaluatedPolicy, _final_split, _of_checkpoint, _with_distinct_names, main, policies_of
 from rlvr.job.evaluation import _answers
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
@@ -226,6 +227,60 @@ def test_vllm_grown_from_8_samples_and_killed_amid_128_draws_what_it_draws_at_on
     python(whole, "rlvr.evaluate", model, "evaluation.samples=128", *words)
     (at_once,) = run_dirs(whole)
     check_same(rows(run_dir), rows(at_once), PROBLEMS * 128)
+
+
+def test_the_final_split_answers_once_on_problems_that_training_has_not_evaluated(home: Path, tmp_path: Path) -> None:
+    source = next(run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy"))
+    shutil.copytree(home, tmp_path / "home")
+    home = tmp_path / "home"
+    for _ in range(2):  # the same query
+        python(home, "rlvr.evaluate", source, "--final", "evaluation.samples=8", *HERE)
+        run_dir = run_dirs(home)[-1]
+        asked = rows(run_dir)
+        assert {row["source"] for row in asked} == {"coins.final-1-of-1"}
+        assert "evaluation/coins.final-1-of-1/avg_at_8" in json.loads(layout.journal(run_dir).read_text())["metrics"]
+    tested = pq.read_table(layout.evaluation(layout.run(home, source), STEPS)).to_pylist()
+    prompts = {row["prompt"] for row in asked}
+    assert len(prompts) == PROBLEMS
+    assert not prompts & {row["prompt"] for row in tested}
+    (recorded,) = map(json.loads, layout.final_queries(home).read_text().splitlines())
+    assert (recorded["query"], recorded["command"].split()[3:5]) == ("1-of-1", [source, "--final"])
+    words = (source, "--final", "--with-base", "evaluation.samples=8", *HERE)
+    assert "was asked 1 of 1 times" in refused(home, *words)
+    python(home, "rlvr.evaluate", *words, "--final-budget", "2")
+    assert {row["source"] for row in rows(run_dirs(home)[-1])} == {"coins.final-2-of-2"}
+    for word, message in (
+        ("task.test_problems=64", "task.test_problems would ask other problems than those that training left out"),
+        ("task=digits", "task=digits has no problems that evaluations of training leave alone"),
+    ):
+        assert message in refused(home, source, "--final", word, *HERE)
+
+
+def refused(home: Path, *words: str) -> str:
+    """What an evaluation that is refused prints on standard error."""
+    command = [sys.executable, "-m", "rlvr.evaluate", *words]
+    done = subprocess.run(
+        command, env={**os.environ, "RLVR_HOME": str(home)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_data_that_training_has_seen_is_no_final_split(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "test", "new")}
+    for name, file in files.items():
+        questions = [f"{name} {i}" for i in range(4)] + (["train  2"] if name == "new" else [])
+        asked = [{"id": q, "question": q, "choices": ["a", "b"], "answer": 0} for q in questions]
+        file.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    fields = dict.fromkeys(("question_field", "choices_field", "answer_field"))
+    knobs = {"_target_": "rlvr.task.choice.Choice", "template": "{problem}\n{choices}", "shuffle": False, **fields}
+    knobs["max_tokens"] = 8
+    trained = {"task": {**knobs, "train": str(files["train"]), "test": str(files["test"])}}
+    ours = OmegaConf.create({"task": {**knobs, "train": None, "test": str(files["new"])}})
+    with pytest.raises(ValueError, match=r"1 of 5 problems of task.test, such as train  2, are among those"):
+        _final_split(ours, ["task.test"], trained)
+    files["new"].write_text("".join(files["new"].read_text().splitlines(keepends=True)[:4]))
+    assert len(_final_split(ours, ["task.test"], trained)) == 16
 
 
 def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Path, tmp_path: Path) -> None:

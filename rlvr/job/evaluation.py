@@ -23,6 +23,7 @@ from rlvr.job.parts import Parts
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
+from rlvr.ledger.final import final_split
 from rlvr.ledger.identity import of_engine, of_task
 from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ordered
@@ -60,7 +61,9 @@ class Evaluation:
         if attempt is not None:
             record_stages(run_dir, parts.stages)
             inputs.record(run_dir, as_dict(config))
-        self.problems = held_out_problems(parts.task, config.evaluation.problems)
+        self.query = config.policy.get("query")  # of the final split; None: the test split, and in older runs
+        split = final_split(parts.task) if self.query else "test"
+        self.problems = held_out_problems(parts.task, config.evaluation.problems, split)
         self.keys = [key_of(problem) for problem in self.problems]
         options = config.evaluation
         self.sampling = Sampling(
@@ -82,6 +85,7 @@ class Evaluation:
             **({"inputs": files} if files else {}),
             "engine": of_engine(plain["rollout"]["engine"]),
             "sampling": vars(self.sampling),
+            **({"final": self.query} if self.query else {}),
         }
 
     # --- drawing
@@ -130,6 +134,7 @@ class Evaluation:
         for row, completion, text, reward in parts:
             yield {
                 **row,
+                "source": f"{row['source']}.final-{self.query}" if self.query else row["source"],  # in every table
                 "key": key_of(group.problem),
                 "prompt": prompt,
                 "answer": answer_of(self.parts.task, group.problem, text, reward),

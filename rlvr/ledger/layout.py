@@ -79,6 +79,7 @@ sweep = _named("runs/sweeps/{}")
 stages = _in("runs", "stages")  # which all runs share
 submissions = _in("runs", "submissions")
 replay_stages = _in("runs", "replay")  # stages of diagnostics, which train nothing
+final_queries = _in("runs", "final.jsonl")  # who evaluated on the final split
 judgements = _in("runs", "judgements.jsonl")  # so that no judge gets a question twice
 mlflow_database = _in("mlflow.db")  # the store, if no server is set
 mlflow_artifacts = _in("mlartifacts")

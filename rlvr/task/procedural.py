@@ -62,7 +62,8 @@ class Procedural(Generic[Item]):
 
     A subclass implements `draws`, `held_out` and `posed`, and calls `set_sizes`. `held_out` depends on the item alone:
     an item is on the same side whatever the seed, the stream or the index. Training problems and demonstrations are
-    drawn from one side; `test` and `validation` from the other, without an item in common.
+    drawn from one side; `test`, `validation` and `final` from the other, without an item in common. No evaluation of
+    training reads `final` (rlvr/ledger/final.py): it has as many items as `test`, or as many as are left.
 
     test_problems, validation_problems: sizes of the held-out sets; validation None: as many as test, or as many as are
         left if those are fewer.
@@ -74,6 +75,7 @@ class Procedural(Generic[Item]):
     """
 
     source = ""
+    has_final = True
 
     test_problems: PositiveInt
     validation_problems: NonNegativeInt | None = None
@@ -104,7 +106,8 @@ class Procedural(Generic[Item]):
                 f"Pass task.train_problems={most_train}, or null for an endless stream."
             )
         validation = min(test, most - test) if validation is None else validation
-        self._sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
+        final = min(test, most - test - validation)
+        self._sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test, "final": final}
         self._sets: dict[Split, list[Item]] = {}
 
     @property
@@ -182,7 +185,8 @@ class Procedural(Generic[Item]):
     def _fixed_set(self, split: Split) -> list[Item]:
         """The items of a split of fixed size, drawn at the first call."""
         if split not in self._sets:
-            taken = set(self._fixed_set("test")) if split == "validation" else set[Item]()
+            before: dict[Split, tuple[Split, ...]] = {"validation": ("test",), "final": ("test", "validation")}
+            taken = {item for earlier in before.get(split, ()) for item in self._fixed_set(earlier)}
             streams = [self.stream(name) for name in self.held_out_streams(split)]
             if split == "train":
                 streams = [(self._training_item("train", index) for index in count())]

@@ -75,6 +75,7 @@ class Sums(Procedural[Sum]):
         check_template(self.template)
         fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self._tested)
         self.set_sizes(num_items=fewest, share=2 / SIDES, kind="problems of a level")
+        self._sizes["final"] = 0  # the two held-out sides ask their sums in every phrasing
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:
         split, _, level = stream.partition(" ")

@@ -36,11 +36,13 @@ def answers(task: Procedural[int], split: Split, number: int) -> list[int]:
     return [task.problem(split, i).answer for i in range(number)]
 
 
-def test_the_three_splits_have_nothing_in_common() -> None:
-    task = Numbers(test_problems=40, validation_problems=60)
-    test, validation = answers(task, "test", 40), answers(task, "validation", 60)
-    assert len({*test, *validation}) == 100  # all that are allowed: half of 200
-    assert all(item % 5 == 0 for item in test + validation)
+def test_the_splits_have_nothing_in_common() -> None:
+    task = Numbers(test_problems=40, validation_problems=30)
+    assert task.size("final") == 30  # all that are allowed: half of 200, and 70 are taken
+    test, validation, final = answers(task, "test", 40), answers(task, "validation", 30), answers(task, "final", 30)
+    assert len({*test, *validation, *final}) == 100
+    assert all(item % 5 == 0 for item in test + validation + final)
+    assert (Numbers(test_problems=20).size("final"), Numbers(test_problems=100).size("final")) == (20, 0)
     assert all(item % 5 for item in answers(task, "train", 3000))
     assert all(shown % 5 and shown == answered for shown, answered in map(task.demonstrated, range(500)))
 
