@@ -26,7 +26,7 @@ from rlvr.ledger.terminal import near
 
 Source = Literal["ledger", "mlflow"]
 STUDY_FILES = Path(__file__).parents[2] / "sweeps"  # NAME.yaml: the question, the arms and the claims of a study
-OF_TEST = ("task.", "evaluation.problems")  # keys of a config by which test problems differ
+OF_TEST = ("policy.query", "task.", "evaluation.problems")  # keys of a config by which test problems differ
 OTHERS = 3  # at most so many sweeps are named in a line
 
 
