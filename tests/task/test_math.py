@@ -438,3 +438,15 @@ def test_every_real_problem_loads_and_its_right_answer_is_right_and_another_numb
     others = [verdict for verdict in judged if verdict not in manual]
     assert sum(verdict.fine for verdict in others) >= 0.995 * len(others)
     assert sum(verdict.fine for verdict in manual) >= 0.8 * len(manual)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_real_training_sets_are_read_whole() -> None:
+    train = [str(DATA / name / "train.jsonl.gz") for name in ("gsm8k", "dapo_math_17k")]
+    task = make_math(train, str(DATA / "aime24" / "test.jsonl.gz"))
+    assert (task.size("train"), task.size("test")) == (7473 + 17917, 30)
+    problems = [task.problem("train", i) for i in range(7473 + 17917)]
+    assert len({p.id for p in problems}) == len(problems)
+    rewards = task.reward([(p, f"\\boxed{{{p.answer}}}") for p in problems[::250]])
+    assert {r.outcome for r in rewards} == {"correct"}

@@ -9,7 +9,7 @@ import pytest
 from rlvr.ledger.journal import check_name
 from rlvr.records import name_part
 from rlvr.task.math import Math
-from tests.support.tasks import make_task, write_jsonl
+from tests.support.tasks import DATA, make_task, write_jsonl
 
 ROWS = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(600)]
 TEST = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(550, 700)]
@@ -98,6 +98,20 @@ def test_a_fixed_training_set_holds_different_problems(tmp_path: Path) -> None:
         make_math(tmp_path, train_problems=601)
     with pytest.raises(ValueError, match=r"task.validation=1e-09 of 600 training problems is 0, and both parts need"):
         make_math(tmp_path, validation=1e-9)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_repeated_problems_of_real_data_stay_together() -> None:
+    train, test = (str(DATA / name) for name in ("dapo_math_17k/train.jsonl.gz", "math500/test.jsonl.gz"))
+    task = make_task("math", train=train, test=test, validation=0.05, template="{problem}")
+    sides = {
+        split: {" ".join(task.problem(split, i).prompt.split()) for i in range(task.size(split))}
+        for split in ("train", "validation", "test")
+    }
+    assert not sides["validation"] & (sides["train"] | sides["test"])
+    assert (task.size("train") or 0) + (task.size("validation") or 0) == 17917
+    # 16,921 texts (the data set's own account), 5 % of them with deviation 28
+    assert abs(len(sides["validation"]) - 846) < 4 * 28
 
 
 def test_benchmarks_of_other_names_stay_others(tmp_path: Path) -> None:
