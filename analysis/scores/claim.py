@@ -132,8 +132,11 @@ class Verdict:
         shared, texts = self.setting.split(", "), list[str]()
         for verdict in self.bases:
             name = ", ".join(word for word in verdict.setting.split(", ") if word not in shared)
-            found = f"{verdict.measured and f'{verdict.measured}, '}{verdict.outcome}"
-            texts.append(f"{name}: {found}{verdict.note and f' ({verdict.note})'}")
+            why = verdict.note and f" ({verdict.note})"
+            found = (
+                f"{verdict.measured}, {verdict.outcome}{why}" if verdict.measured else verdict.note or verdict.outcome
+            )
+            texts.append(f"{name}: {found}")
         return texts
 
 
