@@ -111,7 +111,8 @@ def _composed(registry: Registry, options: tuple[str, ...]) -> tuple[dict[str, A
     config, options_of_groups = registry.compose(options)
     plain, choices = program.trimmed(as_dict(config, resolve=True), options_of_groups)
     texts = flatten(as_dict(config, resolve=False)).items()
-    copies = {key: text[2:-1] for key, text in texts if re.fullmatch(r"\$\{[\w.]+\}", str(text))}
+    sources = {key: re.search(r"\$\{(?:oc\.select:)?([\w.]+)[},]", str(text)) for key, text in texts}
+    copies = {key: source[1] for key, source in sources.items() if source}
     return {**plain, "choices": choices}, copies
 
 

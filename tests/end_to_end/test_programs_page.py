@@ -29,6 +29,11 @@ def recorded(run_dir: Path) -> dict[int, Mapping[str, float]]:
     return {record.step: record.metrics for record in records}
 
 
+def newest_state(run_dir: Path) -> int:
+    """The step of a run's newest checkpoint; 0 without any."""
+    return max((int(path.name.removeprefix("step-")) for path in run_dir.glob("checkpoints/step-*")), default=0)
+
+
 def kill_amid_a_run(home: Path, cwd: Path, finished: int) -> None:
     """Start the study, and kill all of its processes once so many runs are finished and another has saved a state."""
     process = start(*STUDY, home=home, cwd=cwd)
@@ -36,7 +41,7 @@ def kill_amid_a_run(home: Path, cwd: Path, finished: int) -> None:
     while process.poll() is None and time.monotonic() < deadline:
         ended = sum(1 for end in home.glob("runs/*/attempts/*/exit.json") if json.loads(end.read_text())["code"] == 0)
         open_runs = [path for path in runs(home).values() if not list(path.glob("attempts/*/exit.json"))]
-        if ended >= finished and any(list(path.glob("checkpoints/step-*")) for path in open_runs):
+        if ended >= finished and any(0 < newest_state(path) <= 30 for path in open_runs):  # far from its end
             break
         time.sleep(0.01)
     assert process.poll() is None, process.communicate()[0]
