@@ -274,6 +274,8 @@ def _of_best(frames: Frames, rule: Mapping[str, Any], level: float) -> list[Ques
             labels = tuple(setting.titled(arms[k].label) for k in (key, best))
             lead = rule["best"] / metric.scale
             open_or_settled += [replace(question, arms=labels, better=metric.better, lead=lead)] if key != best else []
+    if not rule["looks"] and not open_or_settled:
+        raise LookupError(f"nothing to decide: no two arms answered the same problems and measured {metric}.")
     return open_or_settled
 
 

@@ -25,6 +25,7 @@ from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import parse
 from analysis.scores.verdict import verdicts
 from rlvr.ledger import terminal
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.runs import parse_yaml
 
@@ -70,7 +71,7 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
         return "No study has a bundle yet.\n"
     today, names = claims_of_files(folder), _names(files)
     parts_of: dict[str, dict[str, list[tuple[str, Frames]]]] = {}
-    for file, frames in sorted(((f, bundle.read(f)) for f in files), key=lambda part: -_created(part[1])):
+    for file, frames in sorted(((f, bundle.read(f)) for f in files), key=lambda part: _newest_first(part[1])):
         parts_of.setdefault(frames.study, {}).setdefault(instrument(frames), []).append((names[file], frames))
     studies = [_Study.of(name, parts, today.get(name)) for name, parts in sorted(parts_of.items())]
     untested = [name for name in today if name not in parts_of]
@@ -100,6 +101,11 @@ def claims_of_files(folder: Path = STUDY_FILES) -> dict[str, list[Mapping[str, A
         file.stem: cast(Mapping[str, Any], parse_yaml(file.read_bytes())) for file in sorted(folder.glob("*.yaml"))
     }
     return {name: list(content["claims"]) for name, content in files.items() if content.get("claims")}
+
+
+def _newest_first(frames: Frames) -> tuple[float, int]:
+    """Orders bundles by their newest run; of the same runs the bundle that has more of them finished is newer."""
+    return -_created(frames), -int((frames.runs["state"] == State.FINISHED).sum())
 
 
 def _created(frames: Frames) -> float:

@@ -128,6 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of queries: pass 1 or more")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = terminal.Parser("python -m rlvr.evaluate", description=__doc__)
     parser.add_argument("words", nargs="+", metavar="SOURCE | KEY=VALUE", help="as above; commas in a VALUE sweep")
@@ -148,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--final-budget",
-        type=int,
+        type=_count,
         default=1,
         metavar="N",
         help="queries of a final split that are allowed (default: 1)",

@@ -37,6 +37,8 @@ def over_bases(of_bases: Sequence[Scores]) -> OverBases:
     alike = aligned(of_bases)
     if not alike:
         raise NotTested("the base policies have no problem in common")
+    if len({frozenset(np.unique(scores.benchmark)) for scores in of_bases if scores.benchmark is not None}) > 1:
+        raise NotTested("the base policies were evaluated on different benchmarks")
     benchmark, num_seeds = alike[0].benchmark, tuple(len(scores.seeds) for scores in alike)
     values = np.stack([scores.values.mean(0) for scores in alike])
     variances = [float(crossed(scores.values, benchmark).seed) for scores in alike]

@@ -100,7 +100,8 @@ def study_level(frames: Frames) -> float:
     of its newest look, over all differences that share it, if that is more.
     """
     rule = frames.stopping_rule
-    looked = rule["parts"] * rule["looks"][-1]["level"] if rule and rule["looks"] else 1.0
+    sides = 2 if rule and "best" in rule else 1  # its tests are to one side, intervals to two
+    looked = rule["parts"] * rule["looks"][-1]["level"] / sides if rule and rule["looks"] else 1.0
     return 1 - min(looked, frames.alpha)
 
 
@@ -169,11 +170,18 @@ def against_best(
     cells: Mapping[K, Cell], left: Sequence[K], better: int, level: float, unfair: str = ""
 ) -> tuple[K, dict[K, Compared]]:
     """(the best of the arms that are left, the difference of each other arm to it). The best has the highest mean, or
-    where `better` is −1 the lowest, of those without diverged runs if there are any. level, unfair: as in `compare`."""
+    where `better` is −1 the lowest, of those without diverged runs if there are any; or is decidedly better than that
+    one on the problems of both, where some scores are missing. level, unfair: as in `compare`."""
 
     def place(key: K) -> tuple[bool, bool, float]:
         return (not cells[key].empty, not cells[key].diverged, better * cells[key].mean)
 
+    def to_best(best: K) -> dict[K, Compared]:
+        others = {key: cell for key, cell in cells.items() if key != best}
+        return compare(others, dict.fromkeys(others, cells[best]), 0, level, unfair=unfair)
+
     best = max(left, key=place)
-    others = {key: cell for key, cell in cells.items() if key != best}
-    return best, compare(others, dict.fromkeys(others, cells[best]), 0, level, unfair=unfair)
+    compared = to_best(best)
+    gains = {key: better * of.effect for key, of in compared.items() if key in left and of.decided}
+    ahead = max(gains, key=gains.__getitem__, default=best)
+    return (ahead, to_best(ahead)) if gains.get(ahead, 0.0) > 0 else (best, compared)

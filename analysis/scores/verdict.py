@@ -24,7 +24,16 @@ from analysis.scores.decision import Decision
 from analysis.scores.failures import intention_to_treat
 from analysis.scores.family import Judged
 from analysis.scores.metric import Kind, parse, widest
-from analysis.scores.selection import NotTested, reference_of_claim, references, select, sides, trend, untested
+from analysis.scores.selection import (
+    NotTested,
+    reference_of_claim,
+    references,
+    select,
+    sides,
+    trend,
+    untested,
+    value_of,
+)
 from analysis.scores.trajectory import Level, caveat_of_time, cell_of
 from analysis.scores.trajectory import level as level_of
 
@@ -370,6 +379,11 @@ class _TestOverBases(_Test):
         return {label: (combine([a for a, _ in of]), combine([b for _, b in of])) for label, *of in by_label}, judged
 
     def along(self) -> tuple[list[Cell], dict[str, Compared], Crossed]:
+        values = {
+            tuple(value_of(arm, self.claim.knob) for arm in trend(self.claim, b.setting.arms)) for b in self.bases
+        }
+        if len(values) > 1:
+            raise NotTested(f"the base policies differ in their values of {self.claim.knob}")
         parts = [base.slope() for base in self.bases]
         cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts), strict=True)]
         return cells, self._judged([steps for _, steps, _ in parts]), over_bases([slope for *_, slope in parts]).summary

@@ -14,6 +14,7 @@ from analysis.scores.metric import Metric
 from analysis.scores.saturation import LEAST_EVALUATIONS, saturation_of
 from analysis.scores.selection import ordered
 from analysis.scores.trajectory import settings_with_curves
+from rlvr.ledger.cause import State
 
 QUESTION = "Where does training tend to, and is it worth twice the steps?"
 NEEDS = f"an arm of one setting with {LEAST_EVALUATIONS} evaluations on problems during training"
@@ -47,8 +48,10 @@ def table(frames: Frames) -> Table | None:
 
 def _cells(frames: Frames, setting: Comparable, arm: Arm, metric: Metric) -> list[dict[str, Any]]:
     fit, planned = saturation_of(frames, arm, metric, setting.sources), len(arm.runs)
+    diverged = sum(run.state == State.DIVERGED for run in arm.runs)
     if isinstance(fit, str):
-        return [record(setting.name, arm.label, (str(metric), "asymptote"), Cell(planned=planned, state=fit))]
+        shown = Cell(planned=planned, diverged=diverged, state=fit)
+        return [record(setting.name, arm.label, (str(metric), "asymptote"), shown)]
     unknown = Interval(math.nan, math.nan)
     numbers = {
         "asymptote": (fit.asymptote, fit.of_asymptote),
@@ -56,8 +59,11 @@ def _cells(frames: Frames, setting: Comparable, arm: Arm, metric: Metric) -> lis
         HALF: (fit.half, unknown),
         RATE: (fit.rate, unknown),
     }
+    state = "ok" if fit.seeds == planned else "partial"
     return [
-        record(setting.name, arm.label, (str(metric), column), Cell(mean, planned=planned, state="ok"))
+        record(
+            setting.name, arm.label, (str(metric), column), Cell(mean, planned=planned, diverged=diverged, state=state)
+        )
         | {"seeds": fit.seeds, "low": ends.low, "high": ends.high}
         for column, (mean, ends) in numbers.items()
     ]

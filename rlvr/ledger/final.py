@@ -53,7 +53,7 @@ def query(home: Path, split: str, policies: Collection[str], budget: int, comman
             raise ValueError(
                 f"the final split was asked {len(asked)} of {budget} times, the last time by {last['user']} on {day}: "
                 f"{last['command']}. Policies that are chosen by it need other problems; --final-budget "
-                f"{len(asked) + 1} allows this query, and every table then says that it is one of {len(asked) + 1}."
+                f"{len(asked) + 1} allows it, and its benchmarks are named {len(asked) + 1}-of-{len(asked) + 1}."
             )
         number = f"{len(asked) + 1}-of-{budget}"
         about = {"split": split, "query": number, "policies": sorted(policies), "time": time.time()}

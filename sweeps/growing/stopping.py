@@ -114,6 +114,8 @@ def _best(rule: Mapping[str, Any]) -> str:
     left = [q for q in rule["looks"][-1]["questions"] if q["outcome"] not in DROPPED]
     if not left:
         return "the best arm is known"
+    if any(q["outcome"] == Outcome.NOT_TESTED for q in left):
+        return "an arm that may be the best has diverged runs, and more seeds cannot decide it"
     if all(q["close"] for q in left):
         return f"no arm that is left is better than the best by more than {rule['best']:g}"
     return "all of the budget would hardly say more"

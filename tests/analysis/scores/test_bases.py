@@ -16,6 +16,7 @@ from analysis.frames.load import load
 from analysis.scores.bases import over_bases
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.contrast import Scores
+from analysis.scores.selection import NotTested
 from analysis.scores.verdict import verdicts
 from tests.analysis.ledger_factory import config_of, counts, write_planned, write_run, write_sweep
 
@@ -158,3 +159,20 @@ def test_over_bases_false_decisions_are_at_most_one_in_twenty(bases: int) -> Non
                 of_bases.append(Scores(tuple(range(seeds)), places[0], of_base + problem, places[1]))
             false += over_bases(of_bases).summary.interval(0.95).excludes(0)
         assert false <= 64, (seeds, spread)
+
+
+def test_base_policies_with_other_values_of_a_knob_or_other_benchmarks_are_not_pooled(tmp_path):
+    trend = {"says": "more is better", "metric": "avg", "arm": "loss=grpo", "relation": "rises with lr"}
+    ends = {
+        f"loss=grpo model.seed={base} lr={lr} seed={seed}": {40: {"maze7": counts(*[2 + int(lr)] * 20)}}
+        for base, of_base in enumerate(((1, 2, 4), (1, 2, 4), (1, 2, 4, 5)))
+        for lr in of_base
+        for seed in range(3)
+    }
+    write_planned(tmp_path, ends, claims=[trend])
+    (verdict,) = verdicts(load(tmp_path))
+    assert (verdict.outcome, verdict.note) == (Outcome.NOT_TESTED, "the base policies differ in their values of lr")
+    two, one = np.repeat([0, 1], 4), np.zeros(4, np.int64)
+    full = [Scores((0, 1), tuple(range(8)), np.tile(np.arange(8.0), (2, 1)) + b, two) for b in range(2)]
+    with pytest.raises(NotTested, match="different benchmarks"):
+        over_bases([*full, Scores((0, 1), tuple(range(4)), np.zeros((2, 4)), one)])

@@ -1,6 +1,7 @@
 """The stopping rule: its bounds against printed ones, its error rate and its forecast against simulation."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy import stats
 from analysis import decide
 from analysis.scores import student
 from analysis.scores.cell import Cell
-from analysis.scores.comparison import against_best
+from analysis.scores.comparison import against_best, study_level
 from analysis.scores.contrast import Scores, difference
 from analysis.scores.crossed import crossed
 from analysis.scores.family import family
@@ -245,3 +246,22 @@ def test_the_best_arm_is_dropped_in_at_most_five_per_cent_of_sweeps_of_seeds_and
 def cell_of(values: np.ndarray) -> Cell:
     S, P = values.shape
     return Cell.of(Scores(tuple(range(S)), tuple(range(P)), values, np.zeros(P, np.int64)), S)
+
+
+def test_the_best_arm_is_that_of_the_problems_that_all_answered() -> None:
+    """Where one arm lacks the hard problems its mean is higher, and on those of both the other is better by 0.2."""
+    noise = 0.02 * np.random.default_rng(1).standard_normal((5, 40))
+    easy = np.where(np.arange(40) < 20, 0.6, np.nan)
+    both = np.where(np.arange(40) < 20, 0.8, 0.1)
+    cells = {"lacks": cell_of(easy + noise), "better": cell_of(both - noise)}
+    assert cells["lacks"].mean > cells["better"].mean
+    best, compared = against_best(cells, ["lacks", "better"], 1, 0.95)
+    assert best == "better"
+    assert compared["lacks"].effect == pytest.approx(-0.2, abs=0.02)
+
+
+def test_intervals_of_a_search_for_the_best_arm_share_the_looks_to_both_sides() -> None:
+    level = 0.06  # of a look, to two sides; the tests of the best arm are to one of them
+    rule = {"parts": 1, "looks": [{"level": level}]}
+    frames = SimpleNamespace(alpha=0.05, stopping_rule={**rule, "best": 0.0})
+    assert study_level(frames) == pytest.approx(1 - level / 2)  # type: ignore[arg-type]
