@@ -9,7 +9,7 @@ from torch import Tensor
 from rlvr.model.head import WideHead
 from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.rollout.cache import SHARED_PROMPT, SharedPromptCache
-from rlvr.rollout.packed import Packed
+from rlvr.rollout.packed import PackedLinear
 
 PREFILL_TOKENS = 8192  # prompt tokens of one forward pass, padding included: bounds the memory of activations
 
@@ -41,7 +41,7 @@ class SharedPromptDecoder:
         assert model.config._attn_implementation == SHARED_PROMPT
         head = model.get_output_embeddings()
         assert head is not None
-        self.decoder, self.head = model.get_decoder(), head if isinstance(head, Packed) else WideHead(head)
+        self.decoder, self.head = model.get_decoder(), head if isinstance(head, PackedLinear) else WideHead(head)
         self.prompt, self.lengths = prompt, lengths
         # On a CPU the narrow products of decoding are faster in float32 than in bfloat16, and exact softmax inputs.
         dtype = torch.float32 if prompt.device.type == "cpu" else model.dtype

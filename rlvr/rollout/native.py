@@ -75,7 +75,7 @@ class NativeEngine:
         self.max_batch_sequences = max_batch_sequences
         self.max_cache_bytes = max_cache_gb * 2**30
         self.synced = True
-        self.packed = pack_layers(self.model, self.model.get_output_embeddings())
+        self.packed = pack_layers(self.model)
         self.decoder = choose_decoder(self.model)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -94,8 +94,10 @@ class NativeEngine:
                 if targets[name].shape != tensor.shape:
                     expected = list(targets[name].shape)
                     raise ValueError(f"sync got {name!r} with shape {list(tensor.shape)}, expected {expected}")
-                layer = self.packed.get(id(targets[name]))
-                targets[name].copy_(tensor) if layer is None else layer.pack(tensor)
+                if layer := self.packed.get(id(targets[name])):
+                    layer.pack(tensor)
+                else:
+                    targets[name].copy_(tensor)
                 missing.pop(id(targets[name]), None)
         if missing:
             raise ValueError(f"sync did not get {sorted(missing.values())}: the engine would mix old and new weights")

@@ -9,11 +9,13 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
+from rlvr.model.hugging_face import PreTrainedModel
+
 SMALLEST = 2**24  # weights of a model; with fewer they stay in the processor's cache, and the sums keep their order
 ROWS = 64  # the layout is chosen for products of about so many rows; it serves any number
 
 
-class Packed(nn.Linear):
+class PackedLinear(nn.Linear):
     """A frozen linear layer with its weight in the layout of the product; `weight` has the shape, and no memory."""
 
     packed: Tensor
@@ -26,7 +28,7 @@ class Packed(nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
 
 
-class PackedHead(Packed):
+class PackedHead(PackedLinear):
     """The output head, whose weight may be that of the embeddings: it stays. Logits are float32 (`rlvr.model.head`)."""
 
     def pack(self, weight: Tensor) -> None:
@@ -39,11 +41,9 @@ class PackedHead(Packed):
         return torch.ops.mkldnn._linear_pointwise(input.float(), self.packed, bias, "none", [], "")
 
 
-def pack_layers(model: nn.Module, head: nn.Module | None) -> dict[int, Packed]:
-    """Pack a frozen model's linear layers where this pays and torch can: the packed ones by the id of their weight.
-
-    head: the output head among them.
-    """
+def pack_layers(model: PreTrainedModel) -> dict[int, PackedLinear]:
+    """Pack a frozen model's linear layers where this pays and torch can: the packed ones by the id of their weight."""
+    head = model.get_output_embeddings()
     uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
     linear = [module for module in model.modules() if type(module) is nn.Linear]
     layers = [layer for layer in linear if layer is head or uses[id(layer.weight)] == 1]
@@ -52,10 +52,10 @@ def pack_layers(model: nn.Module, head: nn.Module | None) -> dict[int, Packed]:
     able = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     if not on_cpu or not able or sum(weight.numel() for weight in weights) < SMALLEST:
         return {}
-    packed = dict[int, Packed]()
+    packed = dict[int, PackedLinear]()
     for layer in layers:
-        layer.__class__ = PackedHead if layer is head else Packed
-        assert isinstance(layer, Packed)
+        layer.__class__ = PackedHead if layer is head else PackedLinear
+        assert isinstance(layer, PackedLinear)
         layer.pack(layer.weight)
         if layer is not head:
             layer.weight.data = layer.weight.new_zeros(1).expand_as(layer.weight)
