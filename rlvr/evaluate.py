@@ -28,24 +28,20 @@ import copy
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluation_config import check_words, evaluation_point
+from rlvr.config.final_points import final_points
 from rlvr.config.freeze import BEST, frozen_config
 from rlvr.config.overrides import as_text, key_of, with_home
 from rlvr.config.registry import Registry
-from rlvr.config.schema import as_dict
-from rlvr.ledger import final, layout, state, terminal
+from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import of_task, run_id
@@ -102,11 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             study = options.study or (FINAL if options.final else EVALUATION)
             adapt = functools.partial(_points_of_policies, policies, usual=usual, study=study)
             if options.final:
-                about = {
-                    "budget": options.final_budget,
-                    "command": shlex.join(["python", "-m", "rlvr.evaluate", *words]),
-                }
-                adapt = functools.partial(final_points, adapt, policies, write=not options.dry_run, **about)
+                trained = {policy.knobs["digest"]: policy.trained for policy in policies}
+                command = shlex.join(["python", "-m", "rlvr.evaluate", *words])
+                asked = {"budget": options.final_budget, "command": command, "write": not options.dry_run}
+                adapt = functools.partial(final_points, adapt, trained, **asked)
             typed = [word for word in words if not runs.OWN_FLAGS.fullmatch(word)]
             session = runs.carry_out(
                 [*flags, *usual, *overrides],
@@ -398,67 +393,6 @@ def _points_of_policies(
             if first_policy.setdefault(run_id(frozen_config(point_config, point_choices)), index) == index:
                 adapted.append(point)
     return adapted
-
-
-def final_points(
-    adapt: Callable[[Sequence[Composed]], list[Composed]],
-    policies: Sequence[EvaluatedPolicy],
-    points: Sequence[Composed],
-    *,
-    budget: int,
-    command: str,
-    write: bool,
-) -> list[Composed]:
-    """The adapted points, as one query of their final split. Raises ValueError if they have none or several, and for a
-    query beyond the budget. write: record it."""
-    adapted, trained = adapt(points), {policy.knobs["digest"]: policy.trained for policy in policies}
-    splits: dict[str, str] = {}  # by what is asked: each split is read once
-    for words, config, _ in adapted:
-        typed, of_run = (
-            [key for key in map(key_of, words) if key.split(".")[0] == "task"],
-            trained[config.policy.digest],
-        )
-        asked = repr((typed, as_dict(config.task), of_run and of_run["task"]))
-        splits[asked] = splits.get(asked) or _final_split(config, typed, of_run)
-    if len({*splits.values()}) > 1:
-        raise ValueError("--final: these evaluations have several final splits. Ask each with a command of its own.")
-    digests = {str(config.policy.digest) for _, config, _ in adapted}
-    number = final.query(layout.home(), next(iter(splits.values())), digests, budget, command, write=write)
-    for _, config, _ in adapted:
-        config.policy.query = number
-    return adapted
-
-
-def _final_split(config: DictConfig, typed: Sequence[str], trained: Mapping[str, Any] | None) -> str:
-    """The id of the final split of an evaluation. ValueError where there is none, or some of it was seen in training.
-
-    typed: the keys of the task that were typed. trained: the config of the policy's run.
-    """
-    with closing(instantiate(config.task, _convert_="all")) as task:
-        split = final.final_split(task)
-        problems = [task.problem(split, index) for index in range(task.size(split) or 0)]
-    if split == "test" and "task.test" not in typed:
-        raise ValueError(
-            f"--final: task={task.name} has no problems that evaluations of training leave alone. Name some that they "
-            "have not seen by task.test=FILE, where the task has this knob. Generated problems have a split."
-        )
-    if split == "final" and typed and trained is not None:
-        raise ValueError(f"--final: {typed[0]} would ask other problems than those that training left out. Drop it.")
-    if not problems:
-        raise ValueError(
-            f"--final: test and validation problems of task={task.name} leave none of the held-out ones. Train with "
-            "fewer (task.test_problems, task.validation_problems), or on a task with more."
-        )
-    if split == "test" and trained is not None and trained["task"]["_target_"] == config.task["_target_"]:
-        with closing(instantiate(trained["task"], _convert_="all")) as of_run:
-            sizes = {split: of_run.size(split) or 0 for split in ("train", "validation", "test")}
-            seen = {" ".join(of_run.problem(s, i).prompt.split()) for s, size in sizes.items() for i in range(size)}
-        if shared := [problem.id for problem in problems if " ".join(problem.prompt.split()) in seen]:
-            raise ValueError(
-                f"--final: {len(shared)} of {len(problems)} problems of task.test, such as {shared[0]}, are among "
-                "those that the policy was trained or evaluated on. Leave them out."
-            )
-    return final.split_id(problems)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
+from rlvr.config.final_points import final_split_id
 from rlvr.config.freeze import group_of
-from rlvr.evaluate import EvaluatedPolicy, _final_split, _of_checkpoint, _with_distinct_names, main, policies_of
+from rlvr.evaluate import EvaluatedPolicy, _of_checkpoint, _with_distinct_names, main, policies_of
 from rlvr.job.evaluation import _answers
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
@@ -278,9 +279,9 @@ def test_data_that_training_has_seen_is_no_final_split(tmp_path: Path) -> None:
     trained = {"task": {**knobs, "train": str(files["train"]), "test": str(files["test"])}}
     ours = OmegaConf.create({"task": {**knobs, "train": None, "test": str(files["new"])}})
     with pytest.raises(ValueError, match=r"1 of 5 problems of task.test, such as train  2, are among those"):
-        _final_split(ours, ["task.test"], trained)
+        final_split_id(ours, ["task.test"], trained)
     files["new"].write_text("".join(files["new"].read_text().splitlines(keepends=True)[:4]))
-    assert len(_final_split(ours, ["task.test"], trained)) == 16
+    assert len(final_split_id(ours, ["task.test"], trained)) == 16
 
 
 def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Path, tmp_path: Path) -> None:
