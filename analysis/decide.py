@@ -266,14 +266,14 @@ def _of_best(frames: Frames, rule: Mapping[str, Any], level: float) -> list[Ques
         if not left:
             continue
         best, compared = against_best(cells, left, metric.better, level, caveat_of_time(metric, [*arms.values()]))
-        for key in left:
+        for key in (key for key in left if key != best):
             question = _question(arms[key], arms[best], compared.get(key), metric, setting)
             if cells[key].empty and cells[key].diverged >= LEAST_SEEDS and not cells[best].empty:
                 diverged = f"all {cells[key].diverged} runs diverged"
                 question = replace(question, outcome=Outcome.BELOW.value, measured=diverged)
             labels = tuple(setting.titled(arms[k].label) for k in (key, best))
             lead = rule["best"] / metric.scale
-            open_or_settled += [replace(question, arms=labels, better=metric.better, lead=lead)] if key != best else []
+            open_or_settled.append(replace(question, arms=labels, better=metric.better, lead=lead))
     if not rule["looks"] and not open_or_settled:
         raise LookupError(f"nothing to decide: no two arms answered the same problems and measured {metric}.")
     return open_or_settled

@@ -153,10 +153,9 @@ def _bases(runs: Sequence[PlannedRun]) -> list[str]:
     """A line on the base policies of one task, if there are several."""
     models: dict[str, dict[str, Flat]] = {}  # by the setting
     for run in runs:
+        setting = repr([run.config.get(key) for key in ("task", "evaluation", "steps")])
         model = flatten({"model": run.config.get("model") or {}})
-        models.setdefault(repr([run.config.get(key) for key in ("task", "evaluation", "steps")]), {})[repr(model)] = (
-            model
-        )
+        models.setdefault(setting, {})[repr(model)] = model
     most = list(max(models.values(), key=len).values())
     if len(most) < 2:
         return []

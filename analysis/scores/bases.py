@@ -1,8 +1,6 @@
 """A claim over several base policies, which are draws from all that there might be: its verdict is not conditional on
 one of them. They are never averaged as if they were seeds of one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

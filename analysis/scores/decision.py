@@ -1,7 +1,5 @@
 """How the differences of a claim decide it: what holds, what contradicts it, what would decide it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

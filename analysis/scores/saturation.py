@@ -9,8 +9,6 @@ freedom: deviations are widened by the one and measured by the quantiles of t. T
 (sup-t). It holds for these problems, and if the curve has this form.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
