@@ -268,9 +268,10 @@ def _of_best(frames: Frames, rule: Mapping[str, Any], level: float) -> list[Ques
         best, compared = against_best(cells, left, metric.better, level, caveat_of_time(metric, [*arms.values()]))
         for key in (key for key in left if key != best):
             question = _question(arms[key], arms[best], compared.get(key), metric, setting)
-            if cells[key].empty and cells[key].diverged >= LEAST_SEEDS and not cells[best].empty:
+            if cells[key].empty and cells[key].diverged >= LEAST_SEEDS:
+                outcome = Outcome.NOT_TESTED if cells[best].empty else Outcome.BELOW
                 diverged = f"all {cells[key].diverged} runs diverged"
-                question = replace(question, outcome=Outcome.BELOW.value, measured=diverged)
+                question = replace(question, outcome=outcome.value, measured=diverged)
             labels = tuple(setting.titled(arms[k].label) for k in (key, best))
             lead = rule["best"] / metric.scale
             open_or_settled.append(replace(question, arms=labels, better=metric.better, lead=lead))

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import STUDY_FILES
+from analysis.scores.arm import arms
 from analysis.scores.claim import OF_CLAIMS, Origin, Outcome, Verdict, read
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import parse
@@ -173,11 +173,14 @@ def _measured(metric: str, frames: Frames) -> str:
     return name[1] if name else metric
 
 
-def _looks(parts: Sequence[Frames]) -> int:
-    """The number of bundles that give some arm more seeds than the bundles before them. parts: of one study, newest
-    first. Raises LookupError if one of several has a stopping rule, and with it looks of its own.
+def _looks(frames: Frames, parts: Sequence[Frames]) -> int:
+    """The number of bundles that give an arm seeds, or a place base policies, beside those of the bundles before them.
+
+    frames: the bundles merged. parts: of one study, newest first. Raises LookupError if one of several has a stopping
+    rule, and with it looks of its own.
     """
-    looks, earlier_seeds = 0, dict[str, set[int]]()
+    at = {arm.group_id: (arm.place, arm.setting) for arm in arms(frames)}
+    looks, earlier_seeds, settings_of = 0, dict[str, set[int]](), dict[str, set[str]]()
     for part in reversed(parts):
         seeds_of: dict[str, set[int]] = {}
         for arm, seed in zip(part.runs["group_id"], part.runs["seed"].astype(int), strict=True):
@@ -187,9 +190,13 @@ def _looks(parts: Sequence[Frames]) -> int:
                 f"{part.study}: a bundle with a stopping rule (until=) is judged alone. Pass one of them."
             )
         adds_seeds = any(arm in earlier_seeds and seeds - earlier_seeds[arm] for arm, seeds in seeds_of.items())
-        looks += not earlier_seeds or adds_seeds
+        places = [at[arm] for arm in seeds_of]
+        adds_bases = any(place in settings_of and setting not in settings_of[place] for place, setting in places)
+        looks += not earlier_seeds or adds_seeds or adds_bases
         for arm, seeds in seeds_of.items():
             earlier_seeds.setdefault(arm, set()).update(seeds)
+        for place, setting in places:
+            settings_of.setdefault(place, set()).add(setting)
     return looks
 
 
@@ -211,10 +218,11 @@ class _Study:
         pretrained = {label: bool(parts[0][1].rows[0].knob("model.path")) for label, parts in bundles.items()}
         for label in sorted(bundles, key=lambda label: (pretrained[label], label)):
             parts = [frames for _, frames in bundles[label]]
-            frames, looks = bundle.merged(parts), _looks(parts)
+            frames = bundle.merged(parts)
+            looks = _looks(frames, parts)
             files = ", ".join(f"`{file}`" for file, _ in sorted(bundles[label], key=lambda part: part[0]))
             ran[label] = f"{_provenance(frames)} Bundles: {files}."
-            shared = f" Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict."
+            shared = f" More was run after a look at the first: the {looks} looks share the 5 % of each verdict."
             ran[label] += shared * (looks > 1)
             judged[label] = _judged(frames, parts, looks, today)
             question = question or frames.question
@@ -226,13 +234,20 @@ class _Study:
         return next(iter(self.judged.values()))
 
     def rows(self) -> list[list[Verdict | None]]:
-        """The verdicts on each claim, one of each instrument; more than one row for a claim in several settings."""
-        by_claim: dict[str, list[list[Verdict]]] = {}
+        """The verdicts on each claim, one of each instrument; of a claim in several settings, a row of each."""
+        by_claim: dict[str, list[dict[str, Verdict]]] = {}
         for number, of_instrument in enumerate(self.judged.values()):
             for verdict in of_instrument:
                 says = verdict.claim.says.removesuffix(f" {RESTATED}")
-                by_claim.setdefault(says, [[] for _ in self.judged])[number].append(verdict)
-        return [list(row) for of_claim in by_claim.values() for row in zip_longest(*of_claim)]
+                by_claim.setdefault(says, [{} for _ in self.judged])[number][verdict.setting] = verdict
+        rows: list[list[Verdict | None]] = []
+        for of_claim in by_claim.values():
+            if max(map(len, of_claim)) == 1:  # each instrument names its only setting in its own way
+                rows.append([next(iter(of.values()), None) for of in of_claim])
+            else:
+                names = dict.fromkeys(name for of in of_claim for name in of)
+                rows += [[of.get(name) for of in of_claim] for name in names]
+        return rows
 
     def section(self) -> list[str]:
         """Its parts: the question, what ran, and the verdicts, a column per instrument."""

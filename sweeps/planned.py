@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from rlvr.config import own_code, targets
-from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_verified_config, to_yaml
+from rlvr.ledger.runs import Unreadable, check_owner, flatten, read_info, read_verified_config, to_yaml
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import VALIDATION
 
@@ -49,6 +49,16 @@ def seed_by_seed(run_ids: Iterable[str], configs: Mapping[str, Mapping[str, Any]
     seed_of = {run_id: configs.get(run_id, {}).get("seed") for run_id in run_ids}
     place = {seed: i for i, seed in enumerate(dict.fromkeys(seed_of.values()))}
     return sorted(seed_of, key=lambda run_id: place[seed_of[run_id]])
+
+
+def base_policies(runs: Iterable[PlannedRun]) -> list[list[dict[str, Any]]]:
+    """For each setting apart from it, the base policies that its runs start from, as flat keys of `model`."""
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        setting = repr([run.config.get(key) for key in ("task", "evaluation", "steps")])
+        model = flatten({"model": run.config.get("model") or {}})
+        models.setdefault(setting, {})[repr(model)] = model
+    return [list(of_setting.values()) for of_setting in models.values()]
 
 
 def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]:

@@ -23,7 +23,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.machine import at_once, available_gpus, check_here, gpus_of
 from sweeps.past import Past, alike, estimate
 from sweeps.plan import Plan
-from sweeps.planned import PlannedRun
+from sweeps.planned import PlannedRun, base_policies
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of
 
@@ -151,12 +151,7 @@ def _scales(runs: Sequence[PlannedRun]) -> list[str]:
 
 def _bases(runs: Sequence[PlannedRun]) -> list[str]:
     """A line on the base policies of one task, if there are several."""
-    models: dict[str, dict[str, Flat]] = {}  # by the setting
-    for run in runs:
-        setting = repr([run.config.get(key) for key in ("task", "evaluation", "steps")])
-        model = flatten({"model": run.config.get("model") or {}})
-        models.setdefault(setting, {})[repr(model)] = model
-    most = list(max(models.values(), key=len).values())
+    most = max(base_policies(runs), key=len)
     if len(most) < 2:
         return []
     own, _ = _own_and_common(most)

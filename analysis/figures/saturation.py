@@ -18,7 +18,10 @@ from analysis.scores.trajectory import curve, settings_with_curves
 
 QUESTION = "Where does training tend to, and is it worth twice the steps?"
 ASKED = True
-REMARK = "marks: means over seeds; band: 95 %, simultaneous over the steps; beyond the last mark a forecast"
+REMARK = (
+    "marks: means over seeds (without a curve: the table Saturation says why); band: 95 %, simultaneous over the "
+    "steps; beyond the last mark a forecast"
+)
 
 
 def figure(frames: Frames) -> Figure | None:

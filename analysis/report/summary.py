@@ -105,7 +105,7 @@ def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, An
 
 
 def _rows(frames: Frames, metrics: Sequence[Metric], costs: Sequence[tuple[float, ...]]) -> Iterator[dict[str, Any]]:
-    keys = differing(frames, (*_IN_COLUMNS, *_OF_SAMPLING))
+    keys = differing(frames.rows, (*_IN_COLUMNS, *_OF_SAMPLING))
     method = {i: a.method for a in arms(frames) for i in a.run_ids}
     sources = {i: s.sources for s in by_setting(frames) for a in s.arms for i in a.run_ids}
     for run, row, cost in zip(frames.rows, records(frames.runs), costs, strict=True):

@@ -198,13 +198,13 @@ def rank(divergence: str) -> tuple[int, str]:
     return (known.index(divergence) if divergence in known else len(known), divergence)
 
 
-def differing(frames: Frames, without: tuple[str, ...]) -> list[str]:
+def differing(runs: Sequence[RunRow], without: tuple[str, ...]) -> list[str]:
     """The config keys in which the runs do not all agree; only `lr` where `trainer.lr` repeats it.
 
     without: prefixes of keys that are left out.
     """
-    keys = {k for run in frames.rows for k in run.config if not k.startswith(without)}
-    return [k for k in _differing(frames.rows, sorted(keys)) if not _repeats(frames.rows, k)]
+    keys = {k for run in runs for k in run.config if not k.startswith(without)}
+    return [k for k in _differing(runs, sorted(keys)) if not _repeats(runs, k)]
 
 
 def _repeats(runs: Sequence[RunRow], key: str) -> bool:

@@ -71,6 +71,8 @@ def saturation(steps: Array, scores: Array, possible: tuple[float, float] = (-ma
         return f"{S} of at least {LEAST_SEEDS} seeds"
     if len(steps) < LEAST_EVALUATIONS:
         return f"{len(steps)} of at least {LEAST_EVALUATIONS} evaluations"
+    if not np.isfinite(scores).all():
+        return "an evaluation without a score"
     rng = np.random.default_rng(SEED)
     counts = np.vstack([np.ones(S), rng.multinomial(S, np.full(S, 1 / S), DRAWS)])
     different, draws = np.unique(counts, axis=0, return_inverse=True)  # three seeds have ten

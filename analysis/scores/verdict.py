@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.frames.frames import Frames
 from analysis.scores import labels
-from analysis.scores.arm import Arm
+from analysis.scores.arm import BASE_POLICY, Arm, describe, differing
 from analysis.scores.bases import OverBases, over_bases
 from analysis.scores.cell import NOT_MEASURED, Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
@@ -373,6 +373,9 @@ class _TestOverBases(_Test):
         return ""
 
     def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
+        self._check_alike(
+            [[a for pair in base._sides().values() for side in pair for a in side] for base in self.bases]
+        )
         parts = [base.paired() for base in self.bases]
         judged = self._judged([of_base for _, of_base in parts])
         by_label = zip(judged, *(pairs.values() for pairs, _ in parts), strict=True)
@@ -384,9 +387,20 @@ class _TestOverBases(_Test):
         }
         if len(values) > 1:
             raise NotTested(f"the base policies differ in their values of {self.claim.knob}")
+        self._check_alike([trend(self.claim, base.setting.arms) for base in self.bases])
         parts = [base.slope() for base in self.bases]
         cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts), strict=True)]
         return cells, self._judged([steps for _, steps, _ in parts]), over_bases([slope for *_, slope in parts]).summary
+
+    def _check_alike(self, of_bases: Sequence[Sequence[Arm]]) -> None:
+        """Raises NotTested where one arm of the claim is not trained alike on all base policies: labels name only what
+        the arms of one setting do not share. of_bases: the claim's arms, in the same order."""
+        if len({len(arms) for arms in of_bases}) > 1:
+            raise NotTested("the base policies differ in their arms")
+        for arms in zip(*of_bases, strict=True):
+            if keys := differing([arm.first for arm in arms], (BASE_POLICY, "choices.", "seed", *arms[0].tuned)):
+                values = " | ".join(dict.fromkeys(describe(arm.first, keys) for arm in arms))
+                raise NotTested(f"an arm differs between the base policies: {values}")
 
     def _repeats(self, judged: Mapping[str, Compared], seeds: set[int], planned: int) -> str:
         """`3 base policies of 5 seeds, τ = 0.8 points, I² = 41 %`: of the differences between bases."""

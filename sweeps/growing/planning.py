@@ -25,7 +25,7 @@ from sweeps.growing import stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, GrowingRecord, first_wave
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
-from sweeps.planned import evaluation_metric_names
+from sweeps.planned import base_policies, evaluation_metric_names
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # composes and checks a run for each of these overrides
@@ -103,6 +103,11 @@ def _rule(master: DictConfig, points: PairedPoints, ledger: Ledger, spent: int, 
         _check_metric(about, first, best)
     if len(points.arms) < 2:
         raise ValueError("until= compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
+    if about == CLAIMS and all(len(bases) == 2 for bases in base_policies(first.runs)):
+        raise ValueError(
+            "until=decided judges claims over all base policies, and two decide nothing, whatever their seeds. Pass "
+            "one, or at least three, as in model.seed=0,1,2; or a metric, which each decides alone: until=decided:pass."
+        )
     budget = stopping.read_budget(master.budget)
     runs = budget.runs
     if runs is None:

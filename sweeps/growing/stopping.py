@@ -111,9 +111,10 @@ def stopped(rule: Mapping[str, Any]) -> str:
 
 def _best(rule: Mapping[str, Any]) -> str:
     """Why nothing is left to do where the best arm is sought: it is known, or near enough, or cannot be known."""
-    left = [q for q in rule["looks"][-1]["questions"] if q["outcome"] not in DROPPED]
+    newest = rule["looks"][-1]["questions"]
+    left = [q for q in newest if q["outcome"] not in DROPPED]
     if not left:
-        return "the best arm is known"
+        return f"the best arm{' of each setting' * (len(_leaders(rule)) > 1)} is known"
     if any(q["outcome"] == Outcome.NOT_TESTED for q in left):
         return "an arm that may be the best has diverged runs, and more seeds cannot decide it"
     if all(q["close"] for q in left):
@@ -122,16 +123,25 @@ def _best(rule: Mapping[str, Any]) -> str:
 
 
 def arms_left(rule: Mapping[str, Any]) -> str:
-    """Where the best arm is sought: the arms that may be it, the one that leads first, and the others by look."""
+    """Where the best arm is sought: the arms that may be it, those that lead first, and the others by look."""
     out, labels = dropped(rule["looks"]), dict[str, str]()
     for question in (q for taken in rule["looks"] for q in taken["questions"]):
         labels |= dict(zip(reversed(question["groups"]), reversed(question["arms"]), strict=True))
-    best = {q["groups"][1] for q in rule["looks"][-1]["questions"]}
-    left = sorted((group for group in labels if group not in out), key=lambda group: group not in best)
-    parts = [f"left: {', '.join(labels[group] for group in left)}{' (the first leads)' if len(left) > 1 else ''}"]
+    leaders = _leaders(rule)
+    left = sorted((group for group in labels if group not in out), key=lambda group: group not in leaders)
+    lead = len(leaders) if len(left) > len(leaders) else 0
+    parts = [f"left: {', '.join(labels[group] + ' (leads)' * (i < lead) for i, group in enumerate(left))}"]
     for number in sorted({*out.values()}):
         parts.append(f"dropped at look {number}: {', '.join(labels[group] for group in out if out[group] == number)}")
     return "; ".join(parts)
+
+
+def _leaders(rule: Mapping[str, Any]) -> set[str]:
+    """Where the best arm is sought, the arm that leads in each setting, by the newest look that asked about it."""
+    out, newest = dropped(rule["looks"]), dict[str, str]()
+    for question in (q for taken in rule["looks"] for q in taken["questions"]):
+        newest |= dict.fromkeys(question["groups"], question["groups"][1])
+    return {leader for leader in newest.values() if leader not in out}
 
 
 def open_groups(rule: Mapping[str, Any]) -> set[str]:

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from analysis.frames.load import load
 from analysis.report import report
 from analysis.report.grid import text_of
 from analysis.report.table import Format
+from analysis.scores.claim import Outcome, Verdict, read
 from analysis.tables import comparison
 from rlvr.config.compose import Points
 from sweeps.growing import tuning
@@ -45,12 +47,13 @@ def write_bundle(
     grpo: int = 3,
     claims: Sequence[Mapping[str, Any]] = CLAIMS,
     frozen: Mapping[str, Any] = {},
+    words: str = "",
 ) -> None:
     """PACS has 5 of 8 right on every problem, under odd seeds 6."""
     ends_of = {}
     for seed in seeds:
         for loss, right in (("grpo", grpo), ("pacs", 6 if seed % 2 else 5)):
-            ends_of[f"loss={loss} seed={seed}"] = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
+            ends_of[f"loss={loss} {words}seed={seed}"] = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
     write_planned(home, ends_of, claims=claims, study=study, frozen=frozen)
     frames = load(home, study=study)
     report.page(frames, report.build(frames, with_figures=False), {})
@@ -111,6 +114,25 @@ def test_seeds_that_were_added_count_with_the_first_and_both_looks_share_the_err
     assert "the 2 looks share the 5 %" in text
     assert text.count("### one") == 1
     assert "12 runs (12 finished), seeds 0, 1, 2, 3, 4, 5, commit " in text
+
+
+def test_base_policies_that_were_added_are_a_look_and_settings_of_two_instruments_are_paired_by_name(tmp_path):
+    """Two settings on the one instrument, of the second alone on the other."""
+    folder = tmp_path / "no studies"
+    for base in range(3):
+        words = f"model.seed={base} "
+        write_bundle(tmp_path / f"b{base}", tmp_path / f"{base}.rlvr", "one", seeds=(0, 1, 2), words=words)
+    assert "looks share" not in findings.findings([tmp_path / "0.rlvr"], folder)
+    text = findings.findings([tmp_path / f"{base}.rlvr" for base in range(3)], folder)
+    assert "More was run after a look at the first: the 3 looks share the 5 %" in text
+    assert "; avg@8, last evaluations, 3 base policies of 3 seeds, τ = 0 points, I² = 0 %, 30 problems, 98.33 %" in text
+
+    verdict = Verdict(read(CLAIMS[0]), Outcome.HOLDS)
+    here, there = (replace(verdict, setting=f"task.size={size}") for size in (7, 9))
+    study = findings._Study("one", "", {"a": "", "b": ""}, {"a": [here, there], "b": [there]})
+    assert study.rows() == [[here, None], [there, there]]
+    alone = findings._Study("one", "", {"a": "", "b": ""}, {"a": [here], "b": [there]})
+    assert alone.rows() == [[here, there]]
 
 
 def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path):

@@ -176,3 +176,13 @@ def test_base_policies_with_other_values_of_a_knob_or_other_benchmarks_are_not_p
     full = [Scores((0, 1), tuple(range(8)), np.tile(np.arange(8.0), (2, 1)) + b, two) for b in range(2)]
     with pytest.raises(NotTested, match="different benchmarks"):
         over_bases([*full, Scores((0, 1), tuple(range(4)), np.zeros((2, 4)), one)])
+
+
+@pytest.mark.parametrize("claim", [CLAIM, {**CLAIM, "of": "mean"}])
+def test_an_arm_that_is_trained_otherwise_on_another_base_is_not_pooled(tmp_path, claim):
+    """Its label need not say so: in each setting it is the only PACS."""
+    more = {f"model.seed={base} trainer.kl={kl}": (3, 4, 5) for base, kl in enumerate(("0.1", "0.2", "0.1"))}
+    verdict = judged(tmp_path, more, claim)
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.note == "an arm differs between the base policies: trainer.kl=0.1 | trainer.kl=0.2"
+    assert [of_base.outcome for of_base in verdict.bases] == ["holds"] * 3

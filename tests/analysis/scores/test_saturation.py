@@ -55,6 +55,7 @@ def test_what_the_scores_do_not_show_is_not_fitted() -> None:
     bent = sigmoid(STEPS, 0.2, np.array([[0.69], [0.7], [0.71]]), np.array(40.0), 1.5)
     assert saturation(STEPS, bent[:2]) == "2 of at least 3 seeds"
     assert saturation(STEPS[:4], bent[:, :4]) == "4 of at least 5 evaluations"
+    assert saturation(STEPS, np.where(STEPS == 40, np.nan, bent)) == "an evaluation without a score"
     line = 0.2 + 0.002 * STEPS + np.array([[-0.01], [0.0], [0.01]])
     assert str(saturation(STEPS, line, (0, 1))).startswith("it has not bent: ")
     flat = 0.4 + np.random.default_rng(0).normal(0, 0.02, (3, 9))

@@ -185,9 +185,20 @@ def test_of_arms_that_are_near_enough_to_the_best_none_gets_more_seeds(tmp_path:
     assert advance(ledger, "s", lines.append) == []
     assert lines[-1].startswith(
         "Stopped: no arm that is left is better than the best by more than 20 after 1 of 4 looks and 9 of at most 18 "
-        "runs; left: loss=pacs, loss=rloo (the first leads); dropped at look 1: loss=grpo. See: "
+        "runs; left: loss=pacs (leads), loss=rloo; dropped at look 1: loss=grpo. See: "
     )
     assert "not better by more than 20" in [f.note for f in findings(load(tmp_path))]
+
+
+def test_where_every_arm_diverges_none_gets_more_seeds(tmp_path: Path) -> None:
+    until(tmp_path, best=0.0)
+    ledger, lines = Ledger(tmp_path), list[str]()
+    advance(ledger, "s", lines.append)
+    train(tmp_path, lambda name, seed: 3, cause="diverged")
+    assert advance(ledger, "s", lines.append) == []
+    assert lines[-1].startswith(
+        "Stopped: an arm that may be the best has diverged runs, and more seeds cannot decide it after 1 of 4 looks"
+    )
 
 
 def test_the_outcome_of_a_launch_is_that_of_all_its_waves(tmp_path: Path) -> None:

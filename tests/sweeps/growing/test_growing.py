@@ -66,6 +66,10 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(command: Com
         code, _, errors = command("-m", "loss=grpo,rloo", *words, home=tmp_path)
         assert (code, told in "\n".join(errors)) == (2, True), errors
         assert not (tmp_path / "runs").exists(), words
+    claim = 'claims=[{says: a, metric: avg, arm: "loss=rloo", relation: ">"}]'
+    two = ["-m", "loss=grpo,rloo", *TINY, "model.seed=0,1", claim, "until=decided", "budget=12"]
+    code, _, errors = command(*two, home=tmp_path)
+    assert (code, "and two decide nothing, whatever their seeds" in "\n".join(errors)) == (2, True), errors
     code, _, errors = command("loss=grpo", "until=decided", "budget=9", home=tmp_path)
     assert (code, "until has no effect on a single run" in "\n".join(errors)) == (2, True)
 

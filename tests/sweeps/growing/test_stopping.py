@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,24 @@ def test_where_the_best_arm_is_sought_the_five_per_cent_are_of_one_side() -> Non
         decide.check_metric("entropy", ["evaluation/maze/avg_at_8"], 8, own_gpus=True, best=True)
     for name in ("", "avg", "pass@4", "steps-to-50", "hours"):
         decide.check_metric(name, ["evaluation/maze/avg_at_8"], 8, own_gpus=True, best=True)
+
+
+def test_of_several_settings_each_has_a_best_arm() -> None:
+    """Two settings: in x, a is known at look 1; in y, c leads at look 1, and d at look 2, at which e is dropped."""
+
+    def question(arm: str, best: str, outcome: str) -> dict[str, Any]:
+        return {"outcome": outcome, "groups": [arm, best], "arms": [f"{arm}, in {arm[0]}", f"{best}, in {best[0]}"]}
+
+    first = [question("xb", "xa", "below"), question("yd", "yc", "undecided"), question("ye", "yc", "undecided")]
+    second = [question("yc", "yd", "undecided"), question("ye", "yd", "below")]
+    rule = {"best": 0.0, "looks": [{"questions": of_look} for of_look in (first, second)]}
+    assert stopping.arms_left(rule) == (
+        "left: xa, in x (leads), yd, in y (leads), yc, in y; dropped at look 1: xb, in x; dropped at look 2: ye, in y"
+    )
+    last = {"questions": [question("yc", "yd", "below")]}
+    rule = {"best": 0.0, "looks": [*rule["looks"], last]}
+    assert stopping.stopped(rule) == "the best arm of each setting is known"
+    assert stopping.arms_left(rule).startswith("left: xa, in x, yd, in y; ")
 
 
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
