@@ -82,10 +82,12 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
 
 
 def instrument(frames: Frames) -> str:
-    """What the runs measured with: the task, and the pretrained models, as `SmolLM2-135M, sums`. Base policies that are
-    taught here from several seeds are one instrument: a verdict over them is not of one alone."""
+    """What the runs measured with: the task, and the pretrained models, as `OWNER/MODEL, sums`, of a file or directory
+    its own name. Base policies that are taught here from several seeds are one instrument: a verdict over them is not
+    of one alone."""
     models = {str(path).partition("@")[0] for run in frames.rows if (path := run.knob("model.path"))}
-    names = sorted(Path(model).name.removesuffix(".gguf") for model in models)
+    of_hub = {m for m in models if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", m) and not m.endswith(".gguf")}
+    names = sorted(model if model in of_hub else Path(model).name.removesuffix(".gguf") for model in models)
     return ", ".join([*names, *sorted({run.task for run in frames.rows})])
 
 

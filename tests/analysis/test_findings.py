@@ -147,7 +147,7 @@ def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path
     rows = [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in text.splitlines()]
     (head,) = [row for row in rows if row[0] == "claim"]
     more, less, solves, words = [[cell.partition(" [")[0] for cell in row[2:]] for row in rows if row[0][:4] == "PACS"]
-    assert head[2:] == ["maze", "Big-1B, sums"]
+    assert head[2:] == ["maze", "lab/Big-1B, sums"]
     assert (more, less) == (
         ["**holds**: +25", "**contradicted**: −12.5"],
         ["**contradicted**: +25", "**holds**: −12.5"],
@@ -155,7 +155,7 @@ def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path
     assert [cell.split(": ")[0] for cell in solves] == ["**not tested**"] * 2
     assert text.count("**not tested**: saturated: ") == 2  # pass@8 in place of pass@16, which no run has
     assert words == ["**not tested**: no run measured evaluation/maze7/words"] * 2
-    assert "- On Big-1B, sums 2 of 4 claims are decided, 2 not tested; in the first column 2 of them. " in text
+    assert "- On lab/Big-1B, sums 2 of 4 claims are decided, 2 not tested; in the first column 2 of them. " in text
     assert (
         "Both decide 2, and agree on 0; they disagree on `one: PACS ends more accurate` (holds, contradicted); " in text
     )
