@@ -1,10 +1,11 @@
 """Problems that are generated: an endless training stream, and held-out sets that have no item in common with it."""
 
 import hashlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice, zip_longest
 from typing import Annotated, Any, Generic, TypeVar
 
 from annotated_types import Interval
@@ -12,7 +13,9 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Problem, Split
 
-PATIENCE = 10_000  # draws without a new item before an error is raised
+PATIENCE = 10_000  # draws without a new item before a stream counts as exhausted
+SMALL = 4096  # items that can be held out, up to which `final` knows all that larger held-out sets would have
+GROWTH = 8  # where there are more: how many times `test_problems` test and validation may have, for `final` to know
 Item = TypeVar("Item")  # what a problem is generated from: hashable
 Option = TypeVar("Option")
 
@@ -63,7 +66,8 @@ class Procedural(Generic[Item]):
     A subclass implements `draws`, `held_out` and `posed`, and calls `set_sizes`. `held_out` depends on the item alone:
     an item is on the same side whatever the seed, the stream or the index. Training problems and demonstrations are
     drawn from one side; `test`, `validation` and `final` from the other, without an item in common. No evaluation of
-    training reads `final` (rlvr/ledger/final.py): it has as many items as `test`, or as many as are left.
+    training reads `final` (rlvr/ledger/final.py): it has as many items as `test`, or as many as are left, of those that
+    larger sets of test and validation would reach last.
 
     test_problems, validation_problems: sizes of the held-out sets; validation None: as many as test, or as many as are
         left if those are fewer.
@@ -106,8 +110,9 @@ class Procedural(Generic[Item]):
                 f"Pass task.train_problems={most_train}, or null for an endless stream."
             )
         validation = min(test, most - test) if validation is None else validation
-        final = min(test, most - test - validation)
-        self._sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test, "final": final}
+        self._sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
+        # Without end nothing is foreseen: to draw so many may take hours, and the same item hardly comes twice.
+        self._foreseen = most if most <= SMALL else GROWTH * test if num_items < math.inf else 0
         self._sets: dict[Split, list[Item]] = {}
 
     @property
@@ -146,6 +151,8 @@ class Procedural(Generic[Item]):
     # --- the interface of a task
 
     def size(self, split: Split) -> int | None:
+        if split == "final":
+            return len(self._fixed_set(split)) if self.has_final else 0
         size = self._sizes[split]
         return size if split == "train" or size is None else size * len(self.held_out_streams(split))
 
@@ -185,32 +192,48 @@ class Procedural(Generic[Item]):
     def _fixed_set(self, split: Split) -> list[Item]:
         """The items of a split of fixed size, drawn at the first call."""
         if split not in self._sets:
-            before: dict[Split, tuple[Split, ...]] = {"validation": ("test",), "final": ("test", "validation")}
-            taken = {item for earlier in before.get(split, ()) for item in self._fixed_set(earlier)}
-            streams = [self.stream(name) for name in self.held_out_streams(split)]
-            if split == "train":
-                streams = [(self._training_item("train", index) for index in count())]
-            num_wanted = self._sizes[split] or 0
-            self._sets[split] = [item for stream in streams for item in _take_new(stream, taken, num_wanted)]
+            self._sets[split] = self._far_end() if split == "final" else self._first_items(split)
         return self._sets[split]
 
+    def _first_items(self, split: Split) -> list[Item]:
+        """The first distinct items of the streams of a split. Raises ValueError if there are too few."""
+        taken = {*self._fixed_set("test")} if split == "validation" else set[Item]()
+        streams = [self.stream(name) for name in self.held_out_streams(split)]
+        if split == "train":
+            streams = [(self._training_item("train", index) for index in count())]
+        num_wanted, items = self._sizes[split] or 0, list[Item]()
+        for stream in streams:
+            new = list(islice(_new(stream, taken), num_wanted))
+            if len(new) < num_wanted:
+                raise ValueError(
+                    f"only {len(new)} of {num_wanted} different problems came up: ask for fewer, or allow for more "
+                    "problems."
+                )
+            items += new
+        return items
 
-def _take_new(stream: Iterator[Item], taken: set[Item], num_wanted: int) -> list[Item]:
-    """The first `num_wanted` distinct items that are not in `taken`, to which they are added.
+    def _far_end(self) -> list[Item]:
+        """The items of `final`: first those that no larger set of test or validation would have, as far as foreseen;
+        then, where all are within their reach, those that come last there.
+        """
+        own, items = {*self._fixed_set("test"), *self._fixed_set("validation")}, list[Item]()
+        splits: tuple[Split, ...] = ("test", "validation", "final")
+        for *growing, name in zip(*map(self.held_out_streams, splits), strict=True):
+            reached = [islice(_new(self.stream(stream), set()), self._foreseen) for stream in growing]
+            in_order = dict.fromkeys(item for item in chain(*zip_longest(*reached)) if item is not None)
+            beyond = _new(self.stream(name), {*own, *in_order, *items})
+            last = (item for item in reversed(in_order) if item not in own)
+            items += islice(chain(beyond, last), self._sizes["test"])
+        return items
 
-    Raises ValueError after PATIENCE draws in a row without a new item.
-    """
-    kept: list[Item] = []
+
+def _new(stream: Iterator[Item], taken: set[Item]) -> Iterator[Item]:
+    """The items that are not in `taken`, to which they are added, until PATIENCE draws in a row give none."""
     num_repeated = 0
-    while len(kept) < num_wanted:
-        item = next(stream)
+    for item in stream:
         num_repeated = num_repeated + 1 if item in taken else 0
         if num_repeated == PATIENCE:
-            raise ValueError(
-                f"only {len(kept)} of {num_wanted} different problems came up: ask for fewer, or allow for more "
-                "problems."
-            )
+            return
         if not num_repeated:
             taken.add(item)
-            kept.append(item)
-    return kept
+            yield item

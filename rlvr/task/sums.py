@@ -68,6 +68,7 @@ class Sums(Procedural[Sum]):
 
     name = "sums"
     source = "sums"
+    has_final = False  # every held-out item is on the side of the test or of the validation problems
 
     def __post_init__(self) -> None:
         self._trained = _levels("level", [self.level] if isinstance(self.level, int) else self.level)
@@ -75,7 +76,6 @@ class Sums(Procedural[Sum]):
         check_template(self.template)
         fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self._tested)
         self.set_sizes(num_items=fewest, share=2 / SIDES, kind="problems of a level")
-        self._sizes["final"] = 0  # the two held-out sides ask their sums in every phrasing
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:
         split, _, level = stream.partition(" ")

@@ -16,6 +16,13 @@ def make_coins(**knobs: Any) -> Coins:
     return make_task("coins", **knobs)
 
 
+def test_the_usual_sizes_leave_final_problems() -> None:
+    task = make_coins()
+    splits = [{task.problem(s, i).prompt for i in range(task.size(s) or 0)} for s in ("test", "validation", "final")]
+    assert min(map(len, splits)) > 30
+    assert len(set.union(*splits)) == sum(map(len, splits))
+
+
 HAND = Problem("hand", "pay 7 with 2 3 5 :", [7, 2, 3, 5])
 
 

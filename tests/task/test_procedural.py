@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rlvr.records import Split
+from rlvr.task import procedural
 from rlvr.task.maze import Maze
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.styles import Styles
@@ -17,10 +18,10 @@ class Numbers(Procedural[int]):
 
     source = "numbers"
 
-    def __init__(self, *, mistakes: float = 0.0, **knobs: Any) -> None:
+    def __init__(self, *, mistakes: float = 0.0, fill: float = 0.5, **knobs: Any) -> None:
         super().__init__(**{"test_problems": 30, "seed": 0, **knobs})
         self.mistakes = mistakes
-        self.set_sizes(num_items=1000, share=0.2, kind="numbers")
+        self.set_sizes(num_items=1000, share=0.2, fill=fill, kind="numbers")
 
     def draws(self, stream: str, index: int) -> Iterator[int]:
         return (Dice(f"{stream} {index} {attempt}").below(1000) for attempt in count())
@@ -38,11 +39,9 @@ def answers(task: Procedural[int], split: Split, number: int) -> list[int]:
 
 def test_the_splits_have_nothing_in_common() -> None:
     task = Numbers(test_problems=40, validation_problems=30)
-    assert task.size("final") == 30  # all that are allowed: half of 200, and 70 are taken
-    test, validation, final = answers(task, "test", 40), answers(task, "validation", 30), answers(task, "final", 30)
-    assert len({*test, *validation, *final}) == 100
+    test, validation, final = answers(task, "test", 40), answers(task, "validation", 30), answers(task, "final", 40)
+    assert len({*test, *validation, *final}) == 110
     assert all(item % 5 == 0 for item in test + validation + final)
-    assert (Numbers(test_problems=20).size("final"), Numbers(test_problems=100).size("final")) == (20, 0)
     assert all(item % 5 for item in answers(task, "train", 3000))
     assert all(shown % 5 and shown == answered for shown, answered in map(task.demonstrated, range(500)))
 
@@ -55,6 +54,32 @@ def test_a_larger_set_contains_the_smaller_one() -> None:
     ):
         small, large = (Numbers(**{knob: size}) for size in sizes)
         assert answers(small, split, sizes[0]) == answers(large, split, sizes[1])[: sizes[0]]  # type: ignore[arg-type]
+
+
+def every(task: Procedural[Any], split: Split) -> set[str]:
+    return {task.problem(split, i).prompt for i in range(task.size(split) or 0)}
+
+
+def test_larger_sets_do_not_reach_into_final() -> None:
+    final = every(Numbers(), "final")
+    assert len(final) == 30
+    for sizes in ((100, 0), (60, 40), (30, 70), (1, 99)):  # up to all of the 100 that can be held out
+        larger = Numbers(test_problems=sizes[0], validation_problems=sizes[1])
+        assert not final & (every(larger, "test") | every(larger, "validation"))
+    final = every(Styles(shortest=3, longest=4, test_problems=16, seed=0), "final")
+    larger = Styles(shortest=3, longest=4, test_problems=64, seed=0)
+    assert len(final) == 16
+    assert not final & (every(larger, "test") | every(larger, "validation"))
+
+
+def test_where_nearly_all_is_held_out_final_has_what_is_reached_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procedural, "PATIENCE", 3000)  # without one of 200 items once in a million times
+    small, all_taken = (Numbers(fill=0.9, test_problems=n, validation_problems=180 - n) for n in (90, 180))
+    others = every(small, "test") | every(small, "validation")
+    assert (len(others), small.size("final"), all_taken.size("final")) == (180, 20, 20)
+    assert not others & every(small, "final")
+    few = every(Numbers(fill=0.9, test_problems=10, validation_problems=10), "final")
+    assert not few & every(Numbers(fill=0.9, test_problems=100, validation_problems=0), "test")
 
 
 def test_validation_is_as_large_as_test_where_there_is_room() -> None:
