@@ -37,7 +37,7 @@ from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluation_config import check_words, evaluation_point
-from rlvr.config.final_points import final_points
+from rlvr.config.final_points import FinalQuery
 from rlvr.config.freeze import BEST, frozen_config
 from rlvr.config.overrides import as_text, key_of, with_home
 from rlvr.config.registry import Registry
@@ -49,6 +49,7 @@ from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import base_policy
 from rlvr.ledger.sweeps import EVALUATION, TUNING, Ledger
+from rlvr.ledger.tags import redact
 
 NEWEST = "newest"  # --checkpoint by default
 FINAL = "final"  # the study of evaluations on final splits
@@ -97,11 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             usual = _shared_options(policies, overrides, registry)
             study = options.study or (FINAL if options.final else EVALUATION)
             adapt = functools.partial(_points_of_policies, policies, usual=usual, study=study)
+            about: dict[str, Any] = {"adapt": adapt}
             if options.final:
                 trained = {policy.knobs["digest"]: policy.trained for policy in policies}
-                command = shlex.join(["python", "-m", "rlvr.evaluate", *words])
-                asked = {"budget": options.final_budget, "command": command, "write": not options.dry_run}
-                adapt = functools.partial(final_points, adapt, trained, **asked)
+                command = redact(shlex.join(["python", "-m", "rlvr.evaluate", *words]))
+                query = FinalQuery(trained, options.final_budget, command)
+                about = {"adapt": functools.partial(query.points, adapt), "record": query.record}
             typed = [word for word in words if not runs.OWN_FLAGS.fullmatch(word)]
             session = runs.carry_out(
                 [*flags, *usual, *overrides],
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show=runs.num_shown(words),
                 typed=typed,
                 program="rlvr.evaluate",
-                adapt=adapt,
+                **about,
             )
     except ValueError as error:
         if options.debug:

@@ -94,7 +94,7 @@ def launch(planned: Plan) -> LaunchOutcome:
         configs = {run.run_id: run.config for run in planned.runs}
         if on_slurm:
             check_pending(ledger, configs)
-        with forgotten_if_refused(ledger, planned.sweep_id, configs):
+        with forgotten_if_refused(ledger, planned.sweep_id, configs, undo=current.record()):
             write(planned, ledger)
             outcome = start(ledger, planned.sweep_id, configs)
     current.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=current.dry_run))

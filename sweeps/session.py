@@ -48,6 +48,8 @@ class Session:
     axes: tuple[str, ...] = ()  # the axes that its study would sweep
     program: str = "rlvr.run"
     adapt: Callable[[Sequence[Composed]], list[Composed]] | None = None  # composed points -> points to launch
+    # Records what a launch uses up, as its last step before it writes anything; returns what undoes that.
+    record: Callable[[], Callable[[], None]] = lambda: lambda: None
     launches: list[Launch] = field(default_factory=list[Launch])
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -78,9 +78,11 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
+def forgotten_if_refused(
+    ledger: Ledger, sweep_id: str, run_ids: Collection[str], *, undo: Callable[[], None] = lambda: None
+) -> Generator[None, None, None]:
     """If the launch of a new sweep is refused before any run has begun or may have a job, remove the sweep from
-    the ledger, and the runs that this launch has written there.
+    the ledger, and the runs that this launch has written there, and call `undo`.
     """
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
@@ -92,6 +94,8 @@ def forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]
             have_jobs = may_have_jobs(ledger, run_ids)
             if not have_jobs and not any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.created_runs):
                 ledger.withdraw_sweep(sweep_id)
+                if not ledger.sweep_dir(sweep_id).exists():  # else another command has recorded it, too
+                    undo()
             elif have_jobs:
                 print(
                     f"Sweep {sweep_id} is kept, because it may have jobs: see `python -m sweeps status`. The same "

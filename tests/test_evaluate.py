@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.config.final_points import final_split_id
 from rlvr.config.freeze import group_of
 from rlvr.evaluate import EvaluatedPolicy, _of_checkpoint, _with_distinct_names, main, policies_of
 from rlvr.job.evaluation import _answers
@@ -234,6 +233,9 @@ def test_the_final_split_answers_once_on_problems_that_training_has_not_evaluate
     source = next(run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy"))
     shutil.copytree(home, tmp_path / "home")
     home = tmp_path / "home"
+    for message, words in (("no SLURM here", ["cluster=slurm"]), ("has no GPU", [*HERE, "cluster.gpus=9"])):
+        assert message in refused(home, source, "--final", "evaluation.samples=8", *words)
+    assert not layout.final_queries(home).exists()
     for _ in range(2):  # the same query
         python(home, "rlvr.evaluate", source, "--final", "evaluation.samples=8", *HERE)
         run_dir = run_dirs(home)[-1]
@@ -250,6 +252,8 @@ def test_the_final_split_answers_once_on_problems_that_training_has_not_evaluate
     assert "was asked 1 of 1 times" in refused(home, *words)
     python(home, "rlvr.evaluate", *words, "--final-budget", "2")
     assert {row["source"] for row in rows(run_dirs(home)[-1])} == {"coins.final-2-of-2"}
+    python(home, "rlvr.evaluate", source, "task.test_problems=700", "evaluation.samples=1", *HERE)
+    assert "problems, such as coins-final-" in refused(home, source, "--final", "evaluation.samples=16", *HERE)
     for word, message in (
         ("task.test_problems=64", "task.test_problems would ask other problems than those that training left out"),
         ("task=digits", "task=digits has no problems that evaluations of training leave alone"),
@@ -265,23 +269,6 @@ def refused(home: Path, *words: str) -> str:
     )
     assert done.returncode == 2, done.stdout + done.stderr
     return done.stderr
-
-
-def test_data_that_training_has_seen_is_no_final_split(tmp_path: Path) -> None:
-    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "test", "new")}
-    for name, file in files.items():
-        questions = [f"{name} {i}" for i in range(4)] + (["train  2"] if name == "new" else [])
-        asked = [{"id": q, "question": q, "choices": ["a", "b"], "answer": 0} for q in questions]
-        file.write_text("".join(json.dumps(row) + "\n" for row in asked))
-    fields = dict.fromkeys(("question_field", "choices_field", "answer_field"))
-    knobs = {"_target_": "rlvr.task.choice.Choice", "template": "{problem}\n{choices}", "shuffle": False, **fields}
-    knobs["max_tokens"] = 8
-    trained = {"task": {**knobs, "train": str(files["train"]), "test": str(files["test"])}}
-    ours = OmegaConf.create({"task": {**knobs, "train": None, "test": str(files["new"])}})
-    with pytest.raises(ValueError, match=r"1 of 5 problems of task.test, such as train  2, are among those"):
-        final_split_id(ours, ["task.test"], trained)
-    files["new"].write_text("".join(files["new"].read_text().splitlines(keepends=True)[:4]))
-    assert len(final_split_id(ours, ["task.test"], trained)) == 16
 
 
 def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Path, tmp_path: Path) -> None:

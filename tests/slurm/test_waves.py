@@ -118,16 +118,20 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
     sweep = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(2)))
     ids = sorted(run.run_id for run in sweep.runs)
     mine, other = Ledger(tmp_path), Ledger(tmp_path)
-    commands = (other, mine) if others_first else (mine, other)
+    commands, undone = (other, mine) if others_first else (mine, other), list[str]()
 
-    def refuse() -> None:
-        with start.forgotten_if_refused(mine, sweep.sweep_id, ids):
-            for ledger in commands:
+    def refuse(*ledgers: Ledger) -> None:
+        with start.forgotten_if_refused(mine, sweep.sweep_id, ids, undo=lambda: undone.append("query")):
+            for ledger in ledgers:
                 write(sweep, ledger)
             raise ValueError("refused")
 
     with pytest.raises(ValueError, match="refused"):
-        refuse()
+        refuse(mine)
+    assert (mine.runs(), undone) == ([], ["query"])
+    with pytest.raises(ValueError, match="refused"):
+        refuse(*commands)
+    assert undone == ["query"]  # what the launch used up stays used: the other command goes on
     assert (other.sweep(sweep.sweep_id).run_ids, other.runs()) == ([run.run_id for run in sweep.runs], ids)
 
 
