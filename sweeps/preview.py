@@ -16,7 +16,7 @@ from rlvr.config.look import FirstLook
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger.cause import State
-from rlvr.ledger.identity import EXPECTED, GRID_KEYS
+from rlvr.ledger.identity import ADDED_ARMS, EXPECTED, GRID_KEYS, GROWTH
 from rlvr.ledger.runs import flatten
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -93,7 +93,7 @@ def differences(run: PlannedRun, registry: Registry) -> Flat:
     usual = _composed(registry, ())[0]["choices"]
     plain, copies = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
-    ignored = {"choices", *GRID_KEYS, *EXPECTED}
+    ignored = {"choices", *GRID_KEYS, *GROWTH, *ADDED_ARMS, *EXPECTED}
     changed = {k: v for k, v in run.config.items() if k not in ignored and plain.get(k) != v}
     of_run, of_options = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
     knobs = {k: v for k, v in of_run.items() if of_options.get(k) != v and k not in _NAMED_BY_RUN}

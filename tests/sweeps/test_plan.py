@@ -71,6 +71,8 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert "trainer.seed" not in differences(both, REGISTRY)
     assert "study" not in differences(study, REGISTRY)
     assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
+    (tuned,) = planned(["study=tuned", "loss=grpo"]).runs  # the launch says what is tuned, and may have typed its own
+    assert "tune" not in differences(tuned, REGISTRY)
 
 
 @pytest.mark.slow
