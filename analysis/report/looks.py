@@ -11,7 +11,8 @@ from analysis.scores.selection import default_reference
 
 # Okabe and Ito (2008), and violet for TV, whose light blue would be a shade of the blue of JS; markers distinguish
 # lines without colour. Strict divergences are cool, weak ones warm.
-CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
+NEUTRAL = "#767676"  # seen on white and on black
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", NEUTRAL)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 GRPO = "#000000"
 DIVERGENCES = {

@@ -25,7 +25,7 @@ from analysis.paper.counterparts import of_runs
 from analysis.paper.printed import figures
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
-from analysis.report.looks import looks_of
+from analysis.report.looks import GRPO, NEUTRAL, looks_of
 from analysis.report.record import states
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import Headline, headlines, run_table, scores
@@ -232,7 +232,8 @@ def summary(frames: Frames, content: Content) -> dict[str, Any]:
         "verdicts": verdicts,
         "headlines": [" ".join([f"{h.title}: {h.text}", "; ".join(h.arms)]).strip() for h in content.headlines],
         "scores": {name: value for table in comparisons for name, value in scores(table).items()},
-        "colours": {run_id: look.colour for arm, look in looks for run_id in arm.run_ids},
+        # MLflow may be dark, where black is not seen.
+        "colours": {i: NEUTRAL if look.colour == GRPO else look.colour for arm, look in looks for i in arm.run_ids},
     }
 
 

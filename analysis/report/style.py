@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
-from analysis.report.looks import DIVERGENCES, GRPO
+from analysis.report.looks import DIVERGENCES, GRPO, NEUTRAL
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Metric
 
@@ -23,8 +23,8 @@ DPI = 200
 
 COLOURS = {name: colour for name, (colour, _) in DIVERGENCES.items()}
 MARKERS = {name: marker for name, (_, marker) in DIVERGENCES.items()}
-FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": "#767676"}
-BASE = "#767676"
+FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": NEUTRAL}
+BASE = NEUTRAL
 OTHER = "#8C6D31"
 # The objectives (scores/objective.py) of the likelihood studies.
 OBJECTIVES = {

@@ -15,8 +15,10 @@ from analysis.frames.load import load
 from analysis.paper.printed import as_published
 from analysis.paper.printed import tables as printed_tables
 from analysis.report import report
+from analysis.report.looks import looks_of
 from analysis.report.style import encode
 from analysis.report.table import Table
+from analysis.scores.arm import arms
 from analysis.scores.claim import Claim, Outcome, Verdict
 from tests.analysis.ledger_factory import BASE, config, write_bandit, write_run, write_study
 
@@ -85,6 +87,14 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     write_run(tmp_path, config(), {0: BASE}, cause="error", message="<script>alert(1)</script>")
     frames = load(tmp_path)
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
+
+
+def test_the_reference_is_black_in_figures_and_not_in_mlflow_which_may_be_dark(tmp_path):
+    run_id = write_run(tmp_path, config("grpo"), {0: BASE})
+    frames = load(tmp_path)
+    assert [look.colour for look in looks_of(arms(frames), "")] == ["#000000"]
+    content = report.build(frames, with_figures=False)
+    assert report.summary(frames, content)["colours"] == {run_id: "#767676"}
 
 
 @pytest.mark.slow
