@@ -193,7 +193,8 @@ def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
         key, is_assignment, value = override.lstrip("+").partition("=")
         if not is_assignment or key in in_head or key.startswith("hydra") or key.split(".")[0] in NOT_IDENTITY:
             continue
-        parts[key] = ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
+        named = key if key.endswith(".seed") else key.rsplit(".", 1)[-1]  # another seed than the run's own
+        parts[key] = ("" if key in choices else named) + value.rsplit("/", 1)[-1]
     swept_parts = {key: part for key, part in parts.items() if key in swept}
     for shown in (parts, swept_parts):
         name = "-".join([*head, *shown.values()])

@@ -58,6 +58,11 @@ def test_where_names_would_be_too_long_they_keep_what_some_arms_alone_have() -> 
     assert names == ["grpo-s0", "grpo-clip_high0.28-s0"]
 
 
+def test_the_seed_of_a_model_is_named_as_such() -> None:
+    names = [run.name for run in planned(["loss=grpo", "model.seed=1"], ["loss=grpo", "model.seed=2"]).runs]
+    assert names == ["grpo-model.seed1-s0", "grpo-model.seed2-s0"]
+
+
 @pytest.mark.slow
 def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing_else() -> None:
     usual, other, study = planned(
