@@ -205,7 +205,9 @@ def parse(names: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
 def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     _, judged = benchmarks(frames, run_ids)
     steps, evaluations = training_names(frames, run_ids), evaluation_names(frames, run_ids)
-    known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS, TOTAL_VARIATION, MODES_COVERED)}
+    # Of a task whose problems have one answer, as of one that does not say which are the same, texts count spellings.
+    several = [RIGHT_ANSWERS] if any("/distinct_correct_at_" in name for name in evaluations) else []
+    known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, *several, TOTAL_VARIATION, MODES_COVERED)}
     known |= {str(m.kind): m for m in widest(judged)} | {str(m): m for m in map(_evaluation, evaluations)}
     if name in known:
         return known[name]
@@ -218,7 +220,7 @@ def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
         return _evaluation(name)
     if name in steps:
         return Metric(Kind.TRAINING, name, name)
-    kinds, of_texts = [str(m.kind) for m in widest(judged)], [RIGHT_ANSWERS, distinct(3)] if judged else []
+    kinds, of_texts = [str(m.kind) for m in widest(judged)], [*several, distinct(3)] if judged else []
     measured = [*kinds, *map(str, [*judged, *default_metrics(frames, run_ids), *of_texts]), *steps, *evaluations]
     raise _not_measured(name, measured)
 

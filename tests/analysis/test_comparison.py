@@ -241,9 +241,11 @@ def test_a_metric_of_which_no_run_has_a_value_is_refused_with_what_it_is_measure
         comparison(one, metrics="distinct-0")
     with pytest.raises(LookupError, match="modes covered: no run has a value .* policies of a bandit"):
         comparison(one, metrics="modes covered")
-    with pytest.raises(LookupError, match="Measured: avg, pass, avg@8, pass@1, pass@8, .*right answers") as refusal:
+    with pytest.raises(LookupError, match="Measured: avg, pass, avg@8, pass@1, pass@8, .*distinct-3") as refusal:
         comparison(one, metrics="nonsense")
     assert "modes covered" not in str(refusal.value)
+    with pytest.raises(LookupError, match="right answers: no run measured it"):  # of one answer texts count spellings
+        comparison(one, metrics="right answers")
 
 
 def test_an_evaluated_arm_without_a_value_of_a_metric_is_not_measured(tmp_path):

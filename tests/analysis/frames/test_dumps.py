@@ -252,12 +252,12 @@ def test_imports_keep_the_diversity_of_their_responses(tmp_path, capsys, monkeyp
         rows = [{"problem_id": i, "reward": 1, "response": text} for i in (1, 2) for text in responses]
         dump = jsonl(tmp_path / f"{arm}.jsonl", rows)
         assert command.main(["import", str(dump), "--format", "rlvr", "--arm", arm, "--out", arm]) == 0
-    options = ["--metrics", "distinct-3,distinct-4,right answers", "--no-figures", "--out", str(tmp_path)]
+    options = ["--metrics", "distinct-3,distinct-4", "--no-figures", "--out", str(tmp_path)]
     assert command.main(["one.rlvr", "two.rlvr", *options]) == 0
     (file,) = tmp_path.glob("*-part/tables/comparison.csv")
     means = pd.read_csv(file).pivot(index="row", columns="metric", values="mean").to_dict("index")
-    assert means["arm=one"] == {"distinct-3": 0.5, "distinct-4": 0.5, "right answers": 1}
-    assert means["arm=two"] == {"distinct-3": 1, "distinct-4": 1, "right answers": 2}
+    assert means["arm=one"] == {"distinct-3": 0.5, "distinct-4": 0.5}
+    assert means["arm=two"] == {"distinct-3": 1, "distinct-4": 1}
 
 
 def test_what_is_decided_is_printed_without_a_zero_at_an_end():
