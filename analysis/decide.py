@@ -17,7 +17,8 @@ from analysis.frames.load import catalogue
 from analysis.frames.load import frames as frames_of
 from analysis.frames.runs import flat_config
 from analysis.scores.arm import Arm
-from analysis.scores.cell import cell
+from analysis.scores.bases import OverBases
+from analysis.scores.cell import Cell, cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import LUCKY, Compared, against_best, compare
@@ -26,6 +27,7 @@ from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import (
+    DROPPED,
     FUTILE,
     calibrated,
     chance_at_last,
@@ -222,9 +224,22 @@ def questions(frames: Frames, about: str, level: float, closed: Sequence[Mapping
 
 def _of_claims(frames: Frames, level: float) -> list[Question]:
     return [
-        Question(name_of(v), _outcome(v).value, v.measured or v.note, v.groups, () if v.bases else v.compared, v.margin)
+        Question(name_of(v), _outcome(v).value, v.measured or v.note, v.groups, _along_seeds(v), v.margin)
         for v in verdicts(frames, level)
     ]
+
+
+def _along_seeds(verdict: Verdict) -> tuple[Compared, ...]:
+    """The differences of a verdict, by what more seeds take from their error; () where that is not known."""
+    along: list[Compared] = []
+    for compared in verdict.compared:
+        summary = compared.judged.summary
+        if isinstance(compared.difference, OverBases):
+            if (by_seeds := compared.difference.by_seeds) is None:
+                return ()
+            summary = by_seeds
+        along.append(replace(compared, judged=replace(compared.judged, summary=summary)))
+    return tuple(along)
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -267,11 +282,12 @@ def _of_best(frames: Frames, rule: Mapping[str, Any], level: float) -> list[Ques
             continue
         best, compared = against_best(cells, left, metric.better, level, caveat_of_time(metric, [*arms.values()]))
         for key in (key for key in left if key != best):
-            question = _question(arms[key], arms[best], compared.get(key), metric, setting)
-            if cells[key].empty and cells[key].diverged >= LEAST_SEEDS:
-                outcome = Outcome.NOT_TESTED if cells[best].empty else Outcome.BELOW
-                diverged = f"all {cells[key].diverged} runs diverged"
-                question = replace(question, outcome=outcome.value, measured=diverged)
+            of = compared.get(key)
+            question = _question(arms[key], arms[best], of, metric, setting, (cells[key], cells[best]))
+            if of is not None and question.outcome in DROPPED and metric.better * of.effect > 0:
+                question = replace(question, outcome=Outcome.UNDECIDED.value)  # each leads where it was scored
+            if question.outcome == Outcome.NOT_TESTED and cells[key].empty and not cells[best].empty:
+                question = replace(question, outcome=Outcome.BELOW.value)
             labels = tuple(setting.titled(arms[k].label) for k in (key, best))
             lead = rule["best"] / metric.scale
             open_or_settled.append(replace(question, arms=labels, better=metric.better, lead=lead))
@@ -287,13 +303,20 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
     compared = compare(cells, references, 0, level, unfair=caveat_of_time(metric, of_study))
-    return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
+    return [
+        _question(arm, against[i], compared.get(i), metric, setting, (cells[i], references[i]))
+        for i, arm in ((arm.group_id, arm) for arm in arms)
+    ]
 
 
-def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metric, setting: Comparable) -> Question:
+def _question(
+    arm: Arm, reference: Arm, compared: Compared | None, metric: Metric, setting: Comparable, of_both: tuple[Cell, Cell]
+) -> Question:
     name = setting.titled(f"{arm.label} against {reference.label}, {metric}")
     groups = (arm.group_id, reference.group_id)
     if compared is None:
+        if lost := [of.diverged for of in of_both if of.empty and of.diverged >= LEAST_SEEDS]:
+            return Question(name, Outcome.NOT_TESTED.value, f"all {lost[0]} runs diverged", groups)
         return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
     plain = compared.judged.plain
     measured = metric.difference(compared.effect, plain)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.scores.contrast import Difference, LeftOut, Scores, aligned
-from analysis.scores.crossed import ROUNDING, crossed, weighted
+from analysis.scores.crossed import ROUNDING, Crossed, crossed, weighted
 from analysis.scores.random_effects import Pooled, pooled
 from analysis.scores.selection import NotTested
 
@@ -18,10 +18,14 @@ class OverBases(Difference):
     """A difference whose rows are base policies: values [K, P], the mean over each one's seeds. seeds: 0 … K − 1.
 
     num_seeds [K]. spread: of the bases' differences; None where the luck of their own seeds is not seen beside it.
+    apart: the mean and the components of its variance of which more base policies, or more problems, take some.
+    by_seeds: the same as those of which more seeds of each base take some, and no more; None where that is not seen.
     """
 
     num_seeds: tuple[int, ...]
     spread: Pooled | None
+    apart: Crossed
+    by_seeds: Crossed | None
 
 
 def over_bases(of_bases: Sequence[Scores]) -> OverBases:
@@ -46,7 +50,10 @@ def over_bases(of_bases: Sequence[Scores]) -> OverBases:
     own = replace(crossed(values, benchmark, signed=True), mean=np.array(spread.mean), seed=np.array(spread.error**2))
     none = np.zeros(())  # by themselves problems would add degrees of freedom, with which three bases cover 93 %
     summary = replace(own, seed=own.variance, problem=none, cell=none)
-    rows, seen = tuple(range(len(alike))), spread if is_seen else None
-    return OverBases(
-        rows, alike[0].problems, values, benchmark, summary, math.nan, math.nan, LeftOut(), num_seeds, seen
-    )
+    by_seeds = None
+    if is_seen:
+        luck = np.minimum(sum(variances) / len(alike) ** 2, summary.variance)  # of the seeds of each base
+        rest, df = summary.variance - luck, np.array(len(alike) - 1.0)
+        by_seeds = replace(summary, seed=luck, problem=rest, num_seeds=min(num_seeds), df_problem=df)
+    rows, about = tuple(range(len(alike))), (num_seeds, spread if is_seen else None, own, by_seeds)
+    return OverBases(rows, alike[0].problems, values, benchmark, summary, math.nan, math.nan, LeftOut(), *about)

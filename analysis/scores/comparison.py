@@ -171,7 +171,8 @@ def against_best(
 ) -> tuple[K, dict[K, Compared]]:
     """(the best of the arms that are left, the difference of each other arm to it). The best has the highest mean, or
     where `better` is −1 the lowest, of those without diverged runs if there are any; or is decidedly better than that
-    one on the problems of both, where some scores are missing. level, unfair: as in `compare`."""
+    one on the problems of both, where some scores are missing, by the interval of the one difference, as arms are
+    dropped. level, unfair: as in `compare`."""
 
     def place(key: K) -> tuple[bool, bool, float]:
         return (not cells[key].empty, not cells[key].diverged, better * cells[key].mean)
@@ -182,6 +183,7 @@ def against_best(
 
     best = max(left, key=place)
     compared = to_best(best)
-    gains = {key: better * of.effect for key, of in compared.items() if key in left and of.decided}
+    ahead_of_it = {key: of for key, of in compared.items() if key in left and of.judged.plain.excludes(0)}
+    gains = {key: better * of.effect for key, of in ahead_of_it.items()}
     ahead = max(gains, key=gains.__getitem__, default=best)
     return (ahead, to_best(ahead)) if gains.get(ahead, 0.0) > 0 else (best, compared)

@@ -1,8 +1,9 @@
 """How the differences of a claim decide it: what holds, what contradicts it, what would decide it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from analysis.scores.bases import OverBases
 from analysis.scores.claim import Claim, Outcome
 from analysis.scores.comparison import Compared
 from analysis.scores.contrast import Needed, equivalence, equivalent_within, needed
@@ -66,6 +67,8 @@ class Decision:
         return f"no number of {self.REPEATS} alone would decide it{would}; the same within {within}"
 
     def _needed(self, compared: Compared) -> Needed:
+        if isinstance(compared.difference, OverBases):
+            compared = replace(compared, judged=replace(compared.judged, summary=compared.difference.apart))
         if self._is_opposite(compared):
             return compared.needed  # to contradict the claim, it must be decided within the family
         summary, sampling = compared.judged.summary, compared.difference.sampling

@@ -171,13 +171,14 @@ def given_up(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
 
 
 def open_questions(rule: Mapping[str, Any], look: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The questions that a look left open, whose arms get more seeds. Where the best arm is sought, all that are left
-    get them while one of them is open, as which of them leads may change."""
+    """The questions that a look left open, whose arms get more seeds. Where the best arm is sought, all arms of a
+    setting that are left get them while one of them is open, as which of them leads may change."""
     is_open = [q for q in look["questions"] if q["outcome"] == Outcome.UNDECIDED and not given_up(rule, q)]
     if "best" not in rule:
         return is_open
     left = [q for q in look["questions"] if q["outcome"] not in DROPPED]
-    return left if any(not q["close"] for q in is_open) else []
+    leaders = {q["groups"][1] for q in is_open if not q["close"]}  # one in each setting
+    return [q for q in left if q["groups"][1] in leaders]
 
 
 def dropped(looks: Sequence[Mapping[str, Any]]) -> dict[str, int]:

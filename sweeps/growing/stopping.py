@@ -22,6 +22,7 @@ from analysis.scores.claim import CLAIMS, Outcome
 from analysis.scores.sequential import DROPPED, dropped, given_up, open_questions
 from sweeps.progress import duration
 
+MOST_RUNS = 5000  # of a budget: all that may be needed are composed and checked before the first, 100 in a second
 UNIT_HOURS = {"h": 1.0, "hours": 1.0, "min": 1 / 60, "minutes": 1 / 60}
 
 
@@ -62,6 +63,11 @@ def rule(about: str, arms: int, first: int, runs: int, *, spent: int = 0, best: 
     """The rule as it is fixed at launch. first: seeds of the first look; runs: the most in all, `spent` of them on
     tuning; best: as in `decide.rule`. ValueError if these are too few for the first look.
     """
+    if runs > MOST_RUNS:
+        raise ValueError(
+            f"a budget of {runs:,} runs is more than the {MOST_RUNS:,} that are planned ahead. Pass budget={MOST_RUNS} "
+            "or less, or fewer hours."
+        )
     last, first = (runs - spent) // arms, max(first, decide.LEAST_SEEDS)
     if last < first:
         least = first * arms + spent
@@ -110,11 +116,25 @@ def stopped(rule: Mapping[str, Any]) -> str:
 
 
 def _best(rule: Mapping[str, Any]) -> str:
-    """Why nothing is left to do where the best arm is sought: it is known, or near enough, or cannot be known."""
-    newest = rule["looks"][-1]["questions"]
-    left = [q for q in newest if q["outcome"] not in DROPPED]
+    """Why nothing is left to do where the best arm is sought, in each setting if the reasons differ."""
+    about_leader: dict[str, list[Mapping[str, Any]]] = {}  # the newest questions
+    for taken in rule["looks"]:
+        about_leader |= {q["groups"][1]: [] for q in taken["questions"]}
+        for question in taken["questions"]:
+            about_leader[question["groups"][1]].append(question)
+    of_settings = [about_leader[leader] for leader in sorted(_leaders(rule))]
+    reasons = {questions[0]["arms"][1]: _why_best(rule, questions) for questions in of_settings}
+    if len({*reasons.values()}) > 1:
+        return "; ".join(f"{reason} ({label} leads)" for label, reason in reasons.items())
+    (reason,) = {*reasons.values()}
+    return f"in each setting {reason}" if len(reasons) > 1 else reason
+
+
+def _why_best(rule: Mapping[str, Any], questions: Sequence[Mapping[str, Any]]) -> str:
+    """The best arm of a setting is known, or another is near enough, or it cannot be known."""
+    left = [q for q in questions if q["outcome"] not in DROPPED]
     if not left:
-        return f"the best arm{' of each setting' * (len(_leaders(rule)) > 1)} is known"
+        return "the best arm is known"
     if any(q["outcome"] == Outcome.NOT_TESTED for q in left):
         return "an arm that may be the best has diverged runs, and more seeds cannot decide it"
     if all(q["close"] for q in left):

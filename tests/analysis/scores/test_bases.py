@@ -84,6 +84,32 @@ def test_two_bases_say_nothing_of_a_third_and_no_seed_changes_that(tmp_path):
     assert [of_base.outcome for of_base in verdict.bases] == ["holds", "holds"]
 
 
+def test_where_the_luck_of_problems_decides_no_number_of_bases_would(tmp_path):
+    """Three bases and seeds alike: of 20 problems half are 3 of 8 better, the others 2 of 8 worse."""
+    more = [3, -2] * 10
+    ends = {
+        f"loss={loss} model.seed={base} seed={seed}": {
+            40: {"maze7": counts(*[4 + gain * (loss == "pacs") + (base + seed + i) % 2 for i, gain in enumerate(more)])}
+        }
+        for loss, base, seed in product(("grpo", "pacs"), range(3), range(3))
+    }
+    write_planned(tmp_path, ends, claims=[CLAIM])
+    (verdict,) = verdicts(load(tmp_path))
+    assert verdict.outcome == Outcome.UNDECIDED
+    assert "no number of base policies alone would decide it; " in verdict.note
+    assert " problems would" in verdict.note
+
+
+def test_what_no_seeds_of_these_bases_would_decide_is_given_up(tmp_path):
+    """Differences of 4, −3 and 0 of 8 on three bases, with little luck of seeds: of t with 2 degrees of freedom."""
+    write(tmp_path, over((4, 4, 3), (-3, -3, -2), (0, 0, 1)), CLAIM)
+    (question,) = questions(load(tmp_path), CLAIMS, 0.95)
+    assert question.chance_at_last(30, 0.05) < 0.01
+    write(tmp_path / "alike", over((4, 1, 0), (0, 3, 1), (1, 2, 4)), CLAIM)  # here the luck of seeds is all there is
+    (question,) = questions(load(tmp_path / "alike"), CLAIMS, 0.95)
+    assert question.chance_at_last(30, 0.05) > 0.5
+
+
 def test_three_bases_of_a_seed_each_are_three_draws(tmp_path):
     """3, 4 and 5 of 8: the same interval, of which no part is known to be that of seeds."""
     verdict = judged(tmp_path, over((3,), (4,), (5,)))

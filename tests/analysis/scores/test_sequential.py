@@ -10,7 +10,7 @@ from scipy import stats
 from analysis import decide
 from analysis.scores import student
 from analysis.scores.cell import Cell
-from analysis.scores.comparison import against_best, study_level
+from analysis.scores.comparison import against_best, compare, study_level
 from analysis.scores.contrast import Scores, difference
 from analysis.scores.crossed import crossed
 from analysis.scores.family import family
@@ -258,6 +258,20 @@ def test_the_best_arm_is_that_of_the_problems_that_all_answered() -> None:
     best, compared = against_best(cells, ["lacks", "better"], 1, 0.95)
     assert best == "better"
     assert compared["lacks"].effect == pytest.approx(-0.2, abs=0.02)
+    # Among five arms the family's intervals are wider than that of one difference, by which arms are dropped.
+    rng, only_alone = np.random.default_rng(2), 0
+    for spread in np.linspace(0.02, 0.25, 40):
+        values = {"lacks": easy, "better": both, **{f"low{i}": np.full(40, 0.05) for i in range(3)}}
+        cells = {
+            key: cell_of(base + spread * rng.standard_normal((3, 1)) + 0.02 * rng.standard_normal((3, 40)))
+            for key, base in values.items()
+        }
+        others = {key: cell for key, cell in cells.items() if key != "lacks"}
+        ahead = compare(others, dict.fromkeys(others, cells["lacks"]), 0, 0.95)["better"]
+        only_alone += ahead.judged.plain.low > 0 and not ahead.decided
+        best, compared = against_best(cells, [*cells], 1, 0.95)
+        assert not any(c.judged.plain.low > 0 for c in compared.values()), (best, spread)
+    assert only_alone > 3
 
 
 def test_intervals_of_a_search_for_the_best_arm_share_the_looks_to_both_sides() -> None:

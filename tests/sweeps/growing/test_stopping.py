@@ -36,6 +36,8 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused_and_differences_share
     with pytest.raises(ValueError, match="5 runs .* 3 seeds of each of 2 arms. Pass budget=6"):
         stopping.rule("", arms=2, first=1, runs=5)
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
+    with pytest.raises(ValueError, match="a budget of 36,000 runs .* Pass budget=5000 or less, or fewer hours"):
+        stopping.rule("", arms=2, first=1, runs=36_000)
     # One look, at 3 seeds of each of 3 arms: two differences to one reference. A claim has all of it: by a simulation
     # of 200,000 of the tests, 5 % of the differences that do not exist have a p-value below 0.021.
     for about, level in {"": 0.025, "pass@8": 0.025, "claims": 0.021}.items():
@@ -65,7 +67,7 @@ def test_of_several_settings_each_has_a_best_arm() -> None:
     )
     last = {"questions": [question("yc", "yd", "below")]}
     rule = {"best": 0.0, "looks": [*rule["looks"], last]}
-    assert stopping.stopped(rule) == "the best arm of each setting is known"
+    assert stopping.stopped(rule) == "in each setting the best arm is known"
     assert stopping.arms_left(rule).startswith("left: xa, in x, yd, in y; ")
 
 
