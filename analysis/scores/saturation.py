@@ -31,6 +31,8 @@ FARTHEST = 4.0  # times the last step, the largest `half` that is tried
 RATES = np.geomspace(0.5, 6.0, 40)
 HALVES = 100  # values of `half` that are tried
 ROOM = 0.02  # an asymptote so far beyond what is possible is due to noise
+MISFIT = 0.1  # of the range of the means: marks that are farther from the curve, and not by luck, follow no such curve
+RARE = 0.01  # the chance that luck alone puts any of the marks so far away
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def saturation(steps: Array, scores: Array, possible: tuple[float, float] = (-ma
         return f"{len(steps)} of at least {LEAST_EVALUATIONS} evaluations"
     if not np.isfinite(scores).all():
         return "an evaluation without a score"
+    if not np.ptp(scores, axis=0).any():
+        return "all seeds have the same scores"
     rng = np.random.default_rng(SEED)
     counts = np.vstack([np.ones(S), rng.multinomial(S, np.full(S, 1 / S), DRAWS)])
     different, draws = np.unique(counts, axis=0, return_inverse=True)  # three seeds have ten
@@ -80,6 +84,8 @@ def saturation(steps: Array, scores: Array, possible: tuple[float, float] = (-ma
     half, rate = (grid.ravel() for grid in np.meshgrid(halves, RATES, indexing="ij"))
     base, gain, chosen = _least_squares(different @ scores / S, _risen(steps, half, rate), possible)
     base, gain, chosen = base[draws], gain[draws], chosen[draws]
+    if _misses(scores, base[0] + gain[0] * _risen(steps, half[chosen[:1]], rate[chosen[:1]])[0]):
+        return "its evaluations do not follow such a curve"
     if half[chosen[0]] > last:
         return "it has not bent: less than half of its change is seen"
     shown = np.linspace(steps[0], 2 * last, 61)
@@ -99,6 +105,16 @@ def saturation(steps: Array, scores: Array, possible: tuple[float, float] = (-ma
     twice, end = (Interval(float(ends[0, i]), float(ends[1, i])) for i in (-2, -1))
     parameters = (float(base[0]), float(mean[-1]), float(half[chosen[0]]), float(rate[chosen[0]]))
     return Saturation(S, *parameters, end, twice, shown, mean[:-1], low, high)
+
+
+def _misses(scores: Array, fitted: Array) -> bool:
+    """Whether the means of scores [S, T] miss the curve [T] at some step by more than the seeds' luck along training
+    (what is left of the scores without the means of seeds and of steps) and by MISFIT of what they span."""
+    (S, T), means = scores.shape, scores.mean(0)
+    along = scores - scores.mean(1, keepdims=True) - means + means.mean()
+    error = math.sqrt(float((along**2).sum()) / ((S - 1) * (T - 1) * S))
+    by_luck = float(student.quantile(1 - RARE / (2 * T), (S - 1) * (T - 1))) * error
+    return float(np.abs(means - fitted).max()) > max(by_luck, MISFIT * float(np.ptp(means)))
 
 
 def _risen(steps: Array, half: Array, rate: Array) -> Array:

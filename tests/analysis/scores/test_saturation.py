@@ -56,6 +56,9 @@ def test_what_the_scores_do_not_show_is_not_fitted() -> None:
     assert saturation(STEPS, bent[:2]) == "2 of at least 3 seeds"
     assert saturation(STEPS[:4], bent[:, :4]) == "4 of at least 5 evaluations"
     assert saturation(STEPS, np.where(STEPS == 40, np.nan, bent)) == "an evaluation without a score"
+    assert saturation(STEPS, np.tile(bent[:1], (3, 1))) == "all seeds have the same scores"
+    falls = np.interp(STEPS, [0, 40, 160], [0.6, 0.73, 0.64]) + np.random.default_rng(0).normal(0, 0.005, (5, 9))
+    assert saturation(STEPS, falls, (0, 1)) == "its evaluations do not follow such a curve"
     line = 0.2 + 0.002 * STEPS + np.array([[-0.01], [0.0], [0.01]])
     assert str(saturation(STEPS, line, (0, 1))).startswith("it has not bent: ")
     flat = 0.4 + np.random.default_rng(0).normal(0, 0.02, (3, 9))
