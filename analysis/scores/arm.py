@@ -204,10 +204,10 @@ def differing(runs: Sequence[RunRow], without: tuple[str, ...]) -> list[str]:
     without: prefixes of keys that are left out.
     """
     keys = {k for run in runs for k in run.config if not k.startswith(without)}
-    return [k for k in _differing(runs, sorted(keys)) if not _repeats(runs, k)]
+    return [k for k in _differing(runs, sorted(keys)) if not repeats(runs, k)]
 
 
-def _repeats(runs: Sequence[RunRow], key: str) -> bool:
+def repeats(runs: Sequence[RunRow], key: str) -> bool:
     """Whether a component's knob has the value of the top-level key of its name in every run."""
     name = key.rpartition(".")[2]
     return key != name and all(name in run.config and run.config.get(key) == run.config[name] for run in runs)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.scores import labels
-from analysis.scores.arm import BASE_POLICY, Arm, describe, differing
-from analysis.scores.bases import OverBases, over_bases
+from analysis.scores import labels, pooling
+from analysis.scores.arm import Arm
+from analysis.scores.bases import over_bases
 from analysis.scores.cell import NOT_MEASURED, Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
@@ -22,7 +22,6 @@ from analysis.scores.contrast import Scores, needed
 from analysis.scores.crossed import LEAST_SEEDS, Crossed
 from analysis.scores.decision import Decision
 from analysis.scores.failures import intention_to_treat
-from analysis.scores.family import Judged
 from analysis.scores.metric import Kind, parse, widest
 from analysis.scores.selection import (
     NotTested,
@@ -373,64 +372,30 @@ class _TestOverBases(_Test):
         return ""
 
     def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
-        self._check_alike(
+        pooling.check_alike(
             [[a for pair in base._sides().values() for side in pair for a in side] for base in self.bases]
         )
         parts = [base.paired() for base in self.bases]
-        judged = self._judged([of_base for _, of_base in parts])
+        judged = pooling.judged([of_base for _, of_base in parts], self.level)
         by_label = zip(judged, *(pairs.values() for pairs, _ in parts), strict=True)
         return {label: (combine([a for a, _ in of]), combine([b for _, b in of])) for label, *of in by_label}, judged
 
     def along(self) -> tuple[list[Cell], dict[str, Compared], Crossed]:
         values = {
-            tuple(value_of(arm, self.claim.knob) for arm in trend(self.claim, b.setting.arms)) for b in self.bases
+            tuple(labels.number(value_of(arm, self.claim.knob) or "") for arm in trend(self.claim, b.setting.arms))
+            for b in self.bases
         }
         if len(values) > 1:
             raise NotTested(f"the base policies differ in their values of {self.claim.knob}")
-        self._check_alike([trend(self.claim, base.setting.arms) for base in self.bases])
+        pooling.check_alike([trend(self.claim, base.setting.arms) for base in self.bases])
         parts = [base.slope() for base in self.bases]
         cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts), strict=True)]
-        return cells, self._judged([steps for _, steps, _ in parts]), over_bases([slope for *_, slope in parts]).summary
-
-    def _check_alike(self, of_bases: Sequence[Sequence[Arm]]) -> None:
-        """Raises NotTested where one arm of the claim is not trained alike on all base policies: labels name only what
-        the arms of one setting do not share. of_bases: the claim's arms, in the same order."""
-        if len({len(arms) for arms in of_bases}) > 1:
-            raise NotTested("the base policies differ in their arms")
-        for arms in zip(*of_bases, strict=True):
-            if keys := differing([arm.first for arm in arms], (BASE_POLICY, "choices.", "seed", *arms[0].tuned)):
-                values = " | ".join(dict.fromkeys(describe(arm.first, keys) for arm in arms))
-                raise NotTested(f"an arm differs between the base policies: {values}")
+        steps = pooling.judged([steps for _, steps, _ in parts], self.level)
+        return cells, steps, over_bases([slope for *_, slope in parts]).summary
 
     def _repeats(self, judged: Mapping[str, Compared], seeds: set[int], planned: int) -> str:
-        """`3 base policies of 5 seeds, τ = 0.8 points, I² = 41 %`: of the differences between bases."""
-        over = [of_all.difference for of_all in judged.values() if isinstance(of_all.difference, OverBases)]
-        each = "/".join(map(str, sorted({n for difference in over for n in difference.num_seeds})))
-        spreads = [difference.spread for difference in over if difference.spread] if not self.claim.knob else []
-        unit = f" {self.metric.of_differences}".rstrip()
-        texts = [
-            f"τ = {self.metric.scale * spread.tau2**0.5:.2g}{unit}, I² = {100 * spread.i2:.0f} %" for spread in spreads
-        ]
-        many = f"{'/'.join(map(str, sorted(seeds)))} {self.REPEATS} of {each} seed{'s' * (each != '1')}"
-        return ", ".join([many, *texts])
-
-    def _judged(self, of_bases: Sequence[Mapping[str, Compared]]) -> dict[str, Compared]:
-        """Each difference over all bases, by itself and (by Bonferroni) with the others of the claim."""
-        first, *others = of_bases
-        if any([*first] != [*other] for other in others) and max(map(len, of_bases)) > 1:
-            raise NotTested(f"the base policies differ in their arms: {' | '.join(', '.join(of) for of in of_bases)}")
-        size, judged = len(first), dict[str, Compared]()
-        for label, *compared in zip(first, *(of_base.values() for of_base in of_bases), strict=True):
-            differences = [of_base.difference for of_base in compared]
-            over = over_bases([Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences])
-            alpha, p = (1 - self.level) / size, over.summary.p_value()
-            intervals = over.summary.interval(self.level), over.summary.interval(1 - alpha)
-            of_all = Judged(*intervals, p, min(size * p, 1.0), over.summary)
-            more = all(of_base.more_problems for of_base in compared)
-            judged[label] = replace(
-                compared[0], difference=over, judged=of_all, size=size, alpha=alpha, more_problems=more
-            )
-        return judged
+        many = f"{'/'.join(map(str, sorted(seeds)))} {self.REPEATS} of {pooling.seeds(judged)}"
+        return ", ".join([many, *(pooling.spreads(judged, self.metric) if not self.claim.knob else [])])
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:

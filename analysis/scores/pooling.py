@@ -1,0 +1,73 @@
+"""Whether the differences of several base policies are of one claim, what they are over all, and their words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from analysis.frames.frames import RunRow
+from analysis.scores import labels
+from analysis.scores.arm import BASE_POLICY, Arm, describe, repeats
+from analysis.scores.bases import OverBases, over_bases
+from analysis.scores.comparison import Compared
+from analysis.scores.contrast import Scores
+from analysis.scores.family import Judged
+from analysis.scores.metric import Metric
+from analysis.scores.selection import NotTested
+
+
+def check_alike(of_bases: Sequence[Sequence[Arm]]) -> None:
+    """Raises NotTested where one arm of a claim is not trained alike on all base policies: labels name only what the
+    arms of one setting do not share. of_bases: the claim's arms, in the same order."""
+    if len({len(arms) for arms in of_bases}) > 1:
+        raise NotTested("the base policies differ in their arms")
+    for arms in zip(*of_bases, strict=True):
+        runs, tuned = [arm.first for arm in arms], arms[0].tuned
+        keys = {k for run in runs for k in run.config if not k.startswith((BASE_POLICY, "choices.")) and k != "seed"}
+        of_arm = (k for k in sorted(keys) if not labels.covers(tuned, k) and not repeats(runs, k))
+        if unlike := [key for key in of_arm if _differs(runs, key)]:
+            shown = [replace(run, config={**dict.fromkeys(unlike, "null"), **run.config}) for run in runs]
+            values = " | ".join(dict.fromkeys(describe(run, unlike) for run in shown))
+            raise NotTested(f"an arm differs between the base policies: {values}")
+
+
+def _differs(runs: Sequence[RunRow], key: str) -> bool:
+    """Whether the runs differ in a knob. A run lacks one that is null, but also one that its version did not know: it
+    is null beside a value of the same launch, or one that was typed."""
+    having, lacking = [r for r in runs if key in r.config], [r for r in runs if key not in r.config]
+    first, *others = (str(run.config[key]) for run in having)
+    launches = {run.sweep_id for run in lacking if run.sweep_id}
+    are_null = lacking and any(run.sweep_id in launches or key in labels.typed(run) for run in having)
+    return bool(are_null) or not all(labels.equal(first, other) for other in others)
+
+
+def judged(of_bases: Sequence[Mapping[str, Compared]], level: float) -> dict[str, Compared]:
+    """Each difference over all bases, by itself and (by Bonferroni) with the others of the claim. of_bases: of
+    arms that are alike, by their labels in each base."""
+    size, of_all = len(of_bases[0]), dict[str, Compared]()
+    for label, *compared in zip(of_bases[0], *(of_base.values() for of_base in of_bases), strict=True):
+        differences = [of_base.difference for of_base in compared]
+        over = over_bases([Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences])
+        alpha, p = (1 - level) / size, over.summary.p_value()
+        intervals = over.summary.interval(level), over.summary.interval(1 - alpha)
+        decided = Judged(*intervals, p, min(size * p, 1.0), over.summary)
+        more = all(of_base.more_problems for of_base in compared)
+        of_all[label] = replace(
+            compared[0], difference=over, judged=decided, size=size, alpha=alpha, more_problems=more
+        )
+    return of_all
+
+
+def seeds(of_all: Mapping[str, Compared]) -> str:
+    """`5 seeds`, `1/3 seeds`: of each base policy."""
+    each = sorted({n for difference in _over(of_all) for n in difference.num_seeds})
+    return f"{'/'.join(map(str, each))} seed{'s' * (each != [1])}"
+
+
+def spreads(of_all: Mapping[str, Compared], metric: Metric) -> list[str]:
+    """`τ = 0.8 points, I² = 41 %`: of the differences between bases."""
+    of_differences = [difference.spread for difference in _over(of_all) if difference.spread]
+    unit = f" {metric.of_differences}".rstrip()
+    return [f"τ = {metric.scale * s.tau2**0.5:.2g}{unit}, I² = {100 * s.i2:.0f} %" for s in of_differences]
+
+
+def _over(of_all: Mapping[str, Compared]) -> list[OverBases]:
+    return [of.difference for of in of_all.values() if isinstance(of.difference, OverBases)]

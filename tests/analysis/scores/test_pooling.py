@@ -1,0 +1,76 @@
+"""Which arms of several base policies are one: what they were trained with, however it was typed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.frames.load import load
+from analysis.scores.claim import Outcome, Verdict
+from analysis.scores.verdict import verdicts
+from tests.analysis.ledger_factory import change_sweep, config_of, counts, write_run, write_sweep
+from tests.analysis.scores.test_bases import CLAIM
+
+
+def of_three(
+    home: Path, *bases: str, claim: Mapping[str, Any] = CLAIM, apart: bool = False, tuned: str = ""
+) -> Verdict:
+    """The verdict on arms that get 2, 3 ... of 8 right, the first of them GRPO. bases: by base, the words of its arms, one
+    per line; words in parentheses were not typed. apart: each base is a launch of its own."""
+    planned: list[list[tuple[str, str, list[str]]]] = []
+    for base, arms in enumerate(bases):
+        of_base: list[tuple[str, str, list[str]]] = []
+        for row, arm in enumerate(arms.split("\n")):
+            for seed in range(3):
+                words = [*arm.split(), f"model.seed={base}", f"seed={seed}"]
+                frozen = config_of(" ".join(word.strip("()") for word in words))
+                ends = {40: {"maze7": counts(*[2 + row + (row > 0) * ((seed + base) % 2)] * 20)}}
+                of_base.append((write_run(home, frozen, ends, name="-".join(words)), "-".join(words), []))
+                of_base[-1][2].extend(word for word in words if "(" not in word)
+        planned.append(of_base)
+    launches = planned if apart else [[run for of_base in planned for run in of_base]]
+    for number, runs in enumerate(launches):
+        write_sweep(home, f"s{number}", runs, claims=[claim], created=1000.0 + number)
+        change_sweep(home, f"s{number}", **({"tune": {"keys": [tuned], "text": "", "runs": []}} if tuned else {}))
+    (verdict,) = verdicts(load(home))
+    return verdict
+
+
+def test_a_value_that_was_typed_otherwise_is_the_same(tmp_path):
+    """1e-4, 0.0001 and 1 for 1.0: of two arms and of the values of a trend."""
+    arms = "loss=grpo\nloss=pacs lr={0} trainer.kl={1}\nloss=pacs lr=1e-3 trainer.kl={1}"
+    bases = (arms.format("1e-4", 1), arms.format("1e-4", 1), arms.format("0.0001", "1.0"))
+    verdict = of_three(tmp_path / "each", *bases, claim={**CLAIM, "against": "loss=grpo"})
+    assert verdict.outcome == Outcome.HOLDS
+    assert "3 base policies of 3 seeds" in verdict.basis
+    trend = {**CLAIM, "relation": "rises with lr"}
+    verdict = of_three(tmp_path / "trend", *(f"loss=pacs lr=1e-5\n{base}" for base in bases), claim=trend)
+    assert verdict.outcome == Outcome.HOLDS
+    assert "per step over 3 values of lr" in verdict.measured
+
+
+@pytest.mark.parametrize(("words", "apart"), [("(trainer.clip=0.3)", False), ("trainer.clip=0.3", True)])
+def test_null_is_another_value(tmp_path, words, apart):
+    """Known where one launch has both, or where the value was typed."""
+    null, value = "loss=grpo\nloss=pacs", f"loss=grpo {words}\nloss=pacs {words}"
+    verdict = of_three(tmp_path, null, value, value, apart=apart)
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.note == "an arm differs between the base policies: trainer.clip=null | trainer.clip=0.3"
+
+
+def test_a_knob_that_an_earlier_launch_did_not_have_is_no_difference(tmp_path):
+    """Its default came with a later version."""
+    arms = "loss=grpo{0}\nloss=pacs{0}"
+    before, after = arms.format(""), arms.format(" (trainer.younger=1)")
+    assert of_three(tmp_path, before, after, after, apart=True).outcome == Outcome.HOLDS
+
+
+def test_of_a_tuned_knob_only_that_knob_may_differ(tmp_path):
+    """`trainer.kl` is tuned, and no other knob of that beginning."""
+    arms = "loss=grpo trainer.kl={0} {1}\nloss=pacs trainer.kl={0} {1}"
+    kl = [arms.format(kl, "") for kl in ("0.1", "0.2", "0.1")]
+    assert of_three(tmp_path / "one", *kl, tuned="trainer.kl").outcome == Outcome.HOLDS
+    kl = [arms.format("0.1", f"trainer.kl_estimator={name}") for name in ("k1", "k3", "k3")]
+    verdict = of_three(tmp_path / "other", *kl, tuned="trainer.kl")
+    assert verdict.note == "an arm differs between the base policies: trainer.kl_estimator=k1 | trainer.kl_estimator=k3"
