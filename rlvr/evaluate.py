@@ -37,7 +37,7 @@ from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluation_config import check_words, evaluation_point
-from rlvr.config.final_points import FinalQuery
+from rlvr.config.final_points import FinalQuery, ordinary_points
 from rlvr.config.freeze import BEST, frozen_config
 from rlvr.config.overrides import as_text, key_of, with_home
 from rlvr.config.registry import Registry
@@ -89,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sources = [word for word in options.words if not _is_override(word)]
     flags = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir is not None else [])]
     try:
+        if options.final_budget and not options.final:
+            raise ValueError(f"--final-budget {options.final_budget} allows queries of a final split. Add --final.")
         with runs.one_line_errors([*flags, *overrides]) as registry:
             check_words(overrides)
             policies = policies_of(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base)
@@ -98,11 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             usual = _shared_options(policies, overrides, registry)
             study = options.study or (FINAL if options.final else EVALUATION)
             adapt = functools.partial(_points_of_policies, policies, usual=usual, study=study)
-            about: dict[str, Any] = {"adapt": adapt}
+            about: dict[str, Any] = {"adapt": functools.partial(ordinary_points, adapt)}
             if options.final:
                 trained = {policy.knobs["digest"]: policy.trained for policy in policies}
                 command = redact(shlex.join(["python", "-m", "rlvr.evaluate", *words]))
-                query = FinalQuery(trained, options.final_budget, command)
+                query = FinalQuery(trained, options.final_budget or 1, command)
                 about = {"adapt": functools.partial(query.points, adapt), "record": query.record}
             typed = [word for word in words if not runs.OWN_FLAGS.fullmatch(word)]
             session = runs.carry_out(
@@ -150,11 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         help="on the final split: of generated tasks problems of their own, of data task.test=FILE; it is counted",
     )
     parser.add_argument(
-        "--final-budget",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="queries of a final split that are allowed (default: 1)",
+        "--final-budget", type=_count, metavar="N", help="queries of a final split that are allowed (default: 1)"
     )
     parser.add_argument("--config-dir", help="a directory of further options, as for rlvr.run")
     parser.add_argument("--dry-run", action="store_true", help="show what would be evaluated, and stop")

@@ -252,8 +252,10 @@ def test_the_final_split_answers_once_on_problems_that_training_has_not_evaluate
     assert "was asked 1 of 1 times" in refused(home, *words)
     python(home, "rlvr.evaluate", *words, "--final-budget", "2")
     assert {row["source"] for row in rows(run_dirs(home)[-1])} == {"coins.final-2-of-2"}
-    python(home, "rlvr.evaluate", source, "task.test_problems=700", "evaluation.samples=1", *HERE)
-    assert "problems, such as coins-final-" in refused(home, source, "--final", "evaluation.samples=16", *HERE)
+    message = refused(home, source, "task.test_problems=700", "evaluation.samples=1", *HERE)
+    assert "of 700 problems, such as coins-test-" in message
+    assert "Add --final" in message
+    assert "queries of a final split. Add --final." in refused(home, source, "--final-budget", "2", *HERE)
     for word, message in (
         ("task.test_problems=64", "task.test_problems would ask other problems than those that training left out"),
         ("task=digits", "task=digits has no problems that evaluations of training leave alone"),

@@ -26,7 +26,8 @@ from rlvr.ledger.terminal import near
 
 Source = Literal["ledger", "mlflow"]
 STUDY_FILES = Path(__file__).parents[2] / "sweeps"  # NAME.yaml: the question, the arms and the claims of a study
-OF_TEST = ("policy.query", "task.", "evaluation.problems")  # keys of a config by which test problems differ
+OF_TEST = ("task.", "evaluation.problems")  # keys of a config by which test problems differ
+QUERY = "policy.query"  # of a final split, whose problems are others: `2-of-3`
 OTHERS = 3  # at most so many sweeps are named in a line
 
 
@@ -149,16 +150,20 @@ def spent(look: int) -> float:
 
 def _looks(listing: Catalogue, shown: Collection[str], plans: Sequence[Sweep]) -> tuple[list[str], int]:
     """(a line on how often the test problems of these runs were looked at, [] for the first time; the number of the
-    newest of these sweeps among them, in the order in which they began)."""
+    newest of these sweeps among them, in the order in which they began). Sweeps of one final query are one look."""
     configs = {i: record.config for i, record in listing.records.items()}  # unfinished, too: numbers stay as they are
     of_test = {i: sorted(pair for pair in c.items() if pair[0].startswith(OF_TEST)) for i, c in configs.items()}
-    problems = {i: repr(pairs) for i, pairs in of_test.items() if pairs}  # of each run
-    these = {problems[i] for i in shown if i in problems}
-    looks = [sweep.sweep_id for sweep in listing.sweeps if any(problems.get(i) in these for i in sweep.run_ids)]
-    these_sweeps = {plan.sweep_id for plan in plans}
-    look = max((number for number, sweep_id in enumerate(looks, start=1) if sweep_id in these_sweeps), default=1)
+    problems = {i: repr((bool(configs[i].get(QUERY)), pairs)) for i, pairs in of_test.items() if pairs}  # of each run
+    these, look_of = {problems[i] for i in shown if i in problems}, dict[str, str]()
+    for sweep in listing.sweeps:
+        queries = [str(configs[i].get(QUERY) or "") for i in sweep.run_ids if problems.get(i) in these]
+        if queries:
+            look_of[sweep.sweep_id] = queries[0].partition("-")[0] or sweep.sweep_id
+    looks, these_sweeps = list(dict.fromkeys(look_of.values())), {plan.sweep_id for plan in plans}
+    look = max((looks.index(name) + 1 for sweep_id, name in look_of.items() if sweep_id in these_sweeps), default=1)
+    kind = "sweeps" if look_of.keys() & {*looks} else "final queries"
     line = (
-        f"{len(looks)} sweeps of this home were launched on these test problems; these runs are look {look}. The 5 % "
+        f"{len(looks)} {kind} of this home were launched on these test problems; these runs are look {look}. The 5 % "
         "of errors are those of one report (with `--spend` of all looks together): what was chosen after many looks "
         "deserves test problems that no look has seen."
     )

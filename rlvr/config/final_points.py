@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
@@ -14,13 +15,14 @@ from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.schema import as_dict
 from rlvr.ledger import final, layout
+from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.identity import of_task
 from rlvr.ledger.runs import Unreadable, read_config, read_info
 from rlvr.records import Split, Task
-from rlvr.task.procedural import SIZES
 
 FIELD = re.compile(r"\{\w+\}")  # of a template
-OF_OTHERS = {*SIZES, "seed", "mistakes", "reader"}  # knobs in which tasks differ that pose one kind of problems
+COMPARING_S = 300.0  # after which no further task is built to be compared
+OWN = "its own run"
 Knobs = Mapping[str, Any]
 
 
@@ -41,10 +43,12 @@ class FinalQuery:
         """
         adapted = adapt(points)
         splits: dict[str, dict[str, str]] = {}  # by what is asked: each split is read once
+        tasks = list[Knobs]()
         for words, config, _ in adapted:
-            typed = [key for key in map(key_of, words) if key.split(".")[0] == "task"]
+            typed = _typed(words)
             of_run = self.trained[config.policy.digest]
-            asked = repr((typed, task := as_dict(config.task, resolve=True), of_run and of_run["task"]))
+            tasks.append(task := as_dict(config.task, resolve=True))
+            asked = repr((typed, task, of_run and of_run["task"]))
             splits[asked] = splits.get(asked) or final_problems(task, typed, of_run)
         first, *others = splits.values()
         if any(other.keys() != first.keys() for other in others):
@@ -53,6 +57,8 @@ class FinalQuery:
             )
         digests = {str(config.policy.digest) for _, config, _ in adapted}
         self._query = final.Query(first.keys(), digests, self.budget, self.command)
+        if not self._query.is_repeated(layout.home()):
+            refuse_read(first, tasks, [config for config in self.trained.values() if config])
         self._number = self._query.number(layout.home())
         for _, config, _ in adapted:
             config.policy.query = self._number
@@ -63,9 +69,35 @@ class FinalQuery:
         return self._query.record(layout.home(), self._number)
 
 
+def ordinary_points(
+    adapt: Callable[[Sequence[Composed]], list[Composed]], points: Sequence[Composed]
+) -> list[Composed]:
+    """The adapted points of a command without --final. ValueError if they would read problems that a query has asked,
+    and that the training of the policy has not read: those of a task that was typed.
+    """
+    adapted, tasks = adapt(points), list[Knobs]()
+    for words, config, _ in adapted if layout.final_queries(layout.home()).exists() else []:
+        if _typed(words) and (task := of_task(as_dict(config.task, resolve=True))) not in tasks:
+            tasks.append(task)
+    for task in tasks:
+        with closing(_without_template(task)) as built:
+            problems = _texts(built, ["test"])
+        if asked := final.asked(layout.home(), problems):
+            raise ValueError(
+                f"{len(asked)} of {len(problems)} problems, such as {problems[asked[0]]}, are of a final split, whose "
+                "queries are counted: an ordinary evaluation would be a look that is not. Add --final, which asks "
+                "policies that took part nothing new; or evaluate on other problems."
+            )
+    return adapted
+
+
+def _typed(words: Sequence[str]) -> list[str]:
+    """The keys of the task among overrides."""
+    return [key for key in map(key_of, words) if key.split(".")[0] == "task"]
+
+
 def final_problems(task: Knobs, typed: Sequence[str], trained: Knobs | None) -> dict[str, str]:
-    """The problems of the final split of an evaluation, as `_texts` gives them. ValueError where there are none, or
-    training or an ordinary evaluation has read some.
+    """The problems of the final split of an evaluation, as `_texts` gives them. ValueError where there are none.
 
     typed: the keys of the task that were typed. trained: the config of the policy's run.
     """
@@ -86,24 +118,30 @@ def final_problems(task: Knobs, typed: Sequence[str], trained: Knobs | None) -> 
             f"--final: test and validation problems of task={name} leave none of the held-out ones. Train with fewer, "
             f"such as task.test_problems={half} task.validation_problems={half // 2}, or on a task with more."
         )
-    _refuse_read(problems, task, split, trained)
     return problems
 
 
-def _refuse_read(problems: Mapping[str, str], task: Knobs, split: Split, trained: Knobs | None) -> None:
-    """ValueError if the run of the policy, or a run of this home, has read some of the problems."""
-    splits: tuple[Split, ...] = ("validation", "test") if split == "final" else ("train", "validation", "test")
-    compared = [of_task(task)] if split == "final" else []  # its splits have no problem in common
-    for name, config in [*([("its own run", trained)] if trained else []), *_runs()]:
+def refuse_read(problems: Mapping[str, str], tasks: Sequence[Knobs], trained: Sequence[Knobs]) -> None:
+    """ValueError if the runs of the policies, or another run of this home, have read some of the problems.
+
+    tasks: whose final split these are. trained: the configs of the policies' runs. Runs of the same class of task are
+    compared, whatever their knobs: any may pose the same problem. Of generated ones training draws from another side.
+    """
+    classes, began = {task["_target_"] for task in tasks}, time.monotonic()
+    compared = [of_task(task) for task in tasks if "test" not in task]  # generated: `final` has none of its own sets
+    for name, config in [*((OWN, config) for config in trained), *_runs()]:
         other = of_task(config.get("task") or {})
-        if other in compared or not _alike(task, other, split):
+        if other.get("_target_") not in classes or other in compared:
             continue
         compared.append(other)
         try:
+            if time.monotonic() - began > COMPARING_S:
+                raise ValueError(f"building the tasks of runs before it took more than {COMPARING_S:.0f} s")
             with closing(_without_template(other)) as built:
-                texts = _texts(built, splits)
-        except InstantiationException as error:
-            if config is trained:
+                generated = final.final_split(built) == "final"
+                texts = _texts(built, ("validation", "test") if generated else ("train", "validation", "test"))
+        except (InstantiationException, ValueError) as error:
+            if name == OWN:
                 raise
             print(f"--final: not compared with what {name} read: {component_error(error)}", file=sys.stderr)
             continue
@@ -114,26 +152,20 @@ def _refuse_read(problems: Mapping[str, str], task: Knobs, split: Split, trained
             )
 
 
-def _alike(task: Knobs, other: Knobs, split: Split) -> bool:
-    """Whether two tasks may have a problem in common: one class; and, of generated ones, one kind of problems."""
-    differing = {knob for knob in {*task, *other} if task.get(knob) != other.get(knob)}
-    return "_target_" not in differing if split == "test" else differing <= OF_OTHERS
-
-
 def _runs() -> Iterator[tuple[str, Knobs]]:
-    """(name, config) of the runs of this home that can be read, without evaluations on a final split."""
+    """(name, config) of the runs of this home that began and can be read, without evaluations on a final split."""
     for run_id in layout.run_ids(layout.home()):
         run_dir = layout.run(layout.home(), run_id)
         with suppress(Unreadable):
             config = read_config(run_dir)
             policy: Knobs = config.get("policy") or {}
-            if not policy.get("query"):
+            if not policy.get("query") and newest_attempt(run_dir):
                 yield read_info(run_dir).name, config
 
 
 def _without_template(task: Knobs) -> Task:
-    """The task, its prompts without the words of its template and with choices in the order of the data."""
-    changed: dict[str, Any] = {"shuffle": False} if "shuffle" in task else {}
+    """The task, its prompts without the words of its template, in words, and with choices in the order of the data."""
+    changed: dict[str, Any] = {knob: False for knob in ("shuffle", "spelled") if knob in task}
     if template := task.get("template"):
         changed["template"] = " ".join(sorted({*FIELD.findall(template)}))
     return instantiate({**task, **changed}, _convert_="all")

@@ -8,7 +8,7 @@ import getpass
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,8 +63,12 @@ class Query:
             _write(home, [*lines, line])
         return lambda: _remove(home, line)
 
+    def is_repeated(self, home: Path) -> bool:
+        """Whether nothing new is asked: all of its policies took part in an earlier query of all its problems."""
+        return self._same(_lines(home)) is not None
+
     def _problems(self) -> set[str]:
-        return {hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in self.texts}
+        return set(map(_digest, self.texts))
 
     def _same(self, lines: Sequence[Line]) -> Line | None:
         """The earlier query that asked these policies all of these problems."""
@@ -85,6 +89,16 @@ class Query:
                 f"--final-budget {count + 1} allows it, and its benchmarks are named {count + 1}-of-{count + 1}."
             )
         return f"{len(asked) + 1}-of-{self.budget}"
+
+
+def asked(home: Path, texts: Iterable[str]) -> list[str]:
+    """Those of the texts of problems that a query of this home has asked."""
+    counted = {problem for line in _lines(home) for problem in line["problems"]}
+    return [text for text in texts if _digest(text) in counted]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _lines(home: Path) -> list[Line]:

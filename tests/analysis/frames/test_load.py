@@ -236,6 +236,17 @@ def test_a_report_says_how_many_sweeps_are_on_its_test_problems(tmp_path: Path) 
     assert sum(map(spent, range(1, 100_000))) == pytest.approx(0.05, rel=1e-4)
 
 
+def test_a_final_query_is_one_look_however_often_it_is_repeated(tmp_path: Path) -> None:
+    for created, query in enumerate(("1-of-1", "1-of-1", "2-of-2", "1-of-1", "")):
+        of = config(eta=1.0 + created, policy={"query": query} if query else {})
+        run_id = write_run(tmp_path, of, {40: BASE}, study="final" if query else "usual", name=f"r{created}")
+        write_sweep(tmp_path, f"c{created}", [(run_id, "r", ())], study="final" if query else "usual", created=created)
+    assert "2 final queries of this home were" in load(tmp_path, study="final").notes[0]
+    for sweep, look in (("c0", 1), ("c1", 1), ("c2", 2), ("c3", 1)):
+        assert f"these runs are look {look}." in load(tmp_path, sweep=sweep).notes[0]
+    assert load(tmp_path, study="usual").notes == ()
+
+
 def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path):
     write_run(tmp_path, config(), {0: BASE, 40: BASE}, study="eta", created=9.0)
     write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: BASE}, study="default", created=1.0)
