@@ -67,7 +67,7 @@ def verdicts(
             judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, note=str(error)))
         else:
             judged += _in_settings(frames, claim, settings, level)
-    return [_with_past_looks(frames.stopping_rule, verdict) for verdict in judged]
+    return judged
 
 
 def _as_written(content: Mapping[str, Any]) -> Claim:
@@ -85,14 +85,15 @@ def name_of(verdict: Verdict) -> str:
     return f"{name}, {verdict.setting}" if verdict.setting else name
 
 
-def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
+def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict, groups: Sequence[str]) -> Verdict:
     """The verdict, or that of the first look of a stopping rule that decided it: more seeds since do not change it, and
-    no further ones are asked for."""
+    no further ones are asked for. groups: of the arms that the claim is about; the name of their setting may change."""
     looks: Sequence[Mapping[str, Any]] = rule.get("looks", ())
     for number, look in enumerate(looks, start=1):
         for question in look["questions"]:
             is_decided = question["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)
-            if is_decided and question["name"] == name_of(verdict):
+            is_same = f"{question['name']}, ".startswith(f"{name_of(verdict)}, ") and {*question["groups"]} == {*groups}
+            if is_decided and is_same:
                 at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
                 outcome = Outcome(question["outcome"])
                 return replace(verdict, outcome=outcome, measured=question["measured"], basis=at, note="")
@@ -129,10 +130,11 @@ def _in_place(frames: Frames, claim: Claim, place: str, bases: Sequence[Comparab
 
 def _verdict(test: _Test) -> Verdict:
     try:
-        return test.verdict()
+        verdict = test.verdict()
     except NotTested as error:
         groups = test.groups() if error.seeds else ()
-        return Verdict(test.claim, Outcome.NOT_TESTED, note=str(error), groups=groups)
+        verdict = Verdict(test.claim, Outcome.NOT_TESTED, note=str(error), groups=groups)
+    return _with_past_looks(test.frames.stopping_rule, verdict, test.groups())
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from analysis.frames.load import load
-from analysis.scores.claim import Outcome, Verdict
-from analysis.scores.verdict import verdicts
+from analysis.scores.claim import CLAIMS, Outcome, Verdict
+from analysis.scores.verdict import name_of, verdicts
 from tests.analysis.ledger_factory import change_sweep, config_of, counts, write_run, write_sweep
 from tests.analysis.scores.test_bases import CLAIM
 
@@ -16,8 +16,8 @@ from tests.analysis.scores.test_bases import CLAIM
 def of_three(
     home: Path, *bases: str, claim: Mapping[str, Any] = CLAIM, apart: bool = False, tuned: str = ""
 ) -> Verdict:
-    """The verdict on arms that get 2, 3 ... of 8 right, the first of them GRPO. bases: by base, the words of its arms, one
-    per line; words in parentheses were not typed. apart: each base is a launch of its own."""
+    """The verdict on arms that get 2, 3 ... of 8 right, the first of them GRPO. bases: by base, the words of its arms,
+    one per line; words in parentheses were not typed. apart: each base is a launch of its own."""
     planned: list[list[tuple[str, str, list[str]]]] = []
     for base, arms in enumerate(bases):
         of_base: list[tuple[str, str, list[str]]] = []
@@ -26,8 +26,8 @@ def of_three(
                 words = [*arm.split(), f"model.seed={base}", f"seed={seed}"]
                 frozen = config_of(" ".join(word.strip("()") for word in words))
                 ends = {40: {"maze7": counts(*[2 + row + (row > 0) * ((seed + base) % 2)] * 20)}}
-                of_base.append((write_run(home, frozen, ends, name="-".join(words)), "-".join(words), []))
-                of_base[-1][2].extend(word for word in words if "(" not in word)
+                run_id, typed = write_run(home, frozen, ends, name="-".join(words)), [w for w in words if "(" not in w]
+                of_base.append((run_id, "-".join(words), typed))
         planned.append(of_base)
     launches = planned if apart else [[run for of_base in planned for run in of_base]]
     for number, runs in enumerate(launches):
@@ -74,3 +74,15 @@ def test_of_a_tuned_knob_only_that_knob_may_differ(tmp_path):
     kl = [arms.format("0.1", f"trainer.kl_estimator={name}") for name in ("k1", "k3", "k3")]
     verdict = of_three(tmp_path / "other", *kl, tuned="trainer.kl")
     assert verdict.note == "an arm differs between the base policies: trainer.kl_estimator=k1 | trainer.kl_estimator=k3"
+
+
+def test_what_a_look_has_decided_of_one_base_is_not_decided_over_three(tmp_path):
+    """The base alone keeps it."""
+    verdict = of_three(tmp_path, *["loss=grpo\nloss=pacs"] * 3, apart=True)
+    groups = verdict.bases[0].groups
+    question = {"name": name_of(verdict), "outcome": Outcome.CONTRADICTED, "measured": "-1", "groups": groups}
+    look = {"seeds": 3, "level": 0.05, "questions": [question]}
+    change_sweep(tmp_path, "s0", until={"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": [look]})
+    (now,) = verdicts(load(tmp_path))
+    assert (now.outcome, now.measured) == (Outcome.HOLDS, verdict.measured)
+    assert [of_base.outcome for of_base in now.bases] == ["contradicted", "holds", "holds"]

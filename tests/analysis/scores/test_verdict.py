@@ -330,7 +330,9 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     assert (small.outcome, large.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
     (still,) = questions(load(tmp_path), CLAIMS, 0.95, closed=[{"name": small.name, "groups": small.groups}])
     assert still.name == large.name
-    decided = [{"name": q.name, "outcome": q.outcome, "measured": q.measured} for q in (small, large)]
+    decided = [
+        {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": q.groups} for q in (small, large)
+    ]
     look = {"seeds": 3, "level": 0.05, "questions": decided}
     change_sweep(tmp_path, until={"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]})
     assert [verdict.outcome for verdict in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]
@@ -358,7 +360,33 @@ def test_what_a_look_has_decided_asks_for_no_more_seeds(tmp_path):
     verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
     assert (verdict.outcome, verdict.note[:5]) == (Outcome.UNDECIDED, "about")
     question = {"name": name_of(verdict), "outcome": Outcome.HOLDS, "measured": "+25 [20, 30] points"}
+    question["groups"] = verdict.groups
     looks = [{"seeds": 3, "level": 0.02, "questions": [question]}]
     change_sweep(tmp_path, until={"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": looks})
     (of_look,) = verdicts(load(tmp_path))
     assert (of_look.outcome, of_look.measured, of_look.note) == (Outcome.HOLDS, "+25 [20, 30] points", "")
+
+
+def test_what_a_look_has_decided_stays_decided_beside_a_later_setting(tmp_path):
+    """The only setting has no name; beside another it has one."""
+    of_size = {
+        size: {
+            f"loss={loss} task.size={size} seed={seed}": {0: evaluation(1), 40: evaluation(right)}
+            for loss, of_seeds in (("grpo", (4, 4, 4, 4)), ("pacs", (4, 6, 4, 5)))
+            for seed, right in enumerate(of_seeds)
+        }
+        for size in (7, 9)
+    }
+    write_planned(tmp_path, of_size[7], claims=[CLAIM])
+    (verdict,) = verdicts(load(tmp_path))
+    question = {"name": name_of(verdict), "outcome": Outcome.HOLDS, "measured": "+25 [20, 30] points"}
+    question["groups"] = verdict.groups
+    looks = [{"seeds": 3, "level": 0.02, "questions": [question]}]
+    change_sweep(tmp_path, until={"about": CLAIMS, "parts": 1, "seeds": [3, 4], "looks": looks})
+    write_planned(tmp_path, of_size[9], "later", claims=[CLAIM], created=2000.0)
+    later = {verdict.setting: verdict for verdict in verdicts(load(tmp_path))}
+    assert {setting: verdict.outcome.value for setting, verdict in later.items()} == {
+        "task.size=7": "holds",
+        "task.size=9": "undecided",
+    }
+    assert later["task.size=7"].measured == "+25 [20, 30] points"
