@@ -16,7 +16,7 @@ from tests.analysis.scores.test_bases import CLAIM
 def of_three(
     home: Path, *bases: str, claim: Mapping[str, Any] = CLAIM, apart: bool = False, tuned: str = ""
 ) -> Verdict:
-    """The verdict on arms that get 2, 3 ... of 8 right, the first of them GRPO. bases: by base, the words of its arms,
+    """The verdict on arms that get 1, 3 ... of 8 right, the first of them GRPO. bases: by base, the words of its arms,
     one per line; words in parentheses were not typed. apart: each base is a launch of its own."""
     planned: list[list[tuple[str, str, list[str]]]] = []
     for base, arms in enumerate(bases):
@@ -25,7 +25,7 @@ def of_three(
             for seed in range(3):
                 words = [*arm.split(), f"model.seed={base}", f"seed={seed}"]
                 frozen = config_of(" ".join(word.strip("()") for word in words))
-                ends = {40: {"maze7": counts(*[2 + row + (row > 0) * ((seed + base) % 2)] * 20)}}
+                ends = {40: {"maze7": counts(*[1 + 2 * row + (row > 0) * ((seed + base) % 2)] * 20)}}
                 run_id, typed = write_run(home, frozen, ends, name="-".join(words)), [w for w in words if "(" not in w]
                 of_base.append((run_id, "-".join(words), typed))
         planned.append(of_base)
