@@ -47,6 +47,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "note": verdict.note,
         "setting": verdict.setting,
         "bases": [_verdict(of_base) for of_base in verdict.bases],
+        "left_out": list(verdict.left_out),
         "differences": [
             {
                 "estimate": compared.effect,

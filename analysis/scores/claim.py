@@ -107,7 +107,7 @@ class Verdict:
     measured: the measured difference. basis: seeds, problems and level on which the outcome rests. note: what would
     decide the claim, or why it was not tested. setting: the name of the setting in which the claim was judged; "" for
     the only one. margin: of an equivalence, as a share if the metric is one; None for any other claim. bases: of a
-    verdict over several base policies, that in each of them.
+    verdict over several base policies, that in each of them. left_out: other base policies, and why, in words.
     """
 
     claim: Claim
@@ -120,6 +120,7 @@ class Verdict:
     setting: str = ""
     margin: float | None = None
     bases: tuple[Verdict, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def extent(self) -> str:
@@ -137,7 +138,7 @@ class Verdict:
                 f"{verdict.measured}, {verdict.outcome}{why}" if verdict.measured else verdict.note or verdict.outcome
             )
             texts.append(f"{name}: {found}")
-        return texts
+        return [*texts, *self.left_out]
 
 
 def read(content: Any) -> Claim:

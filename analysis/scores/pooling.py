@@ -39,27 +39,41 @@ def _differs(runs: Sequence[RunRow], key: str) -> bool:
     return bool(are_null) or not all(labels.equal(first, other) for other in others)
 
 
-def judged(of_bases: Sequence[Mapping[str, Compared]], level: float) -> dict[str, Compared]:
-    """Each difference over all bases, by itself and (by Bonferroni) with the others of the claim. of_bases: of
-    arms that are alike, by their labels in each base."""
-    size, of_all = len(of_bases[0]), dict[str, Compared]()
-    for label, *compared in zip(of_bases[0], *(of_base.values() for of_base in of_bases), strict=True):
+def judged(of_bases: Mapping[str, Mapping[str, Compared]], level: float) -> dict[str, Compared]:
+    """Each difference over all bases, by itself and (by Bonferroni) with the others of the claim. of_bases: by base, of
+    arms that are alike, by their labels there."""
+    labels_of_first, of_all = next(iter(of_bases.values())), dict[str, Compared]()
+    size = len(labels_of_first)
+    for label, *compared in zip(labels_of_first, *(of_base.values() for of_base in of_bases.values()), strict=True):
         differences = [of_base.difference for of_base in compared]
-        over = over_bases([Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences])
-        alpha, p = (1 - level) / size, over.summary.p_value()
-        intervals = over.summary.interval(level), over.summary.interval(1 - alpha)
-        decided = Judged(*intervals, p, min(size * p, 1.0), over.summary)
+        scores = [Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences]
+        of_label = over(dict(zip(of_bases, scores, strict=True)))
+        alpha, p = (1 - level) / size, of_label.summary.p_value()
+        intervals = of_label.summary.interval(level), of_label.summary.interval(1 - alpha)
+        decided = Judged(*intervals, p, min(size * p, 1.0), of_label.summary)
         more = all(of_base.more_problems for of_base in compared)
         of_all[label] = replace(
-            compared[0], difference=over, judged=decided, size=size, alpha=alpha, more_problems=more
+            compared[0], difference=of_label, judged=decided, size=size, alpha=alpha, more_problems=more
         )
     return of_all
 
 
-def seeds(of_all: Mapping[str, Compared]) -> str:
-    """`5 seeds`, `1/3 seeds`: of each base policy."""
-    each = sorted({n for difference in _over(of_all) for n in difference.num_seeds})
-    return f"{'/'.join(map(str, each))} seed{'s' * (each != [1])}"
+def over(of_bases: Mapping[str, Scores]) -> OverBases:
+    """A difference over all bases. of_bases: by base, as of `over_bases`. Raises NotTested, naming the bases that share
+    no problem with most others, as one of which only means are left."""
+    problems = {name: {*scores.problems} for name, scores in of_bases.items()}
+    most = max(problems.values(), key=lambda of_base: sum(not of_base.isdisjoint(of) for of in problems.values()))
+    if apart := [name for name, of_base in problems.items() if of_base.isdisjoint(most)]:
+        raise NotTested(f"no problem in common with the other base policies: {', '.join(apart)}")
+    return over_bases([*of_bases.values()])
+
+
+def seeds(of_all: Mapping[str, Compared], planned: Sequence[int]) -> str:
+    """`5 seeds`, `1/3 seeds of 3 planned`: of each base policy. planned: in each."""
+    of_bases = [num_seeds for difference in _over(of_all) for num_seeds in difference.num_seeds]
+    is_short = any(n < m for difference in _over(of_all) for n, m in zip(difference.num_seeds, planned, strict=True))
+    each, all_planned = ("/".join(map(str, sorted({*numbers}))) for numbers in (of_bases, planned))
+    return f"{each} seed{'s' * (each != '1')}" + f" of {all_planned} planned" * is_short
 
 
 def spreads(of_all: Mapping[str, Compared], metric: Metric) -> list[str]:

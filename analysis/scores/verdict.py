@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from analysis.frames.frames import Frames
 from analysis.scores import labels, pooling
 from analysis.scores.arm import Arm
-from analysis.scores.bases import over_bases
 from analysis.scores.cell import NOT_MEASURED, Cell, averaged, combine
 from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
@@ -35,6 +34,8 @@ from analysis.scores.selection import (
 )
 from analysis.scores.trajectory import Level, caveat_of_time, cell_of
 from analysis.scores.trajectory import level as level_of
+
+T = TypeVar("T")
 
 SATURATED = 0.03  # shares closer than this to 0 or 1 leave no room for a difference
 
@@ -109,8 +110,13 @@ def _in_settings(frames: Frames, claim: Claim, settings: Sequence[Comparable], l
     if not places:
         return [Verdict(claim, Outcome.NOT_TESTED, note=f"no arm has {claim.arm}")]
     reference = reference_of_claim(claim, frames.baseline)
-    with_both = {place: [s for s in of if not untested(claim, reference, s.arms)] or of for place, of in places.items()}
-    return [_in_place(frames, claim, place, bases, level) for place, bases in with_both.items()]
+    judged = list[Verdict]()
+    for place, of_place in places.items():
+        why = {setting.name: untested(claim, reference, setting.arms) for setting in of_place}
+        bases = [setting for setting in of_place if not why[setting.name]]
+        left_out = tuple(f"{name}: left out, {text}" for name, text in why.items() if text and bases)
+        judged.append(replace(_in_place(frames, claim, place, bases or of_place, level), left_out=left_out))
+    return judged
 
 
 def _in_place(frames: Frames, claim: Claim, place: str, bases: Sequence[Comparable], level: float) -> Verdict:
@@ -155,9 +161,8 @@ class _Test(Decision):
         outcome = self._outcome(judged)
         if outcome == Outcome.UNDECIDED:
             self._check_room([cell for pair in pairs.values() for cell in pair])
-        # Two equivalent arms may both be saturated if another arm of the setting shows that there was room.
         if outcome == Outcome.HOLDS and not self.claim.sign:
-            self._check_room([cell for cell in self.last_cells() if not cell.empty])
+            self.check_room_of_setting()
         if outcome != Outcome.UNDECIDED:
             self._check_survivors(pairs, judged)
         more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
@@ -185,9 +190,10 @@ class _Test(Decision):
     def _sides(self) -> dict[str, tuple[Sequence[Arm], Sequence[Arm]]]:
         return sides(self.claim, self._reference, self.setting.arms)
 
-    def last_cells(self) -> list[Cell]:
-        """Of every arm of the setting."""
-        return [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
+    def check_room_of_setting(self) -> None:
+        """Two equivalent arms may both be saturated if another arm of the setting shows that there was room."""
+        cells = [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
+        self._check_room([cell for cell in cells if not cell.empty])
 
     def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
         """By label, the two sides of each comparison of the claim, and their difference. Raises NotTested."""
@@ -367,36 +373,48 @@ class _TestOverBases(_Test):
     def levels(self) -> list[Level]:
         return [level for base in self.bases for level in base.levels()]
 
-    def last_cells(self) -> list[Cell]:
-        return [cell for base in self.bases for cell in base.last_cells()]
+    def check_room_of_setting(self) -> None:
+        self._of_each(_Test.check_room_of_setting)
 
     def treated(self) -> str:
         return ""
 
     def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
-        pooling.check_alike(
-            [[a for pair in base._sides().values() for side in pair for a in side] for base in self.bases]
-        )
-        parts = [base.paired() for base in self.bases]
-        judged = pooling.judged([of_base for _, of_base in parts], self.level)
-        by_label = zip(judged, *(pairs.values() for pairs, _ in parts), strict=True)
+        pooling.check_alike(self._arms())
+        parts = self._of_each(_Test.paired)
+        judged = pooling.judged({name: of_base for name, (_, of_base) in parts.items()}, self.level)
+        by_label = zip(judged, *(pairs.values() for pairs, _ in parts.values()), strict=True)
         return {label: (combine([a for a, _ in of]), combine([b for _, b in of])) for label, *of in by_label}, judged
 
     def along(self) -> tuple[list[Cell], dict[str, Compared], Crossed]:
-        values = {
-            tuple(labels.number(value_of(arm, self.claim.knob) or "") for arm in trend(self.claim, b.setting.arms))
-            for b in self.bases
-        }
+        values = {tuple(labels.number(value_of(arm, self.claim.knob) or "") for arm in arms) for arms in self._arms()}
         if len(values) > 1:
             raise NotTested(f"the base policies differ in their values of {self.claim.knob}")
-        pooling.check_alike([trend(self.claim, base.setting.arms) for base in self.bases])
-        parts = [base.slope() for base in self.bases]
-        cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts), strict=True)]
-        steps = pooling.judged([steps for _, steps, _ in parts], self.level)
-        return cells, steps, over_bases([slope for *_, slope in parts]).summary
+        pooling.check_alike(self._arms())
+        parts = self._of_each(_Test.slope)
+        cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts.values()), strict=True)]
+        steps = pooling.judged({name: of_base for name, (_, of_base, _) in parts.items()}, self.level)
+        return cells, steps, pooling.over({name: slope for name, (*_, slope) in parts.items()}).summary
+
+    def _arms(self) -> list[list[Arm]]:
+        """The arms of the claim in each base policy, in the same order."""
+        if self.claim.knob:
+            return [trend(self.claim, base.setting.arms) for base in self.bases]
+        return [[a for pair in base._sides().values() for side in pair for a in side] for base in self.bases]
+
+    def _of_each(self, part: Callable[[_Test], T]) -> dict[str, T]:
+        """A part of the test in each base policy, by its name, which a reason not to test it begins with."""
+        parts = dict[str, T]()
+        for base in self.bases:
+            try:
+                parts[base.setting.name] = part(base)
+            except NotTested as error:
+                raise NotTested(f"{base.setting.name}: {error}", seeds=error.seeds) from None
+        return parts
 
     def _repeats(self, judged: Mapping[str, Compared], seeds: set[int], planned: int) -> str:
-        many = f"{'/'.join(map(str, sorted(seeds)))} {self.REPEATS} of {pooling.seeds(judged)}"
+        in_each = pooling.seeds(judged, [min(len(arm.runs) for arm in arms) for arms in self._arms()])
+        many = f"{'/'.join(map(str, sorted(seeds)))} {self.REPEATS} of {in_each}"
         return ", ".join([many, *(pooling.spreads(judged, self.metric) if not self.claim.knob else [])])
 
 

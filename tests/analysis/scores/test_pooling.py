@@ -1,6 +1,7 @@
 """Which arms of several base policies are one: what they were trained with, however it was typed."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.verdict import name_of, verdicts
-from tests.analysis.ledger_factory import change_sweep, config_of, counts, write_run, write_sweep
+from tests.analysis.ledger_factory import change_sweep, config_of, counts, write_planned, write_run, write_sweep
 from tests.analysis.scores.test_bases import CLAIM
 
 
@@ -86,3 +87,46 @@ def test_what_a_look_has_decided_of_one_base_is_not_decided_over_three(tmp_path)
     (now,) = verdicts(load(tmp_path))
     assert (now.outcome, now.measured) == (Outcome.HOLDS, verdict.measured)
     assert [of_base.outcome for of_base in now.bases] == ["contradicted", "holds", "holds"]
+
+
+def write_ends(home: Path, ends: Mapping[str, Sequence[int]], claim: Mapping[str, Any]) -> Verdict:
+    """The verdict on runs that get these numbers of 8 right on 20 problems, by seed. ends: by the words of an arm."""
+    runs = {f"{arm} seed={seed}": n for arm, of_seeds in ends.items() for seed, n in enumerate(of_seeds)}
+    write_planned(home, {words: {40: {"maze7": counts(*[n] * 20)}} for words, n in runs.items()}, claims=[claim])
+    (verdict,) = verdicts(load(home))
+    return verdict
+
+
+def test_an_equivalence_needs_room_on_each_base_policy(tmp_path):
+    """On the first two bases neither arm can get better."""
+    ends = {f"loss={loss} model.seed={base}": (8, 8, 8) for loss in ("grpo", "pacs") for base in range(2)}
+    ends |= {"loss=grpo model.seed=2": (4, 4, 4), "loss=pacs model.seed=2": (4, 4, 5)}
+    verdict = write_ends(tmp_path, ends, {**CLAIM, "relation": "~ 10"})
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.note == "model.seed=0: saturated: 100.0 to 100.0 % leave no room to differ"
+
+
+def test_a_base_policy_without_the_reference_is_named(tmp_path):
+    ends = {f"loss=pacs model.seed={base}": (6, 7, 6) for base in range(4)}
+    verdict = write_ends(tmp_path, {**ends, **{f"loss=grpo model.seed={base}": (2, 3, 3) for base in range(3)}}, CLAIM)
+    assert (verdict.outcome, verdict.extent) == (Outcome.HOLDS, " over 3 base policies")
+    assert verdict.rows[3:] == ["model.seed=3: left out, there is no arm loss=grpo to compare to"]
+
+
+def test_what_is_missing_on_one_base_policy_is_said(tmp_path):
+    """First the samples of an arm, of which means are left; then all of two of its runs."""
+    of_loss = {"grpo": (2, 3, 2), "pacs": (6, 7, 6)}
+    write_ends(
+        tmp_path, {f"loss={loss} model.seed={base}": of_loss[loss] for loss in of_loss for base in range(3)}, CLAIM
+    )
+    run_dirs = [tmp_path / "runs" / f"id-losspacs-model.seed2-seed{seed}" for seed in range(3)]
+    for run_dir in run_dirs:
+        (run_dir / "samples").rename(run_dir / "elsewhere")
+    (verdict,) = verdicts(load(tmp_path))
+    assert verdict.note == "no problem in common with the other base policies: model.seed=2"
+    (run_dirs[0] / "elsewhere").rename(run_dirs[0] / "samples")
+    for run_dir in run_dirs[1:]:
+        (run_dir / "metrics.jsonl").unlink()
+        shutil.rmtree(run_dir / "attempts")
+    (verdict,) = verdicts(load(tmp_path))
+    assert "3 base policies of 1/3 seeds of 3 planned" in verdict.basis
