@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import STUDY_FILES
 from analysis.scores.arm import arms
-from analysis.scores.claim import OF_CLAIMS, Origin, Outcome, Verdict, read
+from analysis.scores.claim import OF_CLAIMS, Claim, Origin, Outcome, Verdict, read
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import parse
 from analysis.scores.verdict import verdicts
@@ -155,15 +155,17 @@ def _judged(
 ) -> list[Verdict]:
     """The verdicts on today's claims. A claim that some launch of the study did not record is marked with RESTATED.
 
-    frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni).
+    frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni). A
+    claim keeps the metric that it names, though another k was measured.
     """
-    launched = [part.claims for part in parts]
-    marked: list[Mapping[str, Any]] = []
+    launched, judged = [part.claims for part in parts], list[Verdict]()
+    level = None if looks == 1 else 1 - (1 - LEVEL) / looks
     for claim in launched[0] if today is None else today:
         same = all(any(all(claim.get(k) == other.get(k) for k in SAME) for other in claims) for claims in launched)
-        says = claim["says"] if same else f"{claim['says']} {RESTATED}"
-        marked.append({**claim, "says": says, "metric": _measured(str(claim["metric"]), frames)})
-    return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
+        says, metric = claim["says"] if same else f"{claim['says']} {RESTATED}", str(claim["metric"])
+        of_claim = verdicts(frames, level, claims=[{**claim, "says": says, "metric": _measured(metric, frames)}])
+        judged += [replace(verdict, claim=replace(verdict.claim, metric=metric)) for verdict in of_claim]
+    return judged
 
 
 def _measured(metric: str, frames: Frames) -> str:
@@ -185,8 +187,9 @@ def _looks(frames: Frames, parts: Sequence[Frames]) -> int:
     looks, earlier_seeds, settings_of = 0, dict[str, set[int]](), dict[str, set[str]]()
     for part in reversed(parts):
         seeds_of: dict[str, set[int]] = {}
-        for arm, seed in zip(part.runs["group_id"], part.runs["seed"].astype(int), strict=True):
-            seeds_of.setdefault(str(arm), set()).add(seed)
+        for arm, seed in zip(part.runs["group_id"].astype(str), part.runs["seed"].astype(int), strict=True):
+            if arm in at:  # not a repetition (`controls=seeds`) whose runs a later bundle has as seeds of the arm
+                seeds_of.setdefault(arm, set()).add(seed)
         if len(parts) > 1 and part.stopping_rule:
             raise LookupError(
                 f"{part.study}: a bundle with a stopping rule (until=) is judged alone. Pass one of them."
@@ -237,11 +240,12 @@ class _Study:
 
     def rows(self) -> list[list[Verdict | None]]:
         """The verdicts on each claim, one of each instrument; of a claim in several settings, a row of each."""
-        by_claim: dict[str, list[dict[str, Verdict]]] = {}
+        by_claim: dict[Claim, list[dict[str, Verdict]]] = {}
         for number, of_instrument in enumerate(self.judged.values()):
             for verdict in of_instrument:
                 says = verdict.claim.says.removesuffix(f" {RESTATED}")
-                by_claim.setdefault(says, [{} for _ in self.judged])[number][verdict.setting] = verdict
+                claim = replace(verdict.claim, says=says, printed="", source="")
+                by_claim.setdefault(claim, [{} for _ in self.judged])[number][verdict.setting] = verdict
         rows: list[list[Verdict | None]] = []
         for of_claim in by_claim.values():
             if max(map(len, of_claim)) == 1:  # each instrument names its only setting in its own way

@@ -161,6 +161,32 @@ def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path
     )
 
 
+def test_claims_that_say_the_same_of_another_metric_or_relation_have_a_row_each(tmp_path):
+    """On each of two instruments, though none has pass@16."""
+    claims = [{**CLAIMS[0], **change} for change in ({}, {"relation": "<"}, {"metric": "pass@16"})]
+    for name, frozen in (("a", {}), ("b", {"model": {"path": "lab/Big-1B@0123abc"}})):
+        write_bundle(tmp_path / name, tmp_path / f"{name}.rlvr", "one", claims=claims, frozen=frozen)
+    text = findings.findings([tmp_path / "a.rlvr", tmp_path / "b.rlvr"], tmp_path / "no studies")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| PACS ends more accurate")]
+    outcomes = ["**holds**", "**contradicted**", "**not tested**"]
+    assert [[cell.partition(":")[0] for cell in row[-2:]] for row in rows] == [[outcome] * 2 for outcome in outcomes]
+
+
+def test_runs_that_repeat_an_arm_may_become_its_seeds(tmp_path):
+    """Seeds 2 and 3 of GRPO are a control (`controls=seeds`) until PACS has them, too: a second look."""
+    grpo, pacs = ([f"loss={loss} seed={seed}" for seed in range(4)] for loss in ("grpo", "pacs"))
+    control = {words.replace("=", "").replace(" ", "-"): "seeds" for words in grpo[2:]}
+    parts = {"first": ([*grpo, *pacs[:2]], control, 1000.0), "more": ([*grpo[2:], *pacs[2:]], {}, 2000.0)}
+    for name, (planned, repeated, created) in parts.items():
+        ends = {words: {40: {"maze7": counts(*[3 + 2 * (words in pacs)] * 30)}} for words in planned}
+        about = {"claims": CLAIMS, "study": "one", "control": repeated, "fate": {"created": created}}
+        write_planned(tmp_path / name, ends, name, **about)
+        bundle.write(load(tmp_path / name, study="one"), tmp_path / f"{name}.rlvr")
+    text = findings.findings([tmp_path / "first.rlvr", tmp_path / "more.rlvr"], tmp_path / "no studies")
+    assert "8 runs (8 finished), seeds 0, 1, 2, 3" in text
+    assert "the 2 looks share the 5 %" in text
+
+
 def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):
     page = f"# Studies\n\n{findings.BEGIN}\nold\n{findings.END}\n\nBelow.\n"
     once = findings.inserted(page, "new\n")
