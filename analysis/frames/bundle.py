@@ -331,7 +331,7 @@ def merged(parts: Sequence[Frames], *, mixed_code: bool = False) -> Frames:
     If the bundles are of several studies, `studies` has the frames of each, since claims belong to a study. Raises
     LookupError for two runs of one arm with one seed and, unless `mixed_code`, for runs of one with different code.
     """
-    together = _together(parts)
+    together = _together([replace(part, mixed_code=mixed_code) for part in parts])
     if not mixed_code:
         own_code.refuse_mixed(together.runs)
     return together

@@ -139,6 +139,7 @@ class Frames:
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     alpha: float = 0.05  # the chance of an error that a family of differences, or a claim, may have
+    mixed_code: bool = False  # whether runs with different code are averaged all the same (`--mixed-code`)
     studies: tuple[Frames, ...] = ()  # where bundles of several studies are shown together: the frames of each study
     tuned: Frames | None = None  # the tuning runs, by which knobs of these runs were chosen (`tune=`)
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share

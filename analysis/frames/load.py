@@ -136,6 +136,7 @@ def frames(
     return replace(
         selected,
         alpha=spent(look) if spend else selected.alpha,
+        mixed_code=mixed_code,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
         notes=(*not_shown, *looks, *selected.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),

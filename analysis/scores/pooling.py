@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from analysis.frames.frames import RunRow
+from analysis.frames import own_code
+from analysis.frames.frames import Frames, RunRow
 from analysis.scores import labels
 from analysis.scores.arm import BASE_POLICY, Arm, describe, repeats
 from analysis.scores.bases import OverBases, over_bases
@@ -14,9 +15,9 @@ from analysis.scores.metric import Metric
 from analysis.scores.selection import NotTested
 
 
-def check_alike(of_bases: Sequence[Sequence[Arm]]) -> None:
-    """Raises NotTested where one arm of a claim is not trained alike on all base policies: labels name only what the
-    arms of one setting do not share. of_bases: the claim's arms, in the same order."""
+def check_alike(frames: Frames, of_bases: Sequence[Sequence[Arm]]) -> None:
+    """Raises NotTested where one arm of a claim is not trained alike on all base policies, in its knobs or its code:
+    labels name only what the arms of one setting do not share. of_bases: the claim's arms, in the same order."""
     if len({len(arms) for arms in of_bases}) > 1:
         raise NotTested("the base policies differ in their arms")
     for arms in zip(*of_bases, strict=True):
@@ -27,6 +28,16 @@ def check_alike(of_bases: Sequence[Sequence[Arm]]) -> None:
             shown = [replace(run, config={**dict.fromkeys(unlike, "null"), **run.config}) for run in runs]
             values = " | ".join(dict.fromkeys(describe(run, unlike) for run in shown))
             raise NotTested(f"an arm differs between the base policies: {values}")
+        _check_code(frames, arms)
+
+
+def _check_code(frames: Frames, arms: Sequence[Arm]) -> None:
+    runs = frames.runs[frames.runs["run_id"].isin([run_id for arm in arms for run_id in arm.run_ids])]
+    try:
+        if not frames.mixed_code:
+            own_code.refuse_mixed(runs.assign(group_id=arms[0].group_id).reset_index(drop=True))
+    except LookupError as error:
+        raise NotTested(str(error.args[0])) from None
 
 
 def _differs(runs: Sequence[RunRow], key: str) -> bool:

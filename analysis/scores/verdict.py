@@ -380,7 +380,7 @@ class _TestOverBases(_Test):
         return ""
 
     def paired(self) -> tuple[dict[str, tuple[Cell, Cell]], dict[str, Compared]]:
-        pooling.check_alike(self._arms())
+        pooling.check_alike(self.frames, self._arms())
         parts = self._of_each(_Test.paired)
         judged = pooling.judged({name: of_base for name, (_, of_base) in parts.items()}, self.level)
         by_label = zip(judged, *(pairs.values() for pairs, _ in parts.values()), strict=True)
@@ -390,7 +390,7 @@ class _TestOverBases(_Test):
         values = {tuple(labels.number(value_of(arm, self.claim.knob) or "") for arm in arms) for arms in self._arms()}
         if len(values) > 1:
             raise NotTested(f"the base policies differ in their values of {self.claim.knob}")
-        pooling.check_alike(self._arms())
+        pooling.check_alike(self.frames, self._arms())
         parts = self._of_each(_Test.slope)
         cells = [combine(of_value) for of_value in zip(*(of_base for of_base, *_ in parts.values()), strict=True)]
         steps = pooling.judged({name: of_base for name, (_, of_base, _) in parts.items()}, self.level)

@@ -1,5 +1,6 @@
 """Which arms of several base policies are one: what they were trained with, however it was typed."""
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from analysis import command
+from analysis.frames import bundle
 from analysis.frames.load import load
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.verdict import name_of, verdicts
@@ -130,3 +133,25 @@ def test_what_is_missing_on_one_base_policy_is_said(tmp_path):
         shutil.rmtree(run_dir / "attempts")
     (verdict,) = verdicts(load(tmp_path))
     assert "3 base policies of 1/3 seeds of 3 planned" in verdict.basis
+
+
+def test_an_arm_with_other_code_on_another_base_policy_is_not_pooled(tmp_path, capsys):
+    """As within an arm, unless `--mixed-code`. Each base by itself has one version."""
+    ends = {
+        f"loss={loss} model.seed={base}": (n, n + 1, n) for base in range(3) for loss, n in (("grpo", 2), ("pacs", 6))
+    }
+    write_ends(tmp_path, ends, CLAIM)
+    for run_dir in (tmp_path / "runs").glob("id-losspacs-*"):
+        version = ("b" if "model.seed2" in run_dir.name else "a") * 64
+        (run_dir / "own_code.json").write_text(json.dumps({"rlvr.loss.pacs": [version]}))
+    (verdict,) = verdicts(load(tmp_path))
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.note.startswith("`rlvr.loss.pacs`, code of the objective, was not the same in all runs: ")
+    assert "pass --mixed-code" in verdict.note
+    assert [of_base.outcome for of_base in verdict.bases] == ["holds"] * 3
+    assert command.main(["--home", str(tmp_path), "--claims", "--mixed-code"]) == 0
+    assert "holds over 3 base policies" in capsys.readouterr().out
+    file = tmp_path / "one.rlvr"
+    bundle.write(load(tmp_path), file)
+    (verdict,) = verdicts(bundle.merged([bundle.read(file)], mixed_code=True))
+    assert verdict.outcome == Outcome.HOLDS
