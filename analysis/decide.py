@@ -315,8 +315,10 @@ def _question(
     name = setting.titled(f"{arm.label} against {reference.label}, {metric}")
     groups = (arm.group_id, reference.group_id)
     if compared is None:
-        if lost := [of.diverged for of in of_both if of.empty and of.diverged >= LEAST_SEEDS]:
-            return Question(name, Outcome.NOT_TESTED.value, f"all {lost[0]} runs diverged", groups)
+        for of, whose in zip(of_both, (arm, reference), strict=True):
+            if of.empty and of.diverged >= LEAST_SEEDS:
+                lost = f"all {of.diverged} runs of {whose.label} diverged"
+                return Question(name, Outcome.NOT_TESTED.value, lost, groups)
         return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
     plain = compared.judged.plain
     measured = metric.difference(compared.effect, plain)

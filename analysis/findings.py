@@ -244,7 +244,7 @@ class _Study:
         for number, of_instrument in enumerate(self.judged.values()):
             for verdict in of_instrument:
                 says = verdict.claim.says.removesuffix(f" {RESTATED}")
-                claim = replace(verdict.claim, says=says, printed="", source="")
+                claim = replace(verdict.claim, says=says)
                 by_claim.setdefault(claim, [{} for _ in self.judged])[number][verdict.setting] = verdict
         rows: list[list[Verdict | None]] = []
         for of_claim in by_claim.values():

@@ -19,7 +19,8 @@ def check_alike(frames: Frames, of_bases: Sequence[Sequence[Arm]]) -> None:
     """Raises NotTested where one arm of a claim is not trained alike on all base policies, in its knobs or its code:
     labels name only what the arms of one setting do not share. of_bases: the claim's arms, in the same order."""
     if len({len(arms) for arms in of_bases}) > 1:
-        raise NotTested("the base policies differ in their arms")
+        named = " | ".join(dict.fromkeys(", ".join(arm.label for arm in arms) for arms in of_bases))
+        raise NotTested(f"the base policies differ in their arms: {named}")
     for arms in zip(*of_bases, strict=True):
         runs, tuned = [arm.first for arm in arms], arms[0].tuned
         keys = {k for run in runs for k in run.config if not k.startswith((BASE_POLICY, "choices.")) and k != "seed"}

@@ -80,13 +80,18 @@ def ordinary_points(
         if _typed(words) and (task := of_task(as_dict(config.task, resolve=True))) not in tasks:
             tasks.append(task)
     for task in tasks:
-        with closing(_without_template(task)) as built:
-            problems = _texts(built, ["test"])
+        try:
+            with closing(_without_template(task)) as built:
+                generated, problems = final.final_split(built) == "final", _texts(built, ["test"])
+        except (InstantiationException, ValueError) as error:  # the launch says what is wrong with it
+            print(f"Not compared with the queries of a final split: {component_error(error)}", file=sys.stderr)
+            continue
         if asked := final.asked(layout.home(), problems):
+            add = "" if generated else " Add --final, which asks policies that took part nothing new; or"
             raise ValueError(
                 f"{len(asked)} of {len(problems)} problems, such as {problems[asked[0]]}, are of a final split, whose "
-                "queries are counted: an ordinary evaluation would be a look that is not. Add --final, which asks "
-                "policies that took part nothing new; or evaluate on other problems."
+                f"queries are counted: an ordinary evaluation would be a look that is not.{add or ' So'} evaluate on "
+                "other problems."
             )
     return adapted
 
@@ -148,7 +153,8 @@ def refuse_read(problems: Mapping[str, str], tasks: Sequence[Knobs], trained: Se
         if shared := [problem for text, problem in problems.items() if text in texts]:
             raise ValueError(
                 f"--final: {len(shared)} of {len(problems)} problems, such as {shared[0]}, are among those that {name} "
-                "was trained or evaluated on. Ask others; or, if nothing was chosen by that run, remove it from runs/."
+                f"was trained or evaluated on. {'I' if generated else 'Ask others; or, i'}f nothing was chosen by that "
+                "run, remove it from runs/."
             )
 
 
@@ -164,8 +170,10 @@ def _runs() -> Iterator[tuple[str, Knobs]]:
 
 
 def _without_template(task: Knobs) -> Task:
-    """The task, its prompts without the words of its template, in words, and with choices in the order of the data."""
-    changed: dict[str, Any] = {knob: False for knob in ("shuffle", "spelled") if knob in task}
+    """The task, its prompts of any length, in words, without those of its template, and with choices in the order of
+    the data."""
+    plain = {"shuffle": False, "spelled": False, "max_prompt_tokens": None, "long_prompts": "refuse"}
+    changed: dict[str, Any] = {knob: value for knob, value in plain.items() if knob in task}
     if template := task.get("template"):
         changed["template"] = " ".join(sorted({*FIELD.findall(template)}))
     return instantiate({**task, **changed}, _convert_="all")

@@ -92,8 +92,9 @@ class Query:
 
 
 def asked(home: Path, texts: Iterable[str]) -> list[str]:
-    """Those of the texts of problems that a query of this home has asked."""
-    counted = {problem for line in _lines(home) for problem in line["problems"]}
+    """Those of the texts of problems that a query of this home has asked, by the lines that say which."""
+    lines, _ = read_json_lines(layout.final_queries(home), "query")
+    counted = {problem for line in lines if not _lacking(line) for problem in line["problems"]}
     return [text for text in texts if _digest(text) in counted]
 
 
@@ -106,10 +107,9 @@ def _lines(home: Path) -> list[Line]:
     lines, damaged = read_json_lines(path, "query")
     damaged += [f"the line of query {line['query']} has no {lack}" for line in lines if (lack := _lacking(line))]
     if damaged:
-        raise ValueError(
-            f"{path}: {damaged[0]}. Put it back: it says how often the final split was asked. Lines without `problems` "
-            "are of an earlier version and say not of which: keep them in another file, and count them by hand."
-        )
+        of_earlier = "it is of an earlier version: keep it in another file, and count that query by hand"
+        todo = of_earlier if damaged[0].endswith("no problems") else "put it back"
+        raise ValueError(f"{path}: {damaged[0]}, and says how often the final split was asked: {todo}.")
     return lines
 
 

@@ -134,6 +134,8 @@ def test_base_policies_that_were_added_are_a_look_and_settings_of_two_instrument
     assert study.rows() == [[here, None], [there, there]]
     alone = findings._Study("one", "", {"a": "", "b": ""}, {"a": [here], "b": [there]})
     assert alone.rows() == [[here, there]]
+    of_another = replace(verdict, claim=replace(verdict.claim, source="another paper"))
+    assert findings._Study("one", "", {"a": ""}, {"a": [verdict, of_another]}).rows() == [[verdict], [of_another]]
 
 
 def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path):

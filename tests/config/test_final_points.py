@@ -77,6 +77,9 @@ def test_data_that_training_or_an_ordinary_evaluation_has_read_is_no_final_split
         ask("new 1", "train  2", "new 2")
     with pytest.raises(ValueError, match=r"2 of 2 problems, such as asked 0, are among those that ordinary was"):
         ask("read 3", "read 1")
+    recorded(tmp_path, "short", {**CHOICE, "test": data(tmp_path / "short.jsonl", ["s 1"]), "max_prompt_tokens": 100})
+    with pytest.raises(ValueError, match=r"1 of 1 problems, such as asked 0, are among those that short was"):
+        ask("s 1")  # whatever the prompt's length, for which this machine lacks the tokenizer
 
 
 def test_generated_problems_that_another_run_has_read_are_refused(tmp_path: Path) -> None:
