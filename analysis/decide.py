@@ -304,8 +304,8 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
     compared = compare(cells, references, 0, level, unfair=caveat_of_time(metric, of_study))
     return [
-        _question(arm, against[i], compared.get(i), metric, setting, (cells[i], references[i]))
-        for i, arm in ((arm.group_id, arm) for arm in arms)
+        _question(arm, against[i := arm.group_id], compared.get(i), metric, setting, (cells[i], references[i]))
+        for arm in arms
     ]
 
 

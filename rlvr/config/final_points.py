@@ -87,11 +87,11 @@ def ordinary_points(
             print(f"Not compared with the queries of a final split: {component_error(error)}", file=sys.stderr)
             continue
         if asked := final.asked(layout.home(), problems):
-            add = "" if generated else " Add --final, which asks policies that took part nothing new; or"
+            todo = "So" if generated else "Add --final, which asks policies that took part nothing new; or"
             raise ValueError(
                 f"{len(asked)} of {len(problems)} problems, such as {problems[asked[0]]}, are of a final split, whose "
-                f"queries are counted: an ordinary evaluation would be a look that is not.{add or ' So'} evaluate on "
-                "other problems."
+                f"queries are counted: an ordinary evaluation would be a look that is not. {todo} evaluate on other "
+                "problems."
             )
     return adapted
 

@@ -117,13 +117,11 @@ def stopped(rule: Mapping[str, Any]) -> str:
 
 def _best(rule: Mapping[str, Any]) -> str:
     """Why nothing is left to do where the best arm is sought, in each setting if the reasons differ."""
-    about_leader: dict[str, list[Mapping[str, Any]]] = {}  # the newest questions
-    for taken in rule["looks"]:
-        about_leader |= {q["groups"][1]: [] for q in taken["questions"]}
-        for question in taken["questions"]:
-            about_leader[question["groups"][1]].append(question)
-    of_settings = [about_leader[leader] for leader in sorted(_leaders(rule))]
-    reasons = {questions[0]["arms"][1]: _why_best(rule, questions) for questions in of_settings}
+    reasons: dict[str, str] = {}  # by the arm that leads
+    for leader in sorted(_leaders(rule)):
+        of_looks = ([q for q in taken["questions"] if q["groups"][1] == leader] for taken in reversed(rule["looks"]))
+        newest = next(filter(None, of_looks))
+        reasons[newest[0]["arms"][1]] = _why_best(rule, newest)
     if len({*reasons.values()}) > 1:
         return "; ".join(f"{reason} ({label} leads)" for label, reason in reasons.items())
     (reason,) = {*reasons.values()}
