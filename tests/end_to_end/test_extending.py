@@ -17,6 +17,7 @@ from rlvr.config.registry import Registry
 from rlvr.rollout.rewards import rewards_of
 from tests.support.composing import composing
 from tests.support.hollow import write_hollow_model
+from tests.support.homes import runs
 from tests.support.tasks import write_jsonl
 from tests.support.words import newest
 
@@ -77,10 +78,6 @@ def trained(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0, out
     assert "4 of 4 runs finished" in out
     return home
-
-
-def runs(home: Path) -> dict[str, Path]:
-    return {json.loads(p.read_text())["name"]: p.parent for p in sorted(home.glob("runs/*/run.json"))}
 
 
 def test_a_dry_run_shows_what_differs_from_the_default_and_from_the_options_own(mine: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.homes import runs
 from tests.support.words import newest
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
@@ -37,10 +38,6 @@ def sweep(*overrides: str, home: Path) -> tuple[int, str]:
     process = python("-m", "rlvr.run", *newest([*GRID, *SMALL, *overrides]), home=home)
     out, _ = process.communicate(timeout=500)
     return process.returncode, out
-
-
-def runs(home: Path) -> dict[str, Path]:
-    return {json.loads(p.read_text())["name"]: p.parent for p in sorted((home / "runs").glob("*/run.json"))}
 
 
 def deterministic(run_dir: Path) -> dict[int, dict[str, float]]:

@@ -14,7 +14,7 @@ import psutil
 
 from tests.slurm.local_cluster import cluster as local
 from tests.slurm.local_cluster.settings import Settings
-from tests.support import words
+from tests.support import homes, words
 
 BANDIT = ["-m", *words.BANDIT, "loss=lad", "rollout.samples=64", "cluster.time_min=10"]
 
@@ -57,8 +57,7 @@ class SlurmHome:
         return local.client(self.cluster, *command)
 
     def runs(self) -> dict[str, Path]:
-        run_dirs = {json.loads(p.read_text())["name"]: p.parent for p in sorted(self.home.glob("runs/*/run.json"))}
-        return dict(sorted(run_dirs.items()))
+        return homes.runs(self.home)
 
     def status(self) -> dict[str, dict[str, Any]]:
         code, out = self.python("-m", "sweeps", "status", "--json")
