@@ -113,9 +113,8 @@ def corrected(mean: float, half: float, false_right: Rate, false_wrong: Rate) ->
     (a, n), (b, m) = false_right, false_wrong
     centre = mean * (1 - a / n) + (1 - mean) * b / m
     spread = [p * (1 - p) / k for p, k in (((a + 0.5) / (n + 1), n), ((b + 0.5) / (m + 1), m))]
-    audit = float(student.quantile((1 + LEVEL) / 2, math.inf)) * math.sqrt(
-        mean**2 * spread[0] + (1 - mean) ** 2 * spread[1]
-    )
+    error = math.sqrt(mean**2 * spread[0] + (1 - mean) ** 2 * spread[1])
+    audit = float(student.critical(LEVEL, math.inf)) * error
     whole = math.hypot((1 - a / n - b / m) * half, audit)
     return centre, max(0.0, centre - whole), min(1.0, centre + whole)
 

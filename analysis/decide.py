@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from analysis.frames.frames import Frames
 from analysis.frames.load import catalogue
 from analysis.frames.load import frames as frames_of
@@ -24,7 +22,7 @@ from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import LUCKY, Compared, against_best, compare
 from analysis.scores.contrast import detectable, grown
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
-from analysis.scores.metric import TIMES, Metric, check_ahead, default_metrics, parse
+from analysis.scores.metric import TIMES, Metric, check_ahead, parse
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import (
     DROPPED,
@@ -127,8 +125,9 @@ def foreseen(home: Path, config: Mapping[str, Any], about: str, rule: Mapping[st
 
 
 def _visible(compared: Compared, seeds: int, level: float) -> str:
-    summary, noise = compared.judged.summary, np.nan_to_num(compared.difference.sampling)
-    size = detectable(grown(summary, float(noise), seeds=seeds / summary.num_seeds), alpha=level)
+    summary = compared.judged.summary
+    then = grown(summary, compared.difference.sampling, seeds=seeds / summary.num_seeds)
+    size = detectable(then, alpha=level)
     shown = f"{100 * size:.2g} points" if math.isfinite(compared.most) else f"{size:.2g}"
     return f"{shown} at {seeds} seeds" if size <= compared.most else ""
 
@@ -259,8 +258,7 @@ def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
 
 
 def _metric(frames: Frames, about: str) -> Metric:
-    ids = [run.run_id for run in frames.rows]
-    measured = parse(about, frames, ids) if about else default_metrics(frames, ids)
+    measured = parse(about, frames, [run.run_id for run in frames.rows])
     if not measured:
         raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
     return measured[0]
@@ -302,7 +300,7 @@ def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: floa
     arms = [arm for arm in of_study if arm.group_id in against]
     cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
     references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
-    compared = compare(cells, references, 0, level, unfair=caveat_of_time(metric, of_study))
+    compared = compare(cells, references, level, unfair=caveat_of_time(metric, of_study))
     return [
         _question(arm, against[i := arm.group_id], compared.get(i), metric, setting, (cells[i], references[i]))
         for arm in arms

@@ -67,7 +67,7 @@ def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Ma
     """The expectations that these arms cannot test."""
     arms = _arms(planned)
     failures = [Untestable("baseline", f"no arm has {baseline}", (baseline,))] if _absent(arms, [baseline]) else []
-    by_setting = [[arm for arm in arms if arm.setting == setting] for setting in settings(arms)]
+    by_setting = settings(arms).values()
     for number, claim in enumerate(map(read, claims), start=1):
         reference = reference_of_claim(claim, baseline)
         reasons = [untested(claim, reference, arms_here) for arms_here in by_setting if select(arms_here, claim.arm)]

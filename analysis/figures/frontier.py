@@ -12,8 +12,9 @@ from analysis.report.lines import by_arm, drawn_as
 from analysis.report.looks import Look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
-from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
+from analysis.scores.metric import Kind, Metric
 from analysis.scores.trajectory import curve, settings_with_curves
+from analysis.tables.frontier import metrics
 
 QUESTION = "Which arm keeps more coverage and entropy at equal accuracy?"
 
@@ -28,10 +29,9 @@ def figure(frames: Frames) -> Figure | None:
 
 def _others(frames: Frames, setting: Comparable) -> list[Metric]:
     """The metrics that are drawn against avg@n; [] where avg@n was not measured."""
-    if not any(m.kind == Kind.AVG for m in setting.shown):
-        return []
-    logged = training_names(frames, [i for arm in setting.arms for i in arm.run_ids])
-    return [*(m for m in setting.shown if m.kind == Kind.PASS), *([ENTROPY] if ENTROPY.key in logged else [])]
+    measured = metrics(frames, setting)
+    others = [m for m in measured if m.kind != Kind.AVG]
+    return others if len(others) < len(measured) else []
 
 
 def _path(frames: Frames, axes: Axes, setting: Comparable, metric: Metric, arm: Arm, look: Look) -> Artist | None:

@@ -26,9 +26,8 @@ TITLE = 32  # characters of a title that fit above a panel
 def figure(frames: Frames) -> Figure | None:
     """None without an evaluation that has pass@k for more than one k."""
     panels = []
-    evaluated = evaluations(frames)
-    for setting in settings(evaluated):
-        setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], frames.swept)
+    for setting, of_setting in settings(evaluations(frames)).items():
+        setting_arms = ordered(of_setting, frames.swept)
         sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
         panels += [(setting, source, setting_arms, sizes(metrics)) for source in sources if len(sizes(metrics)) > 1]
     return style.with_style(lambda: _draw(frames, panels)) if panels else None

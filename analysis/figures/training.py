@@ -90,7 +90,7 @@ def _curve(axes: Axes, by_seed: pd.DataFrame, look: Look, ends: tuple[float, flo
         smooth = by_seed.rolling(window, center=True, min_periods=1).mean()
         count = smooth.count(axis=1).to_numpy().astype(np.float64)
         count[count < LEAST_SEEDS] = np.nan
-        half = student.quantile((1 + LEVEL) / 2, count - 1) * smooth.std(axis=1) / np.sqrt(count)
+        half = student.critical(LEVEL, count - 1) * smooth.std(axis=1) / np.sqrt(count)
         low, high = (line - half).clip(*ends), (line + half).clip(*ends)
         axes.fill_between(line.index, low, high, color=look.colour, alpha=0.12, linewidth=0)
     return axes.plot(line.index, line, linewidth=1.0, **drawn_as(look, marked=False))[0]

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from analysis.frames import own_code, samples
 from analysis.frames.digest import USUAL_METRICS, What
-from analysis.frames.frames import CONFIG, Frames, check_seeds
+from analysis.frames.frames import CONFIG, Frames, check_seeds, grouped
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import LATER, Response, of_texts, stored
 from analysis.frames.tables import METRICS, SCHEMAS, TEXT, Tables, decoded, schema, with_names
@@ -98,7 +98,7 @@ def _responses(frames: Frames, shown: Shown) -> pa.Table:
     for (run_id, step), of_evaluation in shown.items():
         problems = {(response.source, response.problem_id) for response in of_evaluation}
         chosen = set(of_evaluation)
-        in_order = [response for response in frames.responses(run_id, step, problems) if response in chosen]
+        in_order = [response for response in frames.stored.responses(run_id, step, problems) if response in chosen]
         rows += [{"run_id": run_id, "step": step, **response.__dict__} for response in in_order]
     return pa.Table.from_pylist(rows, schema("responses"))
 
@@ -366,9 +366,7 @@ def _together(parts: Sequence[Frames]) -> Frames:
 
 
 def _studies(parts: Sequence[Frames]) -> tuple[Frames, ...]:
-    of_study: dict[str, list[Frames]] = {}
-    for part in parts:
-        of_study.setdefault(part.study, []).append(part)
+    of_study = grouped(parts, lambda part: part.study)
     return tuple(map(_together, of_study.values())) if len(of_study) > 1 else ()
 
 

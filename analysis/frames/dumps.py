@@ -33,7 +33,7 @@ from analysis.frames.digest import What
 from analysis.frames.frames import CHOICES, IMPORTED, Frames
 from analysis.frames.runs import RunRecord, runs_frame
 from analysis.frames.samples import of_table
-from analysis.frames.tables import Tables, joined, of_run, schema
+from analysis.frames.tables import Tables, joined, schema
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Sweep
 from rlvr.metrics import pass_at_k
@@ -117,7 +117,7 @@ def frames(dump: Dump) -> Frames:
     sweep = Sweep(f"import-{run_id}", {"study": IMPORTED, "swept": swept}, (line,))
     responses = _responses(run_id, samples)
     of_step = {step: responses.filter(pc.field("step") == step) for step in sorted({s.step for s in samples})}
-    counts = joined("counts", [of_run(run_id, counted(table, step)) for step, table in of_step.items()])
+    counts = joined("counts", ((run_id, counted(table, step)) for step, table in of_step.items()))
     digest = pa.Table.from_pylist([{"run_id": run_id, **row} for row in _logged(counts)], schema("digest"))
     tables = {"counts": counts, "digest": digest, "responses": responses}
     return Frames(
@@ -230,26 +230,25 @@ def _of_episode(row: Mapping[str, Any], dump: Dump, place: RowPosition) -> Itera
 
     The folder `all` has every episode, failed ones included; `effective`, beside it, repeats some of them.
     """
-    work = _part(_part(row, "run"), "work")
+    work = _object(_object(row.get("run")).get("work"))
     file = place.file
     is_repeat = file.parent.name == "effective" and (file.parents[1] / "all" / file.name).exists()
     if is_repeat or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
         return
-    env, task = _part(row, "env"), _part(row, "task")
-    traces = [_part({"trace": trace}, "trace") for trace in row["traces"]]
-    traces = [trace for trace in traces if trace.get("dropped") is None]
-    agents = {str(_part(trace, "agent").get("name")) for trace in traces}
-    data = _part(task, "data")
+    env, task = _object(row.get("env")), _object(row.get("task"))
+    traces = [trace for trace in map(_object, row["traces"]) if trace.get("dropped") is None]
+    agents = {str(_object(trace.get("agent")).get("name")) for trace in traces}
+    data = _object(task.get("data"))
     ids = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     problem = next((str(task_id) for task_id in ids if task_id is not None), "")
     for trace in traces or [{}]:  # an episode that failed before any answer counts as not judged
-        nodes = [_part({"node": node}, "node") for node in trace.get("nodes") or []]
-        messages = [(bool(node.get("sampled")), _part(node, "message")) for node in nodes]
+        nodes = map(_object, trace.get("nodes") or [])
+        messages = [(bool(node.get("sampled")), _object(node.get("message"))) for node in nodes]
         name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
         prompt = _text([message for sampled, message in messages if not sampled])
         yield Sample(
             _whole_number(work, "step", place, _step_in(place.file, dump)),
-            f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
+            f"{name}/{_object(trace.get('agent')).get('name')}" if len(agents) > 1 else name,
             problem or _problem_id(prompt),
             prompt,
             _text(trace.get("root_reply")) or _text([message for sampled, message in messages if sampled]),
@@ -260,15 +259,14 @@ def _of_episode(row: Mapping[str, Any], dump: Dump, place: RowPosition) -> Itera
         )
 
 
-def _part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The JSON object under a key of another; an empty one if there is no object."""
-    part = content.get(name)
-    return cast(Mapping[str, Any], part) if isinstance(part, dict) else {}
+def _object(content: Any) -> Mapping[str, Any]:
+    """The JSON object; an empty one in place of anything else."""
+    return cast(Mapping[str, Any], content) if isinstance(content, dict) else {}
 
 
 def _reward(trace: Mapping[str, Any], name: str, place: RowPosition) -> float:
     """The weighted sum of a trace's rewards, or the score of the named one; NaN if the trace was not judged."""
-    rewards = _part(trace, "rewards")
+    rewards = _object(trace.get("rewards"))
     if name and name not in rewards:
         raise LookupError(f"--reward {name}: there is no such reward. Here: {', '.join(rewards) or 'none'}.")
     chosen = [rewards[name]] if name else list(rewards.values())
@@ -276,8 +274,7 @@ def _reward(trace: Mapping[str, Any], name: str, place: RowPosition) -> float:
         return math.nan
     total: int | float = 0
     for value in chosen:
-        reward = _part({"reward": value}, "reward")
-        weight, score = reward.get("weight", 1.0), reward.get("score")
+        weight, score = _object(value).get("weight", 1.0), _object(value).get("score")
         if not isinstance(score, int | float) or not isinstance(weight, int | float):
             raise LookupError(f"{place}: reward {value!r} has no score, or no weight, that is a number.")
         total += score * (1.0 if name else weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from analysis.frames.counts import Counts, ProblemCounts
 from analysis.frames.digest import Digest
-from analysis.frames.samples import Response, StoredSamples, of_texts
+from analysis.frames.samples import StoredSamples, of_texts
 from analysis.frames.tables import METRICS, Tables, with_names
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 IMPORTED = "imported"  # the study of samples of other trainers
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
@@ -31,6 +33,14 @@ SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps"
 
 
 # --- typed rows of the frame
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, in their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -250,10 +260,6 @@ class Frames:
                 "value"
             ]
         return numbers
-
-    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        """Samples, with their texts, of these problems (benchmark, id) in one evaluation."""
-        return self.stored.responses(run_id, step, problems)
 
 
 def remembered(compute: Callable[Concatenate[Frames, P], R]) -> Callable[Concatenate[Frames, P], R]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from analysis.frames.counts import counted
 from analysis.frames.digest import digest_of, thinned
 from analysis.frames.samples import read_table
-from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined, of_run
+from analysis.frames.tables import METRICS, POLICY, WHOLE, Tables, joined
 from rlvr.ledger import journal, layout
 
 
@@ -52,12 +52,10 @@ class RunFiles:
         return Tables(
             {
                 "counts": lambda: self._counted[0],
-                "digest": lambda: joined("digest", [of_run(i, of.digest) for i, of in self._derived.items()]),
-                "drawn": functools.cache(
-                    lambda: joined("drawn", [of_run(i, of.drawn) for i, of in self._derived.items()])
-                ),
-                METRICS: lambda: joined(METRICS, [of_run(i, _long(j.table)) for i, j in self._journals()]),
-                "policy": lambda: joined("policy", [of_run(i, table) for i, table in self._policies[0].items()]),
+                "digest": lambda: joined("digest", ((i, of.digest) for i, of in self._derived.items())),
+                "drawn": functools.cache(lambda: joined("drawn", ((i, of.drawn) for i, of in self._derived.items()))),
+                METRICS: lambda: joined(METRICS, ((i, _long(read.table)) for i, read in self._journals())),
+                "policy": lambda: joined("policy", self._policies[0].items()),
             }
         )
 
@@ -98,7 +96,7 @@ class RunFiles:
     @functools.cached_property
     def _counted(self) -> tuple[pa.Table, list[Path]]:
         """(the counts of all evaluations, the files that cannot be read)."""
-        parts: list[pa.Table] = []
+        parts: list[tuple[str, pa.Table]] = []
         damaged: list[Path] = []
         for run_id, folder in self._folders.items():
             for file in layout.evaluations(folder):
@@ -106,7 +104,7 @@ class RunFiles:
                 if table is None or not table.num_rows:
                     damaged.append(file)
                 else:
-                    parts.append(of_run(run_id, counted(table, layout.step_of(file) or 0)))
+                    parts.append((run_id, counted(table, layout.step_of(file) or 0)))
         return joined("counts", parts), damaged
 
     @functools.cached_property
@@ -132,7 +130,7 @@ def tables_of_store(files: RunFiles, logged: pd.DataFrame) -> Tables:
     of_files = files.tables()
 
     def derived(name: str, derive: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        return joined(name, [of_run(run_id, derive(table)) for run_id, table in of_runs.items()])
+        return joined(name, ((run_id, derive(table)) for run_id, table in of_runs.items()))
 
     return Tables(
         {

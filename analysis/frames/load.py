@@ -28,7 +28,6 @@ Source = Literal["ledger", "mlflow"]
 STUDY_FILES = Path(__file__).parents[2] / "sweeps"  # NAME.yaml: the question, the arms and the claims of a study
 OF_TEST = ("task.", "evaluation.problems")  # keys of a config by which test problems differ
 QUERY = "policy.query"  # of a final split, whose problems are others: `2-of-3`
-OTHERS = 3  # at most so many sweeps are named in a line
 
 
 @dataclass(frozen=True)
@@ -300,8 +299,7 @@ def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Seque
     shown = table[newest][columns].map(repr)
     differing = [c.removeprefix("config.") for c in columns if not table[c][~alike].map(repr).isin(shown[c]).all()]
     commands = [f"python -m analysis {plan.sweep_id}" for plan in reversed(left_out)]
-    more = [f"{len(commands) - OTHERS} more"] if len(commands) > OTHERS else []
-    to_see_them = ", ".join([*commands[:OTHERS], *more]) or "python -m sweeps status --all"
+    to_see_them = own_code.first_few(commands) or "python -m sweeps status --all"
     count = int((~alike).sum())
     keys = ", ".join(differing[:4])
     line = f"Not shown: {count} run{'s' * (count > 1)} of no study, which differ in {keys}: {to_see_them}"

@@ -8,7 +8,7 @@ import pandas as pd
 from rlvr.ledger import inputs, layout
 
 OBJECTIVE = ("rlvr.loss.", "rlvr.objective.")
-SHOWN = 3  # at most so many runs are named in a line
+SHOWN = 3  # at most so many names are in a line
 DIGITS = 7  # of a version's digest
 
 
@@ -76,13 +76,13 @@ def _mixed_arms(rows_of: RowsOf, runs: pd.DataFrame) -> list[str]:
 
 def _line(module: str, rows_of: RowsOf, runs: pd.DataFrame) -> str:
     names = runs["name"].astype(str)
-    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
+    parts = [f"{_version(versions)} in {first_few([names[row] for row in rows])}" for versions, rows in rows_of.items()]
     whose = "code of the objective" if module.startswith(OBJECTIVE) else "our code"
     whose = whose if module.startswith("rlvr.") else "code of your own"
     whose = "content that runs read" if module.startswith(INPUT) else whose
     line = f"`{module.removeprefix(INPUT)}`, {whose}, was not the same in all runs: {'; '.join(parts)}."
     mixed = _mixed_arms(rows_of, runs)
-    return f"{line} Not of one version: {_shown(mixed)}." if mixed else line
+    return f"{line} Not of one version: {first_few(mixed)}." if mixed else line
 
 
 def _version(versions: Sequence[str]) -> str:
@@ -90,6 +90,7 @@ def _version(versions: Sequence[str]) -> str:
     return " then ".join(digest[:DIGITS] for digest in versions)
 
 
-def _shown(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
+    """`a, b, c, 2 more`"""
     more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
     return ", ".join([*names[:SHOWN], *more])

@@ -13,7 +13,7 @@ MLflow, or imported.
 `texts` and `responses` are of bundles and imports; a home has the files of its samples instead.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -55,15 +55,15 @@ class Tables:
         return self._readers[name]() if name in self._readers else schema(name).empty_table()
 
 
-def of_run(run_id: str, table: pa.Table) -> pa.Table:
-    """The table of one run with a first column run_id."""
-    codes = pa.array(np.zeros(table.num_rows, np.int32))
-    return table.add_column(0, "run_id", pa.DictionaryArray.from_arrays(codes, pa.array([run_id], TEXT)))
-
-
-def joined(name: str, parts: list[pa.Table]) -> pa.Table:
-    """The rows of all parts; the empty table of this name without any."""
+def joined(name: str, of_runs: Iterable[tuple[str, pa.Table]]) -> pa.Table:
+    """The rows of the tables of runs, with a first column run_id; the empty table of this name without any. of_runs:
+    (run id, a table of the run)."""
+    parts = [table.add_column(0, "run_id", _repeated(run_id, table.num_rows)) for run_id, table in of_runs]
     return pa.concat_tables(parts).unify_dictionaries() if parts else schema(name).empty_table()
+
+
+def _repeated(text: str, number: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(number, np.int32)), pa.array([text], TEXT))
 
 
 def with_names(table: pa.Table, names: Collection[str]) -> pa.Table:

@@ -113,9 +113,14 @@ def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Me
     cells = {key: value(frames, row, column) for key, row in rows.items()}
     references = {key: cells[key[0], row.against] for key, row in rows.items() if row.against}
     unfair = caveat_of_time(column.metric, [arm for row in rows.values() for arm in row.arms])
-    compared_cells, samples = {key: cells[key] for key in references}, samples_of(frames, rows.values(), column)
-    more = more_problems(arm for row in rows.values() for arm in row.arms)
-    compared = compare(compared_cells, references, samples, study_level(frames), unfair=unfair, more_problems=more)
+    compared = compare(
+        {key: cells[key] for key in references},
+        references,
+        study_level(frames),
+        samples=samples_of(frames, rows.values(), column),
+        unfair=unfair,
+        more_problems=more_problems(arm for row in rows.values() for arm in row.arms),
+    )
     for key, judged in compared.items():
         reference = rows[key[0], rows[key].against]
         if judged.unfair == LUCKY and not rows[key].groups and not reference.groups:

@@ -107,7 +107,7 @@ def _lines(stats: pd.DataFrame, least: float, most: float) -> list[dict[str, Any
         mean, count = arm_stats["mean"].to_numpy(float), arm_stats["count"].to_numpy(int)
         ends: list[list[float]] = [[], []]
         if count.min() >= LEAST_SEEDS:
-            quantile = student.quantile((1 + LEVEL) / 2, (count - 1).astype(float))
+            quantile = student.critical(LEVEL, (count - 1).astype(float))
             half = quantile * arm_stats["std"].to_numpy(float) / np.sqrt(count)
             ends = [_rounded(end.clip(least, most)) for end in (mean - half, mean + half)]
         lines.append(_line(int(str(number)), arm_stats["step"].tolist(), _rounded(mean), *ends))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.frames.frames import CONFIG, REPETITION, SETTING, Frames, RunRow, remembered
+from analysis.frames.frames import CONFIG, REPETITION, SETTING, Frames, RunRow, grouped, remembered
 from analysis.scores import labels
 from rlvr.ledger.cause import State
 
@@ -114,13 +114,12 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     settings = _settings(runs, setting_keys)
     places = _settings(runs, [key for key in setting_keys if not key.startswith(BASE_POLICY)])
     of_runs: list[Arm] = []
-    for setting, of_setting in _parts(runs, lambda run: settings[run.run_id]).items():
-        groups = {
-            i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(of_setting, lambda r: r.group_id).items()
-        }
+    for setting, of_setting in _sorted(runs, lambda run: settings[run.run_id]).items():
+        by_group = _sorted(of_setting, lambda run: run.group_id)
+        groups = {i: tuple(sorted(of_group, key=lambda r: r.seed)) for i, of_group in by_group.items()}
         label_of = labels.of_groups({i: part[0] for i, part in groups.items()})
         shorts = labels.in_short(label_of)
-        for loss, of_loss in _parts(of_setting, lambda run: run.loss).items():
+        for loss, of_loss in _sorted(of_setting, lambda run: run.loss).items():
             firsts = {r.group_id: groups[r.group_id][0] for r in of_loss}
             variants = _variants(firsts, _own_keys(of_loss, setting_keys))
             for group_id, first in firsts.items():
@@ -152,11 +151,9 @@ def _settings(runs: Sequence[RunRow], keys: Sequence[str]) -> dict[str, str]:
     return {run_id: distinct[full_text] for run_id, full_text in full.items()}
 
 
-def _parts(runs: Iterable[RunRow], key: Callable[[RunRow], str]) -> dict[str, list[RunRow]]:
-    parts: dict[str, list[RunRow]] = {}
-    for run in runs:
-        parts.setdefault(key(run), []).append(run)
-    return dict(sorted(parts.items()))
+def _sorted(runs: Iterable[RunRow], key: Callable[[RunRow], str]) -> dict[str, list[RunRow]]:
+    """The runs by this key, whose values ascend."""
+    return dict(sorted(grouped(runs, key).items()))
 
 
 def _own_keys(runs: Sequence[RunRow], setting_keys: Sequence[str]) -> list[str]:
@@ -239,9 +236,9 @@ def distinct_names(names: Mapping[Arm, str]) -> dict[Arm, str]:
     return labels.made_distinct(names, [with_missing])
 
 
-def settings(of_arms: Iterable[Arm]) -> list[str]:
-    """The distinct settings of arms, in their order."""
-    return list(dict.fromkeys(arm.setting for arm in of_arms))
+def settings(of_arms: Iterable[Arm]) -> dict[str, list[Arm]]:
+    """The arms of each setting, by its name, in their order."""
+    return grouped(of_arms, lambda arm: arm.setting)
 
 
 def _nan_as_least(value: float) -> float:

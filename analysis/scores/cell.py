@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,19 +11,28 @@ import numpy as np
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.contrast import Scores, aligned
+from analysis.scores.contrast import Scores, paired
 from analysis.scores.measured import Point, at, mean_of, scores
 from analysis.scores.metric import Kind, Metric
 from rlvr.ledger.cause import State
 from rlvr.metrics import VALIDATION
 
-# Of several reasons for an empty cell the first of these is shown.
-_GRAVEST_FIRST = (
-    *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
-    *(State.RUNNING, State.QUEUED, State.PLANNED, State.MISSING),
-)
 NOT_MEASURED = "not measured"  # the runs were evaluated, but have no value of the metric
-REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated", NOT_MEASURED)
+REASONS = (  # why a cell is empty, the gravest first
+    *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
+    *(State.RUNNING, State.QUEUED, State.PLANNED, State.MISSING, "not evaluated", NOT_MEASURED),
+)
+
+
+def gravest(reasons: Collection[str]) -> str:
+    """Of several reasons for an empty cell the one that is shown; `missing` without any."""
+    return next((str(reason) for reason in REASONS if reason in reasons), "missing")
+
+
+def why_absent(arm: Arm, counted: Collection[str]) -> list[str]:
+    """Why each of the other runs of an arm does not count: how it ended, or `not evaluated`. counted: ids of runs."""
+    states = [run.state for run in arm.runs if run.run_id not in counted]
+    return ["not evaluated" if state == State.FINISHED else state for state in states]
 
 
 @dataclass(frozen=True)
@@ -101,13 +110,12 @@ class Cell:
         alone, not for the arm. It ends where what is possible ends, which takes nothing from its coverage."""
         if self._complete is None or self.empty:
             return math.nan, math.nan
-        half = self._complete.summary().interval().half
-        return self.within_possible(self.mean - half, self.mean + half)
+        return self.ends(self._complete.summary().interval().half)
 
-    def within_possible(self, low: float, high: float) -> tuple[float, float]:
-        """The ends of an interval, cut to the range of possible means; NaN stays."""
-        least, most = self.possible
-        return low if math.isnan(low) else max(low, least), high if math.isnan(high) else min(high, most)
+    def ends(self, half: float) -> tuple[float, float]:
+        """The ends of an interval about the mean, cut to the range of possible means; NaN for a half that is NaN."""
+        low, high = np.clip([self.mean - half, self.mean + half], *self.possible).tolist()
+        return low, high
 
 
 @remembered
@@ -117,9 +125,7 @@ def cell(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...]) -> 
     if metric.kind == Kind.REACH:  # runs that diverged count: they reach no more
         lost = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.DIVERGED}
         points |= {run_id: at(steps[-1]) for run_id, steps in lost.items() if steps}
-    reasons = [run.state for run in arm.runs if run.state != State.FINISHED and run.run_id not in points]
-    reasons += ["not evaluated"] * (len(arm.runs) - len(reasons) - len(points))
-    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)
+    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=why_absent(arm, points))
 
 
 def last_points(frames: Frames, arm: Arm) -> dict[str, Point]:
@@ -177,9 +183,8 @@ def cell_at(
     """The score of runs of one arm, each at a point of training. points: by run that counts. reasons: why each of the
     other planned runs does not count."""
     diverged = sum(reason == State.DIVERGED for reason in reasons)
-    reason = next((r for r in REASONS if r in reasons), "missing")
     if not points:
-        return Cell(planned=planned, state=reason, diverged=diverged)
+        return Cell(planned=planned, state=gravest(reasons), diverged=diverged)
     measured = scores(frames, metric, sources, points)
     errors = _errors(frames, sources, points) if metric.per_problem else 0
     mean = math.nan if measured is None else mean_of(measured)
@@ -209,10 +214,9 @@ def combine(cells: Sequence[Cell]) -> Cell:
         return cells[0]
     planned = max((c.planned for c in cells), default=0)
     errors, diverged = sum(c.errors for c in cells), sum(c.diverged for c in cells)
-    empty = [c for c in cells if c.empty]
+    empty = [c.state for c in cells if c.empty]
     if empty or not cells:
-        reason = next((r for r in REASONS if any(c.state == r for c in empty)), "missing")
-        return Cell(planned=planned, errors=errors, state=reason, diverged=diverged)
+        return Cell(planned=planned, errors=errors, state=gravest(empty), diverged=diverged)
     state = "ok" if all(c.state == "ok" for c in cells) else "partial"
     mean = float(np.mean([c.mean for c in cells]))
     return Cell(
@@ -223,9 +227,8 @@ def combine(cells: Sequence[Cell]) -> Cell:
 def averaged(parts: Sequence[Scores], weights: Sequence[float] = ()) -> Scores | None:
     """The mean, or weighted sum, of the scores of arms on the seeds and problems that all have; None without any."""
     shares = np.array(weights or [1 / len(parts)] * len(parts))
-    seeds = [s for s in parts[0].seeds if all(s in other.seeds for other in parts)]
-    alike = [part.of_seeds(seeds) for part in aligned(parts)]
-    if not seeds or not alike:
+    alike = paired(parts)
+    if not alike:
         return None
     noises = [part.noise for part in alike if part.noise is not None]
     noise = np.tensordot(shares**2, np.array(noises), 1) if len(noises) == len(alike) else None

@@ -44,13 +44,11 @@ def by_setting(frames: Frames, chosen: Iterable[Arm] | None = None, *, on_proble
     """The settings of all arms, or of the chosen ones. on_problems: only settings in which problems were evaluated,
     which excludes bandits.
     """
-    everything = arms(frames) if chosen is None else list(chosen)
     comparables: list[Comparable] = []
-    for name in settings(everything):
-        of_setting = tuple(arm for arm in everything if arm.setting == name)
+    for name, of_setting in settings(arms(frames) if chosen is None else chosen).items():
         sources, metrics = benchmarks(frames, [i for arm in of_setting for i in arm.run_ids])
         if metrics or not on_problems:
-            comparables.append(Comparable(name, of_setting, sources, metrics))
+            comparables.append(Comparable(name, tuple(of_setting), sources, metrics))
     return comparables
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Difference, Needed, detectable, difference, equivalent_within, needed
@@ -16,7 +16,8 @@ from analysis.scores.family import Judged, family
 K = TypeVar("K", bound=Hashable)
 
 # Marks of verdicts: decided in the family, or only alone.
-ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
+DECIDED = ABOVE, BELOW = "▲", "▼"
+PERHAPS_ABOVE, PERHAPS_BELOW = "△", "▽"
 LUCKY = "runs of the better arm diverged, and the others were the luckier ones"
 
 
@@ -132,9 +133,9 @@ def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> s
 def compare(
     cells: Mapping[K, Cell],
     references: Mapping[K, Cell],
-    samples: int,
     level: float = LEVEL,
     *,
+    samples: int = 0,
     unfair: str = "",
     more_problems: bool = True,
     survivors: bool = False,
@@ -150,19 +151,18 @@ def compare(
     differences = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
     known = {key: d for key, d in differences.items() if d is not None and math.isfinite(d.effect)}
     compared: dict[K, Compared] = {}
-    for single_seed in (True, False):
-        part = {key: d for key, d in known.items() if (len(d.seeds) == 1) == single_seed}
-        if part:
-            one_reference = len({id(references[key].scores) for key in part}) == 1
-            of_family = family(list(part.values()), level, one_reference=one_reference)
-            for (key, d), judged in zip(part.items(), of_family.judged, strict=True):
-                num_samples = samples if d.benchmark is not None else 0
-                least, most = cells[key].possible
-                room = most - least
-                own, other = cells[key].diverged, references[key].diverged
-                lucky = own + other if d.benchmark is None else own if d.effect > 0 else other
-                why = unfair or (LUCKY if lucky and not survivors else "")
-                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, why, room, more_problems)
+    for part in grouped(known, lambda key: len(known[key].seeds) == 1).values():
+        one_reference = len({id(references[key].scores) for key in part}) == 1
+        of_family = family([known[key] for key in part], level, one_reference=one_reference)
+        for key, judged in zip(part, of_family.judged, strict=True):
+            d = known[key]
+            num_samples = samples if d.benchmark is not None else 0
+            least, most = cells[key].possible
+            room = most - least
+            own, other = cells[key].diverged, references[key].diverged
+            lucky = own + other if d.benchmark is None else own if d.effect > 0 else other
+            why = unfair or (LUCKY if lucky and not survivors else "")
+            compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples, why, room, more_problems)
     return {key: compared[key] for key in cells if key in compared}
 
 
@@ -179,7 +179,7 @@ def against_best(
 
     def to_best(best: K) -> dict[K, Compared]:
         others = {key: cell for key, cell in cells.items() if key != best}
-        return compare(others, dict.fromkeys(others, cells[best]), 0, level, unfair=unfair)
+        return compare(others, dict.fromkeys(others, cells[best]), level, unfair=unfair)
 
     best = max(left, key=place)
     compared = to_best(best)

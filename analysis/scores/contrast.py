@@ -8,14 +8,16 @@ and degrees of freedom are those of `crossed`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.scores import student
-from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, least_alpha, weighted
+from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, threshold, weighted
 
 Array = NDArray[np.float64]
 
@@ -59,10 +61,15 @@ class Scores:
         rows, columns = _whole(np.isfinite(self.values), self.benchmark)
         return self.of_seeds([self.seeds[i] for i in rows]).of_problems(columns)
 
+    @classmethod
+    def of_runs(cls, seeds: Iterable[int], values: ArrayLike) -> Scores:
+        """Of one number per run."""
+        return cls(tuple(seeds), ("",), np.asarray(values, float)[:, None])
+
     def by_seed(self) -> Scores:
         """One number per run: the mean over the complete problems, benchmarks with equal weights."""
         complete = self.complete()
-        return Scores(complete.seeds, ("",), weighted(complete.values, complete.benchmark)[:, None])
+        return Scores.of_runs(complete.seeds, weighted(complete.values, complete.benchmark))
 
     def summary(self, *, signed: bool = False) -> Crossed:
         """Mean and variance over the complete problems. signed: see `crossed`."""
@@ -72,11 +79,19 @@ class Scores:
 
 def aligned(parts: Sequence[Scores]) -> list[Scores]:
     """The scores on the problems that all of them have, in the order of the first; [] without any."""
+    if all(other.problems == parts[0].problems for other in parts):
+        return list(parts) if parts[0].problems else []
     shared = set(parts[0].problems).intersection(*(other.problems for other in parts))
     places = ({problem: i for i, problem in enumerate(part.problems)} for part in parts)
     order = [problem for problem in parts[0].problems if problem in shared]
     columns = (np.array([place[problem] for problem in order], dtype=np.int64) for place in places)
     return [part.of_problems(chosen) for part, chosen in zip(parts, columns, strict=True)] if order else []
+
+
+def paired(parts: Sequence[Scores]) -> list[Scores]:
+    """The scores on the seeds and the problems that all of them have, in the order of the first; [] without any."""
+    seeds = [s for s in parts[0].seeds if all(s in other.seeds for other in parts)]
+    return aligned([part.of_seeds(seeds) for part in parts]) if seeds else []
 
 
 def _whole(
@@ -112,9 +127,6 @@ class LeftOut:
     reference_seeds: tuple[int, ...] = ()
     problems: int = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.arm_seeds or self.reference_seeds or self.problems)
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -140,6 +152,11 @@ class Difference:
         return float(self.summary.mean)
 
     @property
+    def scores(self) -> Scores:
+        """The differences, as the scores of which further means are made."""
+        return Scores(self.seeds, self.problems, self.values, self.benchmark)
+
+    @property
     def per_seed(self) -> Array:
         """[S] the difference of each pair of runs, benchmarks with equal weights."""
         return weighted(self.values, self.benchmark)
@@ -159,17 +176,16 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
     """
     if (arm.benchmark is None) != (reference.benchmark is None):
         arm, reference = arm.by_seed(), reference.by_seed()
-    seeds = tuple(s for s in arm.seeds if s in set(reference.seeds))
-    in_arm, in_reference = _shared(arm.problems, reference.problems)
-    if not seeds or not len(in_arm):
+    both = paired([arm, reference])
+    if not both:
         return None
-    a, b = arm.of_seeds(seeds).of_problems(in_arm), reference.of_seeds(seeds).of_problems(in_reference)
+    a, b = both
     if _benchmarks(arm) | _benchmarks(reference) != _benchmarks(a):
         return None
     rows, complete = _whole(np.isfinite(a.values) & np.isfinite(b.values), a.benchmark)
     if not len(complete):
         return None
-    seeds = tuple(seeds[i] for i in rows)
+    seeds = tuple(a.seeds[i] for i in rows)
     a, b = a.of_seeds(seeds).of_problems(complete), b.of_seeds(seeds).of_problems(complete)
     values = a.values - b.values
     return Difference(
@@ -186,15 +202,6 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
             len({*arm.problems, *reference.problems}) - len(complete),
         ),
     )
-
-
-def _shared(arm: tuple[Hashable, ...], reference: tuple[Hashable, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(indices of the common problems in the arm, their indices in the reference)."""
-    if arm == reference:
-        return np.arange(len(arm)), np.arange(len(arm))
-    place = {p: i for i, p in enumerate(reference)}
-    in_arm = [i for i, p in enumerate(arm) if p in place]
-    return np.array(in_arm, np.int64), np.array([place[arm[i]] for i in in_arm], np.int64)
 
 
 def _sampling(scores: Scores) -> float:
@@ -227,7 +234,7 @@ def equivalence(summary: Crossed, margin: float) -> float:
     if summary.alike or not summary.repeats:
         return 1.0
     if summary.bounded:
-        return least_alpha(lambda alpha: equivalent_within(summary, 1 - alpha) <= margin)
+        return threshold(lambda alpha: equivalent_within(summary, 1 - alpha) <= margin, 1.0)
     p_values = [student.above((margin + sign * summary.mean) / summary.error, summary.df) for sign in (1, -1)]
     return float(np.max(p_values))
 
@@ -263,49 +270,41 @@ class Needed:
 
 
 def needed(
-    summary: Crossed, sampling: float, samples: int, *, alpha: float = 1 - LEVEL, effect: float | None = None
+    summary: Crossed, sampling: float, samples: int = 0, *, alpha: float = 1 - LEVEL, effect: float | None = None
 ) -> Needed:
     """The numbers that would decide, by the components of variance of a difference, up to MOST times today's numbers.
 
-    sampling: the part of the variance of the mean that finite samples cause (NaN: not known); samples: per problem;
-    effect: the difference to be decided, by default the observed one.
+    sampling: the part of the variance of the mean that finite samples cause (NaN: not known); samples: per problem (0:
+    not known); effect: the difference to be decided, by default the observed one.
     """
     S, P = summary.num_seeds, summary.num_problems
     effect = abs(float(summary.mean)) if effect is None else effect
     if not summary.repeats or summary.alike or effect <= 0:
         return Needed(None, None, None)
 
-    def enough(expected: Crossed) -> bool:
-        return detectable(expected, alpha=alpha) <= effect
-
     def first(count: int, grow: Callable[[float], Crossed]) -> int | None:
-        return first_enough(lambda n: enough(grow(n / count)), count, MOST * count)
+        return first_enough(lambda n: detectable(grow(n / count), alpha=alpha) <= effect, count, MOST * count)
 
-    noise = 0.0 if math.isnan(sampling) else sampling
+    grow = partial(grown, summary, sampling)
     return Needed(
-        seeds=first(S, lambda times: grown(summary, noise, seeds=times)) if S > 1 else None,
-        problems=first(P, lambda times: grown(summary, noise, problems=times)) if P > 1 else None,
-        samples=first(samples, lambda times: grown(summary, noise, samples=times)) if noise > 0 and samples else None,
+        seeds=first(S, lambda times: grow(seeds=times)) if S > 1 else None,
+        problems=first(P, lambda times: grow(problems=times)) if P > 1 else None,
+        samples=first(samples, lambda times: grow(samples=times)) if sampling > 0 and samples else None,
     )
 
 
 def first_enough(enough: Callable[[int], bool], low: int, high: int) -> int | None:
     """The smallest number in [low, high] that is enough; None if `high` is not. `enough` must be monotone."""
-    if not enough(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return high
+    return low + bisect_left(range(low, high), True, key=enough) if enough(high) else None
 
 
 def grown(
     summary: Crossed, sampling: float, *, seeds: float = 1.0, problems: float = 1.0, samples: float = 1.0
 ) -> Crossed:
     """The summary to expect with these factors of seeds, problems and samples, from today's components of variance
-    (none below 0)."""
+    (none below 0). sampling: as in `needed`."""
     with_noise = summary.cell if summary.num_seeds > 1 else summary.problem  # the component that contains sampling
-    noise = min(sampling, float(with_noise))
+    noise = 0.0 if math.isnan(sampling) else min(sampling, float(with_noise))
     cell = (float(summary.cell) - noise + noise / samples) / seeds / problems if summary.num_seeds > 1 else 0.0
     seed = max(float(summary.seed - summary.cell), 0.0) / seeds + cell
     problem = max(float(summary.problem - summary.cell), 0.0) / problems + cell

@@ -134,7 +134,7 @@ class Crossed:
         if self.alike:
             half = self.bound(level) if self.sizes else math.nan
         else:
-            half = math.hypot(float(student.quantile((1 + level) / 2, self.df) * self.error), self.bound(level))
+            half = math.hypot(float(student.critical(level, self.df) * self.error), self.bound(level))
         return Interval(mean - half, mean + half)
 
     def p_value(self) -> float:
@@ -144,16 +144,17 @@ class Crossed:
         if not self.repeats or (self.alike and not self.sizes):
             return 1.0
         if self.bounded:
-            return least_alpha(lambda alpha: self.interval(1 - alpha).excludes(0))
+            return threshold(lambda alpha: self.interval(1 - alpha).excludes(0), 1.0)
         return float(student.two_sided(self.mean / self.error, self.df))
 
 
-def least_alpha(decides: Callable[[float], bool]) -> float:
-    """The smallest α in (0, 1] at which a test, which decides more the larger α is, decides; 1 if it never does."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
+def threshold(holds: Callable[[float], bool], high: float, steps: int = 60) -> float:
+    """The smallest number in (0, high] for which a condition holds, that holds for all larger ones; `high` if for none.
+    By bisection."""
+    low = 0.0
+    for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 

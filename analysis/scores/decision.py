@@ -73,12 +73,12 @@ class Decision:
             return compared.needed  # to contradict the claim, it must be decided within the family
         summary, sampling = compared.judged.summary, compared.difference.sampling
         if self.claim.sign:
-            return needed(summary, sampling, 0, alpha=1 - self.level)
+            return needed(summary, sampling, alpha=1 - self.level)
         room = self._margin - abs(compared.effect)
         if room < 0:  # by this difference the claim would be contradicted, which is decided within the family
-            return needed(summary, sampling, 0, alpha=compared.alpha, effect=-room)
+            return needed(summary, sampling, alpha=compared.alpha, effect=-room)
         # TOST at 5 % rejects if a two-sided interval of 90 % lies within the margin; at other levels likewise.
-        return needed(summary, sampling, 0, alpha=2 * (1 - self.level), effect=room)
+        return needed(summary, sampling, alpha=2 * (1 - self.level), effect=room)
 
     def _outcome_of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
         if not interval.excludes(0):

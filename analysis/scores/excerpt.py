@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.frames.frames import Frames, remembered
+from analysis.frames.frames import Frames, grouped, remembered
 from analysis.frames.samples import Response
 from analysis.scores.arm import Arm
 from analysis.scores.cell import last_points
@@ -95,10 +95,7 @@ def _evaluation(
 
 
 def _responses(frames: Frames, run_id: str, step: int, problems: Sequence[Problem]) -> dict[Problem, list[Response]]:
-    responses: dict[Problem, list[Response]] = {}
-    for response in frames.responses(run_id, step, problems):
-        responses.setdefault((response.source, response.problem_id), []).append(response)
-    return responses
+    return grouped(frames.stored.responses(run_id, step, problems), lambda r: (r.source, r.problem_id))
 
 
 def _counted(frames: Frames, arm: Arm, sources: Sequence[str]) -> tuple[str, int, Right] | None:

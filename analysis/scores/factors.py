@@ -12,6 +12,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.frames.frames import grouped
 from analysis.scores import labels, student
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged
@@ -57,9 +58,7 @@ def crossings(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]], baseline:
     knobs. Controls, arms of other studies and knobs that were tuned for each arm belong to none."""
     trained = ordered([arm for arm in arms if not arm.control and not arm.from_other_study], swept)
     references = list(default_reference(trained, baseline).values())
-    of_knobs: dict[frozenset[str], list[Arm]] = {}
-    for arm in trained:
-        of_knobs.setdefault(frozenset(arm.knobs) - arm.tuned, []).append(arm)
+    of_knobs = grouped(trained, lambda arm: frozenset(arm.knobs) - arm.tuned)
     whole = _crossing(trained, frozenset[str]().union(*of_knobs).intersection(*of_knobs), references)
     parts = [whole] if whole else [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
     return [crossing for crossing in parts if crossing is not None]

@@ -93,7 +93,7 @@ def intention_to_treat(
     for base in (True, False) if metric.per_problem and metric.scale > 1 else ():
         own, other = (combine([_treated(frames, a, metric, sources, base) for a in side]) for side in (arms, against))
         other = other if against else base_cell(frames, arms, metric, sources)
-        of_both = compare({"": own}, {"": other}, 0, level).values()
+        of_both = compare({"": own}, {"": other}, level).values()
         parts += [metric.difference(compared.effect, compared.judged.plain) for compared in of_both]
     return f"with diverged runs as the base policy {parts[0]}, as 0 {parts[1]}" if len(parts) == 2 else ""
 

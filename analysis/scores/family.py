@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.scores import student
-from analysis.scores.contrast import Difference
+from analysis.scores.contrast import Difference, paired
 from analysis.scores.crossed import LEVEL, Crossed, Interval, by_benchmark, weighted
 
 Array = NDArray[np.float64]
@@ -150,10 +150,10 @@ def _residual(differences: Sequence[Difference]) -> float:
 def _correlation(differences: Sequence[Difference], pooled: float, one_reference: bool) -> Array:
     """[K, K] correlation of the estimates, over the cells that all differences have; without such cells the identity,
     which gives wider intervals."""
-    common = _common(differences)
-    if common is None:
+    common = paired([d.scores for d in differences])
+    if not common:
         return np.eye(len(differences))
-    values, benchmark = common
+    values, benchmark = np.stack([part.values for part in common]), common[0].benchmark
     K, S, _ = values.shape
     between_seeds = (np.eye(K) + 1) / 2 if one_reference else np.eye(K)
     covariance = np.zeros((K, K)) if math.isnan(pooled) else pooled / S * between_seeds
@@ -164,25 +164,6 @@ def _correlation(differences: Sequence[Difference], pooled: float, one_reference
         covariance += np.cov(weighted(values, benchmark)) / S
     spread = np.sqrt(np.diag(covariance))
     return covariance / np.outer(spread, spread) if (spread > 0).all() else np.eye(K)
-
-
-def _common(differences: Sequence[Difference]) -> tuple[Array, NDArray[np.int64] | None] | None:
-    """(values [K, S, P], benchmark [P]) of the seeds and problems that all differences have."""
-    first = differences[0]
-    if all(d.seeds == first.seeds and d.problems == first.problems for d in differences):
-        return np.stack([d.values for d in differences]), first.benchmark
-    seeds = sorted(set.intersection(*(set(d.seeds) for d in differences)))
-    shared = set.intersection(*(set(d.problems) for d in differences))
-    if not seeds or not shared:
-        return None
-    order = [p for p in first.problems if p in shared]
-    parts: list[Array] = []
-    for d in differences:
-        place = {p: i for i, p in enumerate(d.problems)}
-        parts.append(d.values[[d.seeds.index(s) for s in seeds]][:, [place[p] for p in order]])
-    place = {p: i for i, p in enumerate(first.problems)}
-    benchmark = None if first.benchmark is None else first.benchmark[[place[p] for p in order]]
-    return np.stack(parts), benchmark
 
 
 def _largest_t(correlation: Array, df: float) -> Array:

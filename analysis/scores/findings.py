@@ -31,9 +31,7 @@ def _without_baseline(frames: Frames) -> Iterable[Verdict]:
     baseline, of_study = frames.baseline, arms(frames)
     if not baseline or not of_study or select(of_study, baseline):
         return
-    of_settings = (
-        default_reference([arm for arm in of_study if arm.setting == name], baseline) for name in settings(of_study)
-    )
+    of_settings = (default_reference(of_setting, baseline) for of_setting in settings(of_study).values())
     instead = labels.joined([arm.label for references in of_settings for arm in references.values()])
     consequence = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
     yield Verdict(_statement(f"no arm has the study's baseline, {baseline}: {consequence}"), Outcome.WARNING)

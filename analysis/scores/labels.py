@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from analysis.frames.frames import RunRow
+from analysis.frames.frames import RunRow, grouped
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import parse_yaml
 
@@ -138,10 +138,7 @@ def made_distinct(names: Mapping[K, H], steps: Iterable[Step[K, H]]) -> dict[K, 
     """
     distinct = dict(names)
     for step in steps:
-        alike: dict[H, list[K]] = {}
-        for item, name in distinct.items():
-            alike.setdefault(name, []).append(item)
-        for name, items in alike.items():
+        for name, items in grouped(distinct, distinct.__getitem__).items():
             if len(items) > 1 or not name:
                 distinct |= {item: step(item, name, items) for item in items}
     return distinct

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.frames.frames import Frames, RunRow, check_seeds, remembered
+from analysis.frames.frames import Frames, RunRow, check_seeds, grouped, remembered
 from analysis.scores.contrast import Scores
 from analysis.scores.crossed import by_benchmark
 from analysis.scores.density import of_policy
@@ -67,16 +67,15 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
     if metric.kind == Kind.EVALUATION:
         return _logged(frames, [metric.key], seeds, run_ids, points)
     if metric.kind == Kind.POLICY:
-        return _scores(seeds, [[_of_policies(frames).get(i, {}).get(metric.name, math.nan)] for i in run_ids])
-
+        return _of_runs(seeds, [_of_policies(frames).get(i, {}).get(metric.name, math.nan) for i in run_ids])
     if metric.kind == Kind.REACH:
-        return _scores(seeds, [[_reached(frames, metric, tuple(sources), i, points[i].after)] for i in run_ids])
+        return _of_runs(seeds, [_reached(frames, metric, tuple(sources), i, points[i].after) for i in run_ids])
 
     def so_far(run_id: str, step: int) -> float:
         is_hours = metric.kind == Kind.HOURS
         return hours(frames, run_id, step) if is_hours else frames.digest.mean(run_id, metric.key, step)
 
-    return _scores(seeds, [[_between(points[i], lambda step, i=i: so_far(i, step))] for i in run_ids])
+    return _of_runs(seeds, [_between(points[i], lambda step, i=i: so_far(i, step)) for i in run_ids])
 
 
 @remembered
@@ -101,12 +100,12 @@ def _reached(frames: Frames, metric: Metric, sources: tuple[str, ...], run_id: s
 @remembered
 def horizons(frames: Frames, unit: str) -> dict[str, float]:
     """By run, the steps of the shortest run on the same problems, or the tokens of the finished one with the fewest."""
-    of_place: dict[str, list[RunRow]] = {}
-    for run in frames.rows:
-        place = sorted(pair for pair in run.config.items() if pair[0].startswith(("task.", "model.", "evaluation.")))
-        of_place.setdefault(repr(place), []).append(run)
+
+    def place(run: RunRow) -> str:
+        return repr(sorted(p for p in run.config.items() if p[0].startswith(("task.", "model.", "evaluation."))))
+
     horizon: dict[str, float] = {}
-    for runs in of_place.values():
+    for runs in grouped(frames.rows, place).values():
         last = {run.run_id: max(frames.digest.steps(run.run_id), default=0) for run in runs}
         if unit == "steps":
             ends = [float(run.knob("steps") or last[run.run_id] or math.inf) for run in runs]
@@ -145,10 +144,9 @@ def _of_policies(frames: Frames) -> dict[str, dict[str, float]]:
     return {run.run_id: of_policy(policies[run.run_id], run) for run in frames.rows if run.run_id in policies}
 
 
-def _scores(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:
-    """The scores of one number per run, [S, 1]; None if some run lacks it."""
-    table = np.asarray(values, float)
-    return Scores(seeds, ("",), table) if np.isfinite(table).all() else None
+def _of_runs(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:
+    """The scores of one number per run; None if some run lacks it."""
+    return Scores.of_runs(seeds, values) if np.isfinite(values).all() else None
 
 
 def _between(point: Point, read: Callable[[int], float]) -> float:
@@ -244,7 +242,7 @@ def _logged(
 ) -> Scores | None:
     read = frames.digest.logged
     values = [[_between(points[i], lambda step, i=i, key=key: read(i, key, step)) for key in keys] for i in run_ids]
-    return _scores(seeds, np.array(values, float).mean(1, keepdims=True))
+    return _of_runs(seeds, np.array(values, float).mean(1))
 
 
 def hours(frames: Frames, run_id: str, step: int) -> float:
@@ -266,10 +264,15 @@ def avg_values(n: Whole, c: Whole) -> Array:
 def pass_values(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
     """Unbiased chance per problem that at least `least` of k samples are right, by default pass@k (Chen et al. 2021);
     NaN where fewer than k samples were judged."""
+    return _looked_up(n, c, k, lambda size: _pass_by_count(size, k, least))
+
+
+def _looked_up(n: Whole, c: Whole, k: int, of_size: Callable[[int], Array]) -> Array:
+    """`of_size(n)[c]` per problem; NaN where fewer than k samples were judged."""
     n, c = np.asarray(n), np.asarray(c)
     value = np.full(n.shape, np.nan)
     for size in np.unique(n[n >= k]):
-        value[n == size] = _pass_by_count(int(size), k, least)[c[n == size]]
+        value[n == size] = of_size(int(size))[c[n == size]]
     return value
 
 
@@ -296,11 +299,7 @@ def pass_noise(n: Whole, c: Whole, k: int, least: int = 1) -> Array:
 
     It is the variance under c' ~ Binomial(n, (c + ½)/(n + 1)), since no unbiased estimate exists unless n ≥ 2k.
     """
-    n, c = np.asarray(n), np.asarray(c)
-    noise = np.full(n.shape, np.nan)
-    for size in np.unique(n[n >= k]):
-        noise[n == size] = _pass_noise(int(size), k, least)[c[n == size]]
-    return noise
+    return _looked_up(n, c, k, lambda size: _pass_noise(size, k, least))
 
 
 @lru_cache(maxsize=64)

@@ -196,8 +196,10 @@ def _evaluation(key: str) -> Metric:
 
 
 def parse(names: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
-    """The metrics of `avg,pass@4,entropy,policy/kl_base`. Raises LookupError for a metric that no run measured, with
-    the names of those that were measured. A metric that is named twice (`avg,avg@8`) is one."""
+    """The metrics of `avg,pass@4,entropy,policy/kl_base`; of "" the usual ones. Raises LookupError for a metric that no
+    run measured, with the names of those that were measured. A metric that is named twice (`avg,avg@8`) is one."""
+    if not names:
+        return default_metrics(frames, run_ids)
     metrics = [_named(name.strip(), frames, list(run_ids)) for name in names.split(",") if name.strip()]
     return list(dict.fromkeys(metrics))
 

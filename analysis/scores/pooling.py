@@ -57,9 +57,7 @@ def judged(of_bases: Mapping[str, Mapping[str, Compared]], level: float) -> dict
     labels_of_first, of_all = next(iter(of_bases.values())), dict[str, Compared]()
     size = len(labels_of_first)
     for label, *compared in zip(labels_of_first, *(of_base.values() for of_base in of_bases.values()), strict=True):
-        differences = [of_base.difference for of_base in compared]
-        scores = [Scores(d.seeds, d.problems, d.values, d.benchmark) for d in differences]
-        of_label = over(dict(zip(of_bases, scores, strict=True)))
+        of_label = over(dict(zip(of_bases, (of_base.difference.scores for of_base in compared), strict=True)))
         alpha, p = (1 - level) / size, of_label.summary.p_value()
         intervals = of_label.summary.interval(level), of_label.summary.interval(1 - alpha)
         decided = Judged(*intervals, p, min(size * p, 1.0), of_label.summary)

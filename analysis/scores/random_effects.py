@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.scores import student
-from analysis.scores.crossed import Interval
+from analysis.scores.crossed import Interval, threshold
 
 PRIOR = 4.0  # degrees of freedom of the mean of all variances, as one more estimate of each
 
@@ -28,14 +28,14 @@ class Pooled:
     def interval(self, level: float) -> Interval:
         """Of the mean, by Hartung, Knapp, Sidik and Jonkman: t of count − 1, the spread estimated from the effects. It
         is never narrower than that of Student's t without a spread between the true effects."""
-        half = float(student.quantile((1 + level) / 2, self.count - 1)) * self.error
+        half = float(student.critical(level, self.count - 1)) * self.error
         return Interval(self.mean - half, self.mean + half)
 
     def of_another(self, level: float) -> Interval:
         """Of the true effect in one more laboratory (Higgins et al. 2009); NaN for fewer than three."""
         if self.count < 3:
             return Interval(math.nan, math.nan)
-        half = float(student.quantile((1 + level) / 2, self.count - 2)) * math.hypot(self.error, math.sqrt(self.tau2))
+        half = float(student.critical(level, self.count - 2)) * math.hypot(self.error, math.sqrt(self.tau2))
         return Interval(self.mean - half, self.mean + half)
 
 
@@ -57,12 +57,10 @@ def pooled(effects: Sequence[float], variances: Sequence[float], df: Sequence[fl
 
     parts = len(y) - 1
     _, q, _ = at(0.0)
-    low, high = 0.0, parts * float(np.ptp(y)) ** 2 if q > parts else 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if at(middle)[1] > parts else (low, middle)
-    mean, squares, total = at(high)
+    most = parts * float(np.ptp(y)) ** 2 if q > parts else 0.0
+    tau2 = threshold(lambda tau2: at(tau2)[1] <= parts, most, steps=100)
+    mean, squares, total = at(tau2)
     error = math.sqrt(max(squares / parts, 1.0) / total)
     return Pooled(
-        mean, error, high, q, student.chi_squared_above(q, parts), max(0.0, 1 - parts / q) if q else 0.0, len(y)
+        mean, error, tau2, q, student.chi_squared_above(q, parts), max(0.0, 1 - parts / q) if q else 0.0, len(y)
     )

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from analysis.frames.frames import Frames, RunRow
 from analysis.frames.samples import STYLES
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import REASONS, Cell, last_points
+from analysis.scores.cell import Cell, gravest, last_points, why_absent
 from analysis.scores.contrast import Scores
-from analysis.scores.measured import avg_values, pass_values
+from analysis.scores.measured import Whole, avg_values, pass_values
 from analysis.scores.metric import Kind, Metric, benchmarks, widest
 
 Array = NDArray[np.float64]
@@ -97,15 +97,14 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
     points = last_points(frames, arm)
     ends = {run: points[run.run_id].after for run in arm.runs if run.run_id in points}
     done = {run: step for run, step in ends.items() if any(frames.problem_counts(run.run_id, step, s) for s in sources)}
-    states = [run.state for run in arm.runs if run not in done]
-    reason = next((r for r in REASONS if r in states), "not evaluated")
     runs = [_evaluation(frames, run, step, sources, metrics) for run, step in done.items()]
     cells = _cells(runs, len(arm.runs))
     shares = Counter[str]()
     for run in runs:
         shares.update({style: share / len(runs) for style, share in run.shares.items()})
     names = [*map(str, metrics), KEEP, EXPLORE]
-    empty = {name: Cell(planned=len(arm.runs), state=reason) for name in names}
+    state = gravest(why_absent(arm, [run.run_id for run in done]))
+    empty = {name: Cell(planned=len(arm.runs), state=state) for name in names}
     return Retention(label, math.nan if coef is None else float(coef), cells or empty, dict(shares))
 
 
@@ -119,7 +118,7 @@ def _cells(runs: Sequence[_Evaluation], planned: int) -> dict[str, Cell]:
         name: Scores(seeds, problems, np.stack([run.values[name] for run in runs]), benchmark)
         for name in runs[0].values
     }
-    columns |= {name: Scores(seeds, ("",), np.array([[run.numbers[name]] for run in runs])) for name in runs[0].numbers}
+    columns |= {name: Scores.of_runs(seeds, [run.numbers[name] for run in runs]) for name in runs[0].numbers}
     return {name: Cell.of(scores, planned) for name, scores in columns.items()}
 
 
@@ -130,11 +129,7 @@ def _evaluation(
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
     values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k, m.least) for m in metrics}
-    solved = np.where(n > 0, c > 0, np.nan)  # NaN: not known without a judged sample
-    # DPH-RL's rates: of the problems that the base policy solves the share still solved, of the others that now solved.
-    before = _correct_at_first(frames, run, sources, problems)
-    values[KEEP] = np.where(before > 0, solved, np.nan)
-    values[EXPLORE] = np.where(before == 0, solved, np.nan)
+    values |= rates(_correct_at_first(frames, run, sources, problems), n, c)
     if run.task != STYLES:
         return _Evaluation(run.seed, problems, values, {}, {})
     shares = styles(frames, run.run_id, step, sources)
@@ -143,6 +138,15 @@ def _evaluation(
         EFFECTIVE: math.exp(-sum(s * math.log(s) for s in shares.values())) if shares else math.nan,
     }
     return _Evaluation(run.seed, problems, values, numbers, shares)
+
+
+def rates(before: Array, n: Whole, c: Whole) -> dict[str, Array]:
+    """By DPH-RL's rates, whether problems [P] are solved: those that the base policy solves, and the others; else NaN.
+
+    before: by problem, the number of correct samples of the base policy, NaN where it is not known. n, c: samples that
+    were judged now, and correct ones; without any it is not known whether a problem is solved."""
+    solved = np.where(n > 0, c > 0, np.nan)
+    return {KEEP: np.where(before > 0, solved, np.nan), EXPLORE: np.where(before == 0, solved, np.nan)}
 
 
 def _correct_at_first(

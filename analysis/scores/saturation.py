@@ -92,7 +92,7 @@ def saturation(steps: Array, scores: Array, possible: tuple[float, float] = (-ma
     curves = np.hstack([base[:, None] + gain[:, None] * _risen(shown, half, rate)[chosen], (base + gain)[:, None]])
     deviation = (curves[1:] - curves[0]) * math.sqrt(S / (S - 1))
     spread = np.maximum(deviation.std(0), math.sqrt(ROUNDING))
-    own = float(student.quantile((1 + LEVEL) / 2, S - 1))
+    own = float(student.critical(LEVEL, S - 1))
     size, along = np.linalg.eigh(np.cov((deviation / spread)[:, :-1], rowvar=False))
     alike = rng.standard_normal((DRAWS, S, len(size))) @ (along * np.sqrt(size.clip(0))).T  # seeds so correlated
     largest = np.abs(alike.mean(1) / alike.std(1, ddof=1)).max(1) * math.sqrt(S)

@@ -14,7 +14,8 @@ own, so that one may stop while the others go on; their spread is pooled, and th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from analysis.scores import student
 from analysis.scores.claim import Outcome
 from analysis.scores.contrast import grown
-from analysis.scores.crossed import LEAST_SEEDS, LEVEL, ROUNDING, Crossed
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL, ROUNDING, Crossed, threshold
 
 Array = NDArray[np.float64]
 
@@ -63,12 +64,7 @@ def levels(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
         share, spent_before = spent(fraction, alpha) - spent_before, spent(fraction, alpha)
         keep = math.sqrt(before / fraction)
         spread = math.sqrt(1 - before / fraction)
-
-        def crossing(bound: float, paths: Array = paths, density: Array = density, k: float = keep, s: float = spread):
-            above = student.above((bound - k * paths) / s, NORMAL) + student.above((bound + k * paths) / s, NORMAL)
-            return float(density @ above)
-
-        bound = _root(crossing, share)
+        bound = threshold(partial(_crosses_at_most, share, density, keep * paths, spread), FAR)
         z = np.linspace(-bound, bound, GRID)
         weight = np.full(GRID, z[1] - z[0])
         weight[[0, -1]] /= 2
@@ -77,6 +73,12 @@ def levels(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
         paths, before = z, fraction
         bounds.append(bound)
     return [float(student.two_sided(bound, NORMAL)) for bound in bounds]
+
+
+def _crosses_at_most(share: float, density: Array, means: Array, spread: float, bound: float) -> bool:
+    """Whether paths that go on from these means have at most this chance to be beyond ± bound. density: their mass."""
+    beyond = student.above((bound - means) / spread, NORMAL) + student.above((bound + means) / spread, NORMAL)
+    return float(density @ beyond) <= share
 
 
 def calibrated(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
@@ -99,14 +101,6 @@ def calibrated(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
     return [factor * level for level in nominal]
 
 
-def _root(falling: Callable[[float], float], value: float) -> float:
-    low, high = 0.0, FAR
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > value else (low, middle)
-    return (low + high) / 2
-
-
 def chances(
     summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Sequence[float], margin: float | None = None
 ) -> list[float]:
@@ -116,12 +110,11 @@ def chances(
     spread. margin: of an equivalence, which two one-sided tests, or a difference beyond the margin, decide; None: the
     difference is tested against 0.
     """
-    if not summary.repeats or summary.alike or summary.num_seeds < 2:
+    if summary.num_seeds < 2 or summary.alike:
         return [math.nan] * len(seeds)
-    noise = 0.0 if math.isnan(sampling) else sampling
     by_look: list[float] = []
     for count, level in zip(seeds, nominal, strict=True):
-        then = grown(summary, noise, seeds=count / summary.num_seeds)
+        then = grown(summary, sampling, seeds=count / summary.num_seeds)
         mean, error, df = abs(float(then.mean)), float(then.error), float(then.df)
         critical = then.interval(1 - level).half / error
         if margin is None:
@@ -144,9 +137,9 @@ def chance_at_last(
     take from it, and Student's t has the degrees of freedom of the seeds so far. margin: as in `chances`. lead: what
     counts as decided, too, is that the difference is below this.
     """
-    if not summary.repeats or summary.alike or summary.num_seeds < 2:
+    if summary.num_seeds < 2 or summary.alike:
         return math.nan
-    last = grown(summary, 0.0 if math.isnan(sampling) else sampling, seeds=seeds / summary.num_seeds)
+    last = grown(summary, sampling, seeds=seeds / summary.num_seeds)
     mean, df = float(summary.mean), float(summary.df)
     spread = math.sqrt(max(float(summary.variance - last.variance), ROUNDING))
 

@@ -16,6 +16,11 @@ def quantile(p: Array | float, df: Array | float) -> Array:
     return np.asarray(_scipy.stdtrit(df, p), float)
 
 
+def critical(level: float, df: Array | float) -> Array:
+    """The t with P(|T| ≤ t) = level: the half of an interval, in standard errors."""
+    return quantile((1 + level) / 2, df)
+
+
 def two_sided(t: Array | float, df: Array | float) -> Array:
     """P(|T| ≥ |t|)."""
     return np.asarray(2 * _scipy.stdtr(df, -np.abs(t)), float)

@@ -7,17 +7,16 @@ interpolated with the weight that puts the run at the level; scores problem by p
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from analysis.frames.frames import Frames, remembered
 from analysis.scores.arm import Arm
-from analysis.scores.cell import Cell, cell_at, last_points
+from analysis.scores.cell import Cell, cell_at, last_points, why_absent
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.measured import Point, at, crossing, mean_of, scores
 from analysis.scores.metric import Kind, Metric
-from rlvr.ledger.cause import State
 
 LEAST = 3  # the fewest evaluations of a curve
 TOKENS, SECONDS = "tokens/rollout", "time/step_s"
@@ -34,7 +33,7 @@ class Level:
 
     where: Where
     value: float = math.nan
-    points: dict[str, dict[str, Point]] | None = None
+    points: Mapping[str, Mapping[str, Point]] = field(default_factory=dict[str, Mapping[str, Point]])
     why: str = ""
     caveat: str = ""
     lowest: str = ""
@@ -140,16 +139,15 @@ def devices(frames: Frames, run_id: str) -> int:
 def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...], level: Level) -> Cell:
     """The score of an arm at a level. At the same points it is the same object: by it `compare` knows that several arms
     have one reference."""
-    return _cell_at(frames, arm, metric, sources, tuple((level.points or {}).get(arm.group_id, {}).items()))
+    return _cell_at(frames, arm, metric, sources, tuple(level.points.get(arm.group_id, {}).items()))
 
 
 @remembered
 def _cell_at(
     frames: Frames, arm: Arm, metric: Metric, sources: tuple[str, ...], points: tuple[tuple[str, Point], ...]
 ) -> Cell:
-    absent = [run.state for run in arm.runs if run.run_id not in dict(points)]
-    reasons = ["not evaluated" if state == State.FINISHED else state for state in absent]
-    return cell_at(frames, metric, sources, dict(points), planned=len(arm.runs), reasons=reasons)
+    by_run = dict(points)
+    return cell_at(frames, metric, sources, by_run, planned=len(arm.runs), reasons=why_absent(arm, by_run))
 
 
 # --- curves ---
@@ -202,5 +200,4 @@ def over_seeds(cell: Cell) -> tuple[float, float]:
     """
     if cell.scores is None or cell.seeds < LEAST_SEEDS:
         return math.nan, math.nan
-    half = cell.scores.by_seed().summary().interval().half
-    return cell.within_possible(cell.mean - half, cell.mean + half)
+    return cell.ends(cell.scores.by_seed().summary().interval().half)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.scores import labels, pooling
 from analysis.scores.arm import Arm
 from analysis.scores.cell import NOT_MEASURED, Cell, averaged, combine
@@ -103,10 +103,8 @@ def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict, groups: Sequence
 
 def _in_settings(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
     """A verdict for each setting; for those that differ by the base policy alone one, over all with its arms."""
-    places: dict[str, list[Comparable]] = {}
-    for setting in settings:
-        if select(setting.arms, claim.arm):
-            places.setdefault(setting.arms[0].place, []).append(setting)
+    with_arms = [setting for setting in settings if select(setting.arms, claim.arm)]
+    places = grouped(with_arms, lambda setting: setting.arms[0].place)
     if not places:
         return [Verdict(claim, Outcome.NOT_TESTED, note=f"no arm has {claim.arm}")]
     reference = reference_of_claim(claim, frames.baseline)
@@ -226,7 +224,7 @@ class _Test(Decision):
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
         of_arms, of_references = ({key: pair[side] for key, pair in pairs.items()} for side in (0, 1))
         more = more_problems(self.setting.arms)
-        judged = compare(of_arms, of_references, 0, self.level, more_problems=more, survivors=True)
+        judged = compare(of_arms, of_references, self.level, more_problems=more, survivors=True)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
         return judged
@@ -294,7 +292,7 @@ class _Test(Decision):
         more = ""
         if outcome == Outcome.UNDECIDED:
             self._check_room(cells)
-            seeds = needed(slope, math.nan, 0, alpha=1 - self.level).seeds
+            seeds = needed(slope, math.nan, alpha=1 - self.level).seeds
             more = f"no number of {self.REPEATS} would decide it"
             more = f"about {seeds - slope.num_seeds} more {self.REPEATS}" if seeds else more
             if interval.excludes(0):

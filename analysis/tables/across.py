@@ -13,7 +13,7 @@ from analysis.scores import labels, student
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import by_setting
-from analysis.scores.comparison import LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare
+from analysis.scores.comparison import DECIDED, LUCKY, PERHAPS_ABOVE, PERHAPS_BELOW, Compared, compare
 from analysis.scores.crossed import LEVEL
 from analysis.scores.factors import compared_effects, crossings
 from analysis.scores.metric import Kind, Metric
@@ -39,7 +39,7 @@ class Unit:
     def variance(self) -> float:
         """Of its error, which a bound on unseen problems is part of; NaN without an interval."""
         summary = self.compared.difference.summary
-        return (summary.interval().half / float(student.quantile((1 + LEVEL) / 2, summary.df))) ** 2
+        return (summary.interval().half / float(student.critical(LEVEL, summary.df))) ** 2
 
 
 def table(frames: Frames) -> Table | None:
@@ -96,7 +96,7 @@ def _units(name: str, frames: Frames, against: str) -> Iterable[tuple[Key, Unit]
             cells = {group: cell(frames, arm, metric, setting.sources) for group, (arm, _) in pairs.items()}
             others = {group: cell(frames, of, metric, setting.sources) for group, (_, of) in pairs.items()}
             metric_name = str(metric.kind if metric.kind == Kind.AVG else metric)  # avg@8 estimates what avg@16 does
-            for group, compared in compare(cells, others, 0).items():
+            for group, compared in compare(cells, others).items():
                 arm, of = pairs[group]
                 title = ": ".join(filter(None, (name, setting.name)))
                 unit = Unit(title, metric, compared, frozenset((*arm.run_ids, *of.run_ids)))
@@ -139,7 +139,7 @@ def _alone(compared: Compared) -> dict[str, Any]:
 
 def _whole(whole: Pooled, family: int, unfair: str) -> dict[str, Any]:
     plain, simultaneous = whole.interval(LEVEL), whole.interval(1 - (1 - LEVEL) / family)
-    marks = ("▲", "▼") if simultaneous.excludes(0) else (PERHAPS_ABOVE, PERHAPS_BELOW)
+    marks = DECIDED if simultaneous.excludes(0) else (PERHAPS_ABOVE, PERHAPS_BELOW)
     mark = marks[whole.mean < 0] if plain.excludes(0) and not unfair else ""
     return {
         **{"difference": whole.mean, "verdict": mark, "family": family, "unfair": unfair},

@@ -1,7 +1,7 @@
 """The bandit table: how close each method comes to LAD's target density, and how many of its modes it keeps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from analysis.frames.frames import Frames
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table
 from analysis.scores.arm import Arm, arms
-from analysis.scores.cell import REASONS, Cell
+from analysis.scores.cell import Cell, gravest, why_absent
 from analysis.scores.contrast import Scores
 from analysis.scores.density import (
     COVERED,
@@ -72,7 +72,6 @@ def matches(frames: Frames) -> list[Match]:
 def _match(arm: Arm, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
     name = f"{arm.method} + KL" if arm.loss != "lad" and arm.first.knob("trainer.kl") else arm.method
     finished = [run for run in arm.runs if run.run_id in policies and run.state == State.FINISHED]
-    missing = [run.state if run.state != State.FINISHED else "not evaluated" for run in arm.runs if run not in finished]
     columns = {
         key: np.array([policies[run.run_id][key].to_numpy(float) for run in finished])
         for key in ("probability", "probability_old", "advantage", "reward")
@@ -86,7 +85,7 @@ def _match(arm: Arm, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
         target=np.array([target_density(advantage, eta) for advantage in columns["advantage"]]),
         reward=columns["reward"][-1] if finished else np.zeros(0),
         planned=len(arm.runs),
-        states=tuple(missing),
+        states=tuple(why_absent(arm, [run.run_id for run in finished])),
     )
 
 
@@ -124,16 +123,13 @@ def _cells(match: Match) -> dict[str, Cell]:
     """By column: one number per seed; the worst seed by total variation alone."""
     names = ("total variation", "total variation, worst seed", "modes covered")
     if not len(match.learned):
-        state = next((r for r in REASONS if r in match.states), "missing")
-        return dict.fromkeys(names, Cell(planned=match.planned, state=state))
-    state = "ok" if match.planned == len(match.learned) else "partial"
+        return dict.fromkeys(names, Cell(planned=match.planned, state=gravest(match.states)))
     worst = int(match.total_variation.argmax())
-    columns: dict[str, tuple[tuple[int, ...], Array]] = {
-        names[0]: (match.seeds, match.total_variation),
-        names[1]: ((match.seeds[worst],), match.total_variation[[worst]]),
-        names[2]: (match.seeds, match.modes_covered),
-    }
-    return {
-        name: Cell(float(np.mean(v)), Scores(seeds, ("",), v[:, None]), match.planned, 0, state)
-        for name, (seeds, v) in columns.items()
-    }
+    columns = (
+        Scores.of_runs(match.seeds, match.total_variation),
+        Scores.of_runs([match.seeds[worst]], match.total_variation[[worst]]),
+        Scores.of_runs(match.seeds, match.modes_covered),
+    )
+    state = "ok" if match.planned == len(match.learned) else "partial"
+    of_columns = [replace(Cell.of(scores, match.planned), state=state) for scores in columns]
+    return dict(zip(names, of_columns, strict=True))

@@ -40,22 +40,24 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     all_arms = arms(frames)
     if not all_arms:
         return None
-    ids = [run.run_id for run in frames.rows]
-    metrics = parse(ask.metrics, frames, ids) if ask.metrics else default_metrics(frames, ids)
+    metrics = parse(ask.metrics, frames, [run.run_id for run in frames.rows])
     if not metrics:
         return None
     has_reference = False
     parts: list[pd.DataFrame] = []
-    for setting in settings(all_arms):
-        setting_arms = ordered([a for a in all_arms if a.setting == setting], frames.swept)
+    for setting, of_setting in settings(all_arms).items():
+        setting_arms = ordered(of_setting, frames.swept)
         has_base = _has_base(frames, setting_arms)
         selector = ask.against if has_base else as_arm(ask.against)
         comparable = has_base or len(setting_arms) > 1
         against = _references(setting_arms, selector, frames.baseline) if comparable else {}
         has_reference = has_reference or bool(against)
-        block = Block(_title(frames, setting_arms), tuple(_rows(setting_arms, against, has_base=has_base)))
-        measured = metrics if ask.metrics else default_metrics(frames, [i for arm in setting_arms for i in arm.run_ids])
-        cells = fill(frames, [block], _columns(frames, setting_arms, [m for m in metrics if m in measured]))
+        run_ids = [i for arm in setting_arms for i in arm.run_ids]
+        sources, _ = benchmarks(frames, run_ids)
+        title = ", ".join(filter(None, (setting, *(sources if len(sources) == 1 else ()))))
+        block = Block(title, tuple(_rows(setting_arms, against, has_base=has_base)))
+        measured = metrics if ask.metrics else default_metrics(frames, run_ids)
+        cells = fill(frames, [block], _columns(sources, [m for m in metrics if m in measured]))
         parts.append(_crossed(cells, setting_arms, ask.across) if _have(setting_arms, ask.across) else cells)
     if ask.across and not _have(all_arms, ask.across):
         known = ", ".join(dict.fromkeys(key for arm in all_arms for key in arm.knobs)) or "none"
@@ -139,20 +141,12 @@ def _has_base(frames: Frames, setting_arms: Sequence[Arm]) -> bool:
     return bool(sharing_base(setting_arms)) and not setting_arms[0].first.knob("policy.digest")
 
 
-def _columns(frames: Frames, setting_arms: Sequence[Arm], metrics: Sequence[Metric]) -> list[MetricColumn]:
+def _columns(sources: tuple[str, ...], metrics: Sequence[Metric]) -> list[MetricColumn]:
     """A column per metric and benchmark, and their average; of more than MOST_BENCHMARKS the average alone."""
-    sources, _ = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
     if len(sources) == 1:
-        return [MetricColumn(metric, tuple(sources), "") for metric in metrics]
+        return [MetricColumn(metric, sources, "") for metric in metrics]
     all_columns = columns(metrics, sources)
     return [c for c in all_columns if c.name not in sources or len(sources) <= MOST_BENCHMARKS]
-
-
-def _title(frames: Frames, setting_arms: Sequence[Arm]) -> str:
-    """The setting, and the benchmark where it is the only one."""
-    sources, _ = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
-    parts = [setting_arms[0].setting, sources[0] if len(sources) == 1 else ""]
-    return ", ".join(part for part in parts if part)
 
 
 def _have(some_arms: Iterable[Arm], knob: str) -> bool:

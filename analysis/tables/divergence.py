@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.paper.printed import published
 from analysis.report.cells import Block, Row, columns, fill
 from analysis.report.table import Table, with_notes
@@ -66,9 +66,8 @@ def table(frames: Frames) -> Table | None:
 
 def summarise(frames: Frames, setting: Comparable) -> Summary:
     """Every divergence of one setting, the strict family first."""
-    groups: dict[tuple[str, str], list[Arm]] = {}
-    for arm in sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta)):
-        groups.setdefault((arm.divergence, arm.variant), []).append(arm)
+    in_order = sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta))
+    groups = grouped(in_order, lambda a: (a.divergence, a.variant))
     shared = set.intersection(*({a.eta for a in arms} for arms in groups.values()))
     metric = setting.shown[0]  # the widest avg@n
     reported = {a: cell(frames, a, metric, setting.sources).mean for a in setting.lad}

@@ -18,9 +18,8 @@ def table(frames: Frames) -> Table | None:
     """None without NEEDS."""
     records = []
     names: dict[str, None] = {}
-    evaluated = evaluations(frames)
-    for setting in settings(evaluated):
-        for arm in ordered([arm for arm in evaluated if arm.setting == setting], frames.swept):
+    for setting, of_setting in settings(evaluations(frames)).items():
+        for arm in ordered(of_setting, frames.swept):
             for source, cells in diversity(frames, arm).items():
                 names |= dict.fromkeys(cells)
                 records += row_records(", ".join(p for p in (setting, source) if p), label(arm), cells)

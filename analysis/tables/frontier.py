@@ -12,7 +12,7 @@ from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
 from analysis.scores.comparison import Compared, compare, study_level
-from analysis.scores.metric import ENTROPY, Kind, Metric, training_names, widest
+from analysis.scores.metric import ENTROPY, Kind, Metric, training_names
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.trajectory import Level, cell_of, level, settings_with_curves
 
@@ -29,11 +29,10 @@ def table(frames: Frames) -> Table | None:
         setting_arms = ordered(setting.arms, frames.swept)
         against = default_reference(setting_arms, frames.baseline)
         if against:
-            logged = training_names(frames, [i for a in setting.arms for i in a.run_ids])
-            metrics = [*widest(setting.metrics), *([ENTROPY] if ENTROPY.key in logged else [])]
-            formats |= {str(m): format_of(m) for m in metrics}
+            measured = metrics(frames, setting)
+            formats |= {str(m): format_of(m) for m in measured}
             for where in AXES:
-                records += _records(frames, setting, setting_arms, against, where, metrics)
+                records += _records(frames, setting, setting_arms, against, where, measured)
     if not records:
         return None
     shown = tuple(dict.fromkeys(str(r["metric"]) for r in records))
@@ -47,6 +46,12 @@ def table(frames: Frames) -> Table | None:
     )
     cells = cells.assign(hint="")
     return Table("frontier", "Frontier", QUESTION, cells, shown, notes, formats=formats, differences=True, scores=False)
+
+
+def metrics(frames: Frames, setting: Comparable) -> list[Metric]:
+    """What arms are compared by: avg@n and pass@k, and entropy where it was logged."""
+    logged = training_names(frames, [i for arm in setting.arms for i in arm.run_ids])
+    return [*setting.shown, *([ENTROPY] if ENTROPY.key in logged else [])]
 
 
 def _records(
@@ -87,7 +92,7 @@ def _compared(
     """By group of an arm, its difference to its reference. pairs: the reference of each arm."""
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
-    compared = compare(cells, references, 0, study_level(frames))
+    compared = compare(cells, references, study_level(frames))
     reasons = {group: f"at {at.where}, {at.caveat}" if at.caveat else "" for group, at in levels.items()}
     return {group: replace(one, unfair=reasons[group] or one.unfair) for group, one in compared.items()}
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames, RunRow
@@ -16,6 +15,7 @@ from analysis.scores.cell import Cell, cell, last_points
 from analysis.scores.contrast import Scores, first_enough
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
 from analysis.scores.policy_evaluations import BASE, evaluations, label, policy_of
+from analysis.scores.retention import EXPLORE, KEEP, rates
 from analysis.scores.selection import as_arm, ordered, reference_of
 from analysis.tables.comparison import ComparisonOptions
 from rlvr.metrics import pass_at_k
@@ -23,7 +23,7 @@ from rlvr.metrics import pass_at_k
 QUESTION = "What does each policy solve, and with how many samples?"
 NEEDS = "policies that `python -m rlvr.evaluate` sampled"
 MOST_SIZES = 6  # columns of pass@k
-KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
+DISTINCT = "different right"
 NOT_REACHED = "not reached"  # instead of a number
 REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
@@ -37,8 +37,8 @@ def table(frames: Frames, ask: ComparisonOptions | None = None) -> Table | None:
     records = []
     references: dict[str, None] = {}
     unjudged: dict[str, tuple[int, int]] = {}
-    for setting in settings(evaluated):
-        setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], frames.swept)
+    for setting, of_setting in settings(evaluated).items():
+        setting_arms = ordered(of_setting, frames.swept)
         sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
         bases = [arm for arm in setting_arms if policy_of(arm.first) == BASE]
         base = bases[0] if len(bases) == 1 else None
@@ -130,18 +130,13 @@ def _pairs(frames: Frames, arm: Arm, other: Arm, source: str) -> list[Pair]:
 
 
 def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
-    """The keep and exploration rates: the share solved now, of the problems that `first` solved in some sample, and of
-    those that it did not.
-    """
+    """The keep and exploration rates, in which `first` stands for the base policy."""
     seeds, problems = tuple(pair.seed for pair in pairs), pairs[0].now.problems
     benchmark = np.zeros(len(problems), dtype=np.int64)
-    cells: dict[str, Cell] = {}
-    for name, solved_before in ((KEEP, True), (EXPLORE, False)):
-        values = [
-            np.where(_known(p) & ((p.first.c > 0) == solved_before), (p.now.c > 0).astype(float), np.nan) for p in pairs
-        ]
-        cells[name] = Cell.of(Scores(seeds, problems, np.stack(values), benchmark), planned, NOT_REACHED)
-    return cells
+    of_pairs = [rates(np.where(p.first.n > 0, p.first.c, np.nan), p.now.n, p.now.c) for p in pairs]
+    values = {name: np.stack([of_pair[name] for of_pair in of_pairs]) for name in (KEEP, EXPLORE)}
+    scores = {name: Scores(seeds, problems, of_rate, benchmark) for name, of_rate in values.items()}
+    return {name: Cell.of(of_rate, planned, NOT_REACHED) for name, of_rate in scores.items()}
 
 
 def _unjudged(frames: Frames, arms: Iterable[Arm], source: str) -> tuple[int, int]:
@@ -150,24 +145,18 @@ def _unjudged(frames: Frames, arms: Iterable[Arm], source: str) -> tuple[int, in
     return len(unjudged), len({p for judged in counted for p in judged.problems})
 
 
-def _known(pair: Pair) -> NDArray[np.bool_]:
-    """[P] Whether both runs have judged samples of a problem."""
-    return (pair.first.n > 0) & (pair.now.n > 0)
-
-
 def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
     """The number of samples with which an arm covers the share of problems that all samples of the other arm cover."""
     values = []
     for pair in pairs:
-        known = _known(pair)
+        known = (pair.first.n > 0) & (pair.now.n > 0)  # [P] both have judged samples of a problem
         now = replace(pair.now, n=pair.now.n[known], c=pair.now.c[known])
         target = float((pair.first.c[known] > 0).mean()) if known.any() else math.nan
         values.append(_samples_to_reach(now, target))
-    scores = Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None])
     reached = sum(map(math.isfinite, values))
     if 0 < reached < len(values):  # a mean over those that reached it would leave out the others
         return Cell(planned=planned, state=f"reached by {reached} of {len(values)}")
-    return Cell.of(scores, planned, NOT_REACHED)
+    return Cell.of(Scores.of_runs([pair.seed for pair in pairs], values), planned, NOT_REACHED)
 
 
 def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
@@ -195,4 +184,4 @@ def _logged(frames: Frames, arm: Arm, name: str) -> Cell:
     known = {seed: value for seed, value in values.items() if math.isfinite(value)}
     if not known:
         return Cell(planned=len(arm.runs), state="not evaluated")
-    return Cell.of(Scores(tuple(known), ("",), np.array([*known.values()])[:, None]), len(arm.runs), NOT_REACHED)
+    return Cell.of(Scores.of_runs(known, [*known.values()]), len(arm.runs), NOT_REACHED)

@@ -43,4 +43,4 @@ def _cell(tried: Tried) -> Cell:
     planned = len(tried.scores)
     if not np.isfinite(tried.scores).all():
         return Cell(planned=planned, state="not evaluated")
-    return Cell.of(Scores(tuple(range(planned)), ("",), np.array(tried.scores)[:, None]), planned)
+    return Cell.of(Scores.of_runs(range(planned), tried.scores), planned)

@@ -417,8 +417,8 @@ def test_intervals_end_where_what_is_possible_ends_and_verdicts_stay():
     assert shares.interval() == (0, 1)
     assert text_of({**shares.record(), "verdict": ""}, Format()) == "75.0 [0, 100]"
     reference = replace(cell_of(0.0, 0.75), possible=(0.0, 1.0))
-    (cut,) = compare({"x": shares}, {"x": reference}, 8).values()
-    (whole,) = compare({"x": free}, {"x": reference}, 8).values()
+    (cut,) = compare({"x": shares}, {"x": reference}).values()
+    (whole,) = compare({"x": free}, {"x": reference}).values()
     assert whole.record()["difference_low"] == pytest.approx(0.375 - 12.7062 * 0.125, abs=1e-3)
     assert (cut.record()["difference_low"], cut.record()["difference_high"]) == (-1, 1)
     assert cut.record()["p"] == whole.record()["p"]

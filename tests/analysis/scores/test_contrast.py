@@ -49,7 +49,7 @@ def test_a_seed_or_a_problem_without_a_partner_is_left_out_and_named():
     paired = difference(arm, reference)
     assert paired.left_out == LeftOut((5,), (), 1)
     assert paired.values.tolist() == [[1, 0], [0, 0]]
-    assert not difference(scores([[1, 0]]), scores([[0, 1]])).left_out
+    assert difference(scores([[1, 0]]), scores([[0, 1]])).left_out == LeftOut()
 
 
 def test_a_seed_that_lacks_a_whole_benchmark_leaves_and_the_benchmark_stays():
@@ -86,7 +86,7 @@ def test_scores_by_problem_are_compared_to_numbers_per_run_seed_by_seed():
     for paired, sign in ((difference(arm, logged), 1), (difference(logged, arm), -1)):
         assert paired.per_seed.tolist() == [sign * d for d in (0.5, 0.25, 0.0)]
         assert paired.summary.num_problems == 0
-        assert not paired.left_out
+        assert paired.left_out == LeftOut()
 
 
 def test_pairing_removes_what_the_arms_share():

@@ -267,7 +267,7 @@ def test_the_best_arm_is_that_of_the_problems_that_all_answered() -> None:
             for key, base in values.items()
         }
         others = {key: cell for key, cell in cells.items() if key != "lacks"}
-        ahead = compare(others, dict.fromkeys(others, cells["lacks"]), 0, 0.95)["better"]
+        ahead = compare(others, dict.fromkeys(others, cells["lacks"]), 0.95)["better"]
         only_alone += ahead.judged.plain.low > 0 and not ahead.decided
         best, compared = against_best(cells, [*cells], 1, 0.95)
         assert not any(c.judged.plain.low > 0 for c in compared.values()), (best, spread)

@@ -88,8 +88,8 @@ def test_equal_accuracy_is_the_highest_that_both_reached(tmp_path):
     reached = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
     # PACS ends at 12/24, which GRPO reaches at step 20.
     assert reached.value == 0.5
-    assert (reached.points or {})[pacs.group_id]["id-pacs-s0"].step == 40
-    assert (reached.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
+    assert reached.points[pacs.group_id]["id-pacs-s0"].step == 40
+    assert reached.points[grpo.group_id]["id-grpo-s0"].step == 20
     # pass@4 there: GRPO 8, 4, 0 of 8 -> 1, 1 - 1/70, 0; PACS 6, 4, 2 -> 1, 69/70, 1 - 15/70
     assert cell_of(frames, grpo, pass_at(4), SOURCES, reached).mean == pytest.approx((1 + 69 / 70) / 3)
     assert cell_of(frames, pacs, pass_at(4), SOURCES, reached).mean == pytest.approx((1 + 69 / 70 + 55 / 70) / 3)
@@ -99,10 +99,10 @@ def test_equal_tokens_and_seconds_are_sums_up_to_the_evaluation(tmp_path):
     frames, (grpo, pacs) = two(tmp_path)
     tokens = level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES)
     assert tokens.value == 40 * 50  # what PACS used in all, and GRPO in 20 steps
-    assert (tokens.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
+    assert tokens.points[grpo.group_id]["id-grpo-s0"].step == 20
     seconds = level(frames, [pacs, grpo], Where.SECONDS, avg(8), SOURCES)
     assert seconds.value == 80
-    assert (seconds.points or {})[grpo.group_id]["id-grpo-s0"].step == 40
+    assert seconds.points[grpo.group_id]["id-grpo-s0"].step == 40
 
 
 def test_seconds_count_every_device(tmp_path):
@@ -118,7 +118,7 @@ def test_without_a_common_level_the_reason_is_given(tmp_path):
     frames = load(tmp_path)
     grpo, pacs = sorted(arms(frames), key=lambda arm: arm.loss)
     reached = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
-    assert reached.points is None
+    assert not reached.points
     assert reached.why == "loss=pacs has a run that never rises above where the others begin"
     assert "did not log" in level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES).why
     assert any("loss=pacs is not compared at equal accuracy" in note for note in frontier.table(frames).notes)
