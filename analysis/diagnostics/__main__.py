@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.diagnostics import landscape, replay, weights
-from analysis.report.style import encode
+from analysis.report.style import save
 
 DRAWN: dict[str, Callable[[Callable[[str], pd.DataFrame]], Figure]] = {
     "weights": lambda read: weights.drawn(read("weights")),
@@ -30,9 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     def read(table: str) -> pd.DataFrame:
         return pd.read_csv(folder / f"{table}.csv", float_precision="round_trip")
 
-    figure = DRAWN[name](read)
-    for kind in ("png", "pdf"):
-        (folder / f"{name}.{kind}").write_bytes(encode(figure, kind))
+    save(DRAWN[name](read), folder / name)
     return 0
 
 

@@ -84,8 +84,9 @@ def _lad(axes: Axes, part: pd.DataFrame) -> None:
     etas = sorted(part["eta"].unique())
     for (divergence, eta), each in part[part["samples"] == G].groupby(["divergence", "eta"], sort=False):
         name = str(divergence)
-        colour = lighter(style.COLOURS[name], 0.6 * etas.index(eta) / len(etas))
-        _curve(axes, each, {"color": colour, "marker": style.MARKERS[name]}, None)
+        hue, marker = style.divergence_look(name)
+        colour = lighter(hue, 0.6 * etas.index(eta) / len(etas))
+        _curve(axes, each, {"color": colour, "marker": marker}, None)
         p, weight = each["pass_rate"].to_numpy(float), each["weight"].to_numpy(float)
         axes.plot(p, weight, color=colour, linewidth=0.6, label=f"{divergence}, η = {eta:g}")
     p = np.sort(part["pass_rate"].unique())

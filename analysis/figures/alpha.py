@@ -82,8 +82,8 @@ def _dots(axes: Axes, measured: Sequence[Retention], names: Sequence[str]) -> di
             cell = retention.cells.get(name)
             if cell is None or not math.isfinite(cell.mean):
                 continue
-            record = cell.record()
-            if math.isfinite(record["low"]):
-                axes.plot([record["low"], record["high"]], [row, row], color=lighter(colour, 0.5), linewidth=1.2)
+            ends = cell.interval()
+            if math.isfinite(ends[0]):
+                axes.plot(ends, [row, row], color=lighter(colour, 0.5), linewidth=1.2)
             axes.plot(cell.mean, row, mark, color=colour, markersize=4.5)
     return handles

@@ -30,9 +30,7 @@ def _penalties(frames: Frames) -> dict[str, list[Line]]:
     by_setting: dict[str, list[Line]] = {}
     for setting, setting_lines in lines(frames, PENALTY, losses=WITHOUT, least=1):
         for line in setting_lines:
-            by_coefficient = {
-                value: arm for value, arm in zip(line.values, line.arms, strict=True) if value and not arm.control
-            }
+            by_coefficient = {value: arm for value, arm in zip(line.values, line.arms, strict=True) if value}
             if by_coefficient:
                 name = f"reverse KL ({line.name}, {PENALTY})"
                 by_setting.setdefault(setting.name, []).append(

@@ -51,7 +51,7 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
     shown = {g.name: summary.over(g) if summary.etas else (g.best or g.arms[0],) for g in summary.groups}
     handles: dict[str, Artist] = {}
     for x, group in enumerate(summary.groups):
-        colour = style.colour(group.arms[0].divergence)
+        colour, _ = style.divergence_look(group.arms[0].divergence)
         _bar(axes, x, value(frames, Row(group.name, shown[group.name]), column), colour)
         if summary.etas and len(group.arms) > 1 and group.best is not None:
             best = 100 * cell(frames, group.best, metric, setting.sources).mean

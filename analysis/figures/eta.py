@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import INTERVAL, draw, legend, references
+from analysis.report.lines import INTERVAL, draw, legend, logarithmic, references
 from analysis.report.looks import NUM_DASHES, Look
 from analysis.scores.cell import Cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
@@ -47,19 +47,17 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> d
             handles["no result"] = Line2D([], [], color=style.BASE, marker="x", linestyle="none")
     handles |= references(axes, frames, setting, metric)
     etas = sorted({a.eta for a in setting.lad}, reverse=True)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([1 / e for e in etas], [inverse(e) for e in etas])
-    axes.minorticks_off()
+    logarithmic(axes, [1 / e for e in etas], map(inverse, etas))
     axes.set_xlabel("1/η")
     return handles
 
 
 def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str, dash: int) -> Artist:
     """Draw one divergence with its interval; a cross at the bottom marks an η without a result."""
-    colour = style.colour(divergence)
+    colour, marker = style.divergence_look(divergence)
     absent = [a for a, scored in zip(x, cells, strict=True) if scored.empty]
     if absent:  # x in data, y in shares of the axis: the mark has no value
         place = axes.get_xaxis_transform()
         (crosses,) = axes.plot(absent, [0.03] * len(absent), "x", color=colour, transform=place, clip_on=False)
         crosses.set_in_layout(False)
-    return draw(axes, x, cells, Look(colour, style.marker(divergence), dash))
+    return draw(axes, x, cells, Look(colour, marker, dash))

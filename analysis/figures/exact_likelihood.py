@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import base_policy, draw
+from analysis.report.lines import base_policy, draw, logarithmic
 from analysis.report.looks import Look, lighter
 from analysis.scores import objective
 from analysis.scores.cell import base_cell, cell
@@ -78,9 +78,7 @@ def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
         axes.axhline(100 * mean, color=style.OBJECTIVES[EXACT][0], linestyle="--", linewidth=1.2)
     base_policy(axes, base_cell(frames, [learner.arm for learner in contest.learners], contest.metric, sources))
     sizes = sorted({learner.samples for learner in contest.rewarded})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, list(map(str, sizes)))
-    axes.minorticks_off()
+    logarithmic(axes, sizes, map(str, sizes))
     axes.set(xlabel="rollouts per prompt, G", ylabel="accuracy, %", ylim=(-3, 103))
     axes.set_title("at the end", loc="left")
 

@@ -125,7 +125,9 @@ def _matching_names(word: str) -> list[str]:
 
 def _draw(paper_figure: PaperFigure, studies: Studies, out: Path, *, required: bool) -> None:
     """Write the drawings of a figure, or print how to get one. required: LookupError where there is none."""
-    files = [file for name, drawing in _drawings(paper_figure, studies) for file in _write(drawing, out / name)]
+    from analysis.report import style  # matplotlib takes a third of a second
+
+    files = [file for name, drawing in _drawings(paper_figure, studies) for file in style.save(drawing, out / name)]
     if not files and required:
         raise LookupError(f"{paper_figure.paper}, {paper_figure.title}: {_remedy(paper_figure)}")
     for line in (*paper_figure.notes, *map(str, files)) if files else (_remedy(paper_figure),):
@@ -135,7 +137,7 @@ def _draw(paper_figure: PaperFigure, studies: Studies, out: Path, *, required: b
 def _drawings(paper_figure: PaperFigure, studies: Studies) -> Iterator[tuple[str, Figure]]:
     """(name, drawing) of the printed numbers, then of our runs: of the first study that has the figure."""
     from analysis import figures as figure_package
-    from analysis.paper.draw import figure  # matplotlib takes a third of a second
+    from analysis.paper.draw import figure
     from analysis.report.report import available
 
     if paper_figure.printed is not None:
@@ -146,17 +148,6 @@ def _drawings(paper_figure: PaperFigure, studies: Studies) -> Iterator[tuple[str
             if drawing is not None:
                 yield f"{paper_figure.name}-{name}-{study}", drawing
                 break
-
-
-def _write(drawing: Figure, path: Path) -> list[Path]:
-    """Write `path` with the suffixes .png and .pdf."""
-    from analysis.report import style
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf")]
-    for file in files:
-        file.write_bytes(style.encode(drawing, file.suffix.removeprefix(".")))
-    return files
 
 
 def _remedy(paper_figure: PaperFigure) -> str:

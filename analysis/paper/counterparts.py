@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.frames.frames import Frames, remembered
+from analysis.frames.frames import Frames, grouped, remembered
 from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.cells import cells_frame, record
 from analysis.report.grid import OURS
@@ -89,9 +89,7 @@ def _formats(printed: PaperTable) -> dict[str, Format]:
 
 
 def _all_records(frames: Frames, printed: PaperTable) -> list[Mapping[str, Any]]:
-    rows: dict[tuple[str, str], list[PrintedCell]] = {}
-    for place in printed.cells:
-        rows.setdefault((place.panel, place.line), []).append(place)
+    rows = grouped(printed.cells, lambda place: (place.panel, place.line))
     return [row_record for row in rows.values() for row_record in _records(frames, printed, row)]
 
 

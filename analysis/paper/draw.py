@@ -43,31 +43,31 @@ class Mark:
 
 def figure(paper_figure: PaperFigure, table: Table) -> Figure:
     """Draw a figure whose numbers are printed. table: their table, with our rows."""
-    return style.with_style(lambda: _draw(paper_figure, marks(paper_figure, table)))
+    layout = paper_figure.layout
+    assert layout is not None
+    return style.with_style(lambda: _draw(paper_figure, layout, marks(layout, table)))
 
 
 def has_ours(paper_figure: PaperFigure, table: Table) -> bool:
     """Whether some run of ours corresponds to a row that the figure shows."""
-    return paper_figure.printed is not None and any(mark.ours for mark in marks(paper_figure, table))
+    return paper_figure.layout is not None and any(mark.ours for mark in marks(paper_figure.layout, table))
 
 
-def marks(paper_figure: PaperFigure, table: Table) -> list[Mark]:
+def marks(layout: FigureLayout, table: Table) -> list[Mark]:
     """What is drawn: for each printed cell its number, then ours of the same cell. table: with our rows."""
-    assert paper_figure.layout is not None
-    assert paper_figure.printed is not None
     ours: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in table.records:
         line, _, label = str(record["row"]).partition(OURS)
         key = (record["block"], line, record["column"])
         ours.setdefault(key, []).append({**record, "label": f"{OURS}{label}"})
     all_marks: list[Mark] = []
-    for cell in paper_figure.layout.chosen(paper_figure.printed):
-        all_marks.append(_mark(cell, paper_figure.layout, cell.number or 0.0))
+    for cell in layout.chosen():
+        all_marks.append(_mark(cell, layout, cell.number or 0.0))
         for record in ours.get((cell.panel, cell.line, cell.head), ()):
             scale = table.format_of(record["metric"], record["column"]).scale
             mean, low, high = (record[end] * scale for end in ("mean", "low", "high"))
             if math.isfinite(mean):
-                all_marks.append(_mark(cell, paper_figure.layout, mean, low, high, label=record["label"]))
+                all_marks.append(_mark(cell, layout, mean, low, high, label=record["label"]))
     return all_marks
 
 
@@ -87,12 +87,10 @@ def _mark(
 # --- drawing
 
 
-def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
-    assert paper_figure.layout is not None
-    assert paper_figure.printed is not None
+def _draw(paper_figure: PaperFigure, layout: FigureLayout, marks: Sequence[Mark]) -> Figure:
     panels = list(dict.fromkeys(mark.panel for mark in marks))
     bars = max(sum(mark.panel == panel for mark in marks) for panel in panels)
-    columns = 1 if paper_figure.layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
+    columns = 1 if layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
     # Left out of the legend: with one arm of ours per row, its series look like the printed ones.
     hidden = {mark.series for mark in marks if mark.ours and mark.series.endswith(OURS)}
     drawing, grid = style.sheet(len(panels), columns, height=2.1, more=0.7)
@@ -101,12 +99,12 @@ def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
     handles: dict[str, Artist] = {}
     for axes, panel in zip(grid, panels, strict=True):
         panel_marks = [mark for mark in marks if mark.panel == panel]
-        handles |= PANELS[paper_figure.layout.kind](axes, panel_marks, paper_figure.layout, colours)
+        handles |= PANELS[layout.kind](axes, panel_marks, layout, colours)
         axes.set_title(panel, loc="left")
-        axes.set_ylabel(_y_label(paper_figure, panel))
+        axes.set_ylabel(_y_label(layout, panel))
     in_legend = {name: handle for name, handle in handles.items() if name not in hidden}
     ours = "; ours dashed or hatched" if any(mark.ours for mark in marks) else ""
-    legend(drawing, in_legend, f"as printed, {paper_figure.printed.title}{ours}")
+    legend(drawing, in_legend, f"as printed, {layout.printed.title}{ours}")
     return drawing
 
 
@@ -117,12 +115,14 @@ def _colours(marks: Sequence[Mark]) -> dict[str, Any]:
     return {mark.series: of_names[mark.series.partition(OURS)[0]] for mark in marks}
 
 
-def _y_label(paper_figure: PaperFigure, panel: str) -> str:
+def _place_beside(series: str, names: Sequence[str]) -> int:
+    """The place of a series of ours among those beside the same printed series: 0, 1, …"""
+    return [name for name in names if name.startswith(f"{series.partition(OURS)[0]}{OURS}")].index(series)
+
+
+def _y_label(layout: FigureLayout, panel: str) -> str:
     """The metric of a panel, unless the panel is named after it, and the unit."""
-    assert paper_figure.layout is not None
-    assert paper_figure.printed is not None
-    layout, cells = paper_figure.layout, paper_figure.layout.chosen(paper_figure.printed)
-    metrics = list(dict.fromkeys(cell.metric for cell in cells if part_of(cell, layout.panel) == panel))
+    metrics = list(dict.fromkeys(cell.metric for cell in layout.chosen() if part_of(cell, layout.panel) == panel))
     metric = metrics[0] if len(metrics) == 1 and metrics[0] != panel else ""
     unit = "" if metrics[0] in RAW else "%"
     return ", ".join(part for part in (metric, unit) if part)
@@ -136,8 +136,7 @@ def _lines(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Map
     for name in names:
         series = sorted((mark for mark in marks if mark.series == name), key=lambda mark: number_of(mark.x))
         colour, marker = colours[name]
-        beside = [other for other in names if other.startswith(f"{name.partition(OURS)[0]}{OURS}")]
-        dashes = DASHES[1 + beside.index(name) % (len(DASHES) - 1)] if series[0].ours else "-"
+        dashes = DASHES[1 + _place_beside(name, names) % (len(DASHES) - 1)] if series[0].ours else "-"
         if series[0].across:
             handles[name] = axes.axhline(series[0].value, color=style.GRPO, linestyle=dashes, linewidth=1.1)
             continue
@@ -163,8 +162,7 @@ def _bars(axes: Axes, marks: Sequence[Mark], layout: FigureLayout, colours: Mapp
         position = positions.index(mark.x) + (names.index(mark.series) - (len(names) - 1) / 2) * width
         colour = style.FAMILY[family[mark.x]] if family else colours[mark.series][0]
         face = lighter(colour, 0.75 if mark.ours else 0.2)
-        beside = [name for name in names if name.startswith(f"{mark.series.partition(OURS)[0]}{OURS}")]
-        hatch = HATCHES[beside.index(mark.series) % len(HATCHES)] if mark.ours else None
+        hatch = HATCHES[_place_beside(mark.series, names) % len(HATCHES)] if mark.ours else None
         drawn = axes.bar(
             position, mark.value, width=0.92 * width, color=[face], edgecolor=colour, linewidth=0.6, hatch=hatch
         )

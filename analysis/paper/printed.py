@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from analysis.frames.frames import grouped
 from analysis.report.table import Published, mark_of, ranked
 
 FOLDER = Path(__file__).parent
@@ -94,13 +95,14 @@ class PaperTable(PaperItem):
 
 @dataclass(frozen=True)
 class FigureLayout:
-    """How the cells of a table are drawn.
+    """How the cells of a table, `printed`, are drawn.
 
     kind: lines or bars. panel, x, series: the part of a cell (`part_of`) that determines its panel, place and series.
     only: by part, the values of the cells that are drawn. across: rows that are drawn as a line over all x. means: by
     name, groups of x of which a dashed line shows the mean.
     """
 
+    printed: PaperTable
     kind: str
     x: str
     series: str
@@ -109,12 +111,12 @@ class FigureLayout:
     across: Sequence[str] = ()
     means: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
-    def chosen(self, printed: PaperTable) -> list[PrintedCell]:
-        """The cells of a table that have a number and are drawn."""
+    def chosen(self) -> list[PrintedCell]:
+        """The cells of the table that have a number and are drawn."""
         wanted = {name: set(map(str, values)) for name, values in self.only.items()}
         return [
             cell
-            for cell in printed.cells
+            for cell in self.printed.cells
             if cell.number is not None and all(part_of(cell, name) in values for name, values in wanted.items())
         ]
 
@@ -123,16 +125,20 @@ class FigureLayout:
 class PaperFigure(PaperItem):
     """A figure of a paper.
 
-    printed, layout: the table with its numbers, and how they are drawn; both None where the paper prints no number.
-    ours: figures of a report (`analysis/figures`) that show the same of our runs; command: a command that does, "" for
-    none; study: the sweep file whose runs have the data, "" for none.
+    layout: how its numbers are drawn, and the table that has them; None where the paper prints no number. ours: figures
+    of a report (`analysis/figures`) that show the same of our runs; command: a command that does, "" for none; study:
+    the sweep file whose runs have the data, "" for none.
     """
 
-    printed: PaperTable | None
     layout: FigureLayout | None
     ours: tuple[str, ...]
     command: str
     study: str
+
+    @property
+    def printed(self) -> PaperTable | None:
+        """The table with its numbers."""
+        return self.layout and self.layout.printed
 
 
 @cache
@@ -207,8 +213,7 @@ def _figures(stem: str, paper: Mapping[str, Any]) -> Iterator[PaperFigure]:
             **{key: paper[key] for key in ("paper", "source")},
             title=f"figure {entry['number']}",
             **{key: entry[key] for key in ("says", "place")},
-            printed=tables()[name] if table else None,
-            layout=FigureLayout(**entry["layout"]) if table else None,
+            layout=FigureLayout(tables()[name], **entry["layout"]) if table else None,
             ours=tuple(entry.get("ours", "").split()),
             command=entry.get("command", ""),
             study=entry.get("study", ""),
@@ -250,9 +255,7 @@ def _selector(arm: str, runs: str) -> str:
 
 def with_marks(cells: Sequence[PrintedCell], count: int) -> list[PrintedCell]:
     """The cells with the best, and for count=2 the second best, of each column and metric marked."""
-    columns: dict[tuple[str, str, str], list[PrintedCell]] = {}
-    for cell in cells:
-        columns.setdefault((cell.panel, cell.head, cell.metric), []).append(cell)
+    columns = grouped(cells, lambda cell: (cell.panel, cell.head, cell.metric))
     best = {key: ranked(cell.number for cell in column)[:count] for key, column in columns.items()}
     return [replace(c, mark=mark_of(c.number, best[c.panel, c.head, c.metric])) for c in cells]
 

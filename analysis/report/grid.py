@@ -9,13 +9,15 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.frames.frames import grouped
 from analysis.report.table import Format, Published, Table, decimals_for, mark_of, ranked
 from analysis.scores import labels
+from analysis.scores.comparison import ABOVE, BELOW, DECIDED
+from analysis.scores.metric import AVERAGE
 
 WIDE = 126  # characters: a wider grid is split between metrics
 Record = Mapping[str, Any]
 Key = tuple[str, str]  # metric, column
-AVERAGE = "Average"
 MOST_DECIMALS = 6
 OURS = ", ours"  # stands between the name of a printed row and the label of our row that belongs to it
 
@@ -55,10 +57,7 @@ def grids(table: Table, *, width: int = WIDE, side_by_side: bool = False) -> lis
     if table.beside:
         (published,) = table.published
         return published_grids(published, _as_printed(table))
-    blocks: dict[str, list[Record]] = {}
-    for cell in table.records:
-        if cell["metric"] in table.shown:
-            blocks.setdefault(cell["block"], []).append(cell)
+    blocks = grouped((c for c in table.records if c["metric"] in table.shown), lambda c: str(c["block"]))
     laid_out: list[Grid] = []
     for title, cells in blocks.items():
         compared = [c for c in cells if not math.isnan(c["difference"])]
@@ -83,10 +82,8 @@ def deciding_grids(table: Table, metrics: Sequence[str] = ()) -> list[Grid]:
     if not metrics:
         shown = [c for c in shown if c["problems"] > 0] or shown
     averaged = {c["metric"] for c in shown if c["column"].startswith(AVERAGE)}
-    blocks: dict[str, list[Record]] = {}
-    for cell in shown:
-        if cell["column"].startswith(AVERAGE) or cell["metric"] not in averaged:
-            blocks.setdefault(cell["block"], []).append(cell)
+    shown = [c for c in shown if c["column"].startswith(AVERAGE) or c["metric"] not in averaged]
+    blocks = grouped(shown, lambda c: str(c["block"]))
     return [_deciding_grid(block, table, cells) for block, cells in blocks.items()]
 
 
@@ -252,7 +249,7 @@ def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
 def difference_text(cell: Record, form: Format) -> str:
     """A difference as text: `+6.6 [3.5, 9.6] ▲`. If decided, with enough decimals that no end reads zero."""
     values = [cell[name] * form.scale for name in ("difference", "difference_low", "difference_high")]
-    decimals, decided = form.decimals or 0, cell["verdict"] in ("▲", "▼")
+    decimals, decided = form.decimals or 0, cell["verdict"] in DECIDED
     while decided and decimals < MOST_DECIMALS and any(round(end, decimals) == 0 for end in values[1:]):
         decimals += 1
     difference, low, high = (_rounded(v, decimals) for v in values)
@@ -380,13 +377,13 @@ def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
 def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
     form = table.format_of(cell["metric"], cell["column"])
     detectable, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
-    decided = cell["verdict"] in ("▲", "▼")
+    decided = cell["verdict"] in DECIDED
     counts = [] if decided else [cell[f"needed_{kind}"] for kind in _NEEDED]
     needed = ["–" if n is None or math.isnan(n) else f"{int(n):,}" for n in counts] or ["", "", ""]
     if not decided and cell["paired_seeds"] == 1:
         needed[0] = "3 or more"
     arm = f"{cell['row']} {cell['column'].removeprefix(AVERAGE)}".strip()
-    verdict = {"▲": "above", "▼": "below"}.get(cell["verdict"], "undecided")
+    verdict = {ABOVE: "above", BELOW: "below"}.get(cell["verdict"], "undecided")
     improvement = _number(cell["improvement"], 2)
     return (f"{arm}: {cell['metric']}", verdict, detectable, same, improvement, *needed, cell["cheapest"])
 

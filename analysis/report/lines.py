@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,10 +117,15 @@ def _pass_panel(axes: Axes, frames: Frames, setting: Comparable, line: Line) -> 
 
 def axis_of_k(axes: Axes, ks: Sequence[int]) -> None:
     """The axes of pass@k: 1, 2, 4 ... on a logarithmic one."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.minorticks_off()
+    logarithmic(axes, ks, map(str, ks))
     axes.set(xlabel="k", ylabel="pass@k, %")
+
+
+def logarithmic(axes: Axes, ticks: Sequence[float], texts: Iterable[str], *, base: int = 2) -> None:
+    """Make the x axis logarithmic, with these ticks alone."""
+    axes.set_xscale("log", base=base)
+    axes.set_xticks(ticks, list(texts))
+    axes.minorticks_off()
 
 
 @dataclass(frozen=True)
@@ -170,9 +175,7 @@ def _knob_panel(
             handles[arm.named(arm.method)] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
     handles |= base_policy(axes, base_cell(frames, setting.arms, metrics(setting)[metric], setting.sources))
     ticks = sorted({v for line in lines for v in line.values})
-    axes.set_xscale("log", base=axis.base)
-    axes.set_xticks(ticks, [f"{v:g}" for v in ticks])
-    axes.minorticks_off()
+    logarithmic(axes, ticks, [f"{v:g}" for v in ticks], base=axis.base)
     axes.set_xlabel(axis.label)
     return handles
 

@@ -24,7 +24,7 @@ def record(
         "states": states(frames),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "tables": [_table(table) for table in tables],
-        "notes": list(notes),
+        "notes": notes,
         "files": [str(file) for file in files],
     }
     return cast("dict[str, Any]", _finite(content))
@@ -47,7 +47,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "note": verdict.note,
         "setting": verdict.setting,
         "bases": [_verdict(of_base) for of_base in verdict.bases],
-        "left_out": list(verdict.left_out),
+        "left_out": verdict.left_out,
         "differences": [
             {
                 "estimate": compared.effect,
@@ -66,7 +66,7 @@ def _table(table: Table) -> dict[str, Any]:
         "name": table.name,
         "title": table.title,
         "question": table.question,
-        "notes": list(table.notes),
+        "notes": table.notes,
         "cells": table.records,
     }
 

@@ -180,8 +180,8 @@ def _tables(frames: Frames, names: Sequence[str], ask: ComparisonOptions | None)
 def of_papers(tables: Sequence[Table]) -> list[RenderedFigure]:
     """The figures of papers that show a printed table of `tables` in which some run of ours has a row."""
     known = {table.name: table for table in tables}
-    printed_ones = [drawn for drawn in figures().values() if drawn.printed and drawn.printed.name in known]
-    with_table = [(drawn, known[drawn.printed.name]) for drawn in printed_ones if drawn.printed]
+    printed_ones = [(drawn, drawn.printed.name) for drawn in figures().values() if drawn.printed]
+    with_table = [(drawn, known[name]) for drawn, name in printed_ones if name in known]
     if not with_table:
         return []
     from analysis.paper.draw import figure, has_ours  # matplotlib takes a third of a second

@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -22,7 +23,6 @@ WIDTH = 7.0  # inches: the text width of most papers' two columns
 DPI = 200
 
 COLOURS = {name: colour for name, (colour, _) in DIVERGENCES.items()}
-MARKERS = {name: marker for name, (_, marker) in DIVERGENCES.items()}
 FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": NEUTRAL}
 BASE = NEUTRAL
 OTHER = "#8C6D31"
@@ -74,12 +74,9 @@ def with_style(draw: Callable[[], Figure]) -> Figure:
         return draw()
 
 
-def colour(divergence: str) -> str:
-    return COLOURS.get(divergence, OTHER)
-
-
-def marker(divergence: str) -> str:
-    return MARKERS.get(divergence, "X")
+def divergence_look(divergence: str) -> tuple[str, str]:
+    """Colour and marker of a divergence."""
+    return DIVERGENCES.get(divergence, (OTHER, "X"))
 
 
 def objective_look(objective: str) -> dict[str, Any]:
@@ -103,6 +100,15 @@ def encode(figure: Figure, kind: str) -> bytes:
             figure.set_layout_engine("none")
         figure.savefig(out, format=kind, dpi=DPI, metadata=metadata)
     return out.getvalue()
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write `path` with the suffixes .png and .pdf."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf")]
+    for file in files:
+        file.write_bytes(encode(figure, file.suffix.removeprefix(".")))
+    return files
 
 
 def _can_be_drawn(line: str) -> bool:

@@ -11,8 +11,9 @@ from analysis.report.table import Table, are_short
 from analysis.scores import labels
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
+from analysis.scores.comparison import ABOVE, BELOW, DECIDED
 from analysis.scores.measured import hours, last_logged
-from analysis.scores.metric import Metric
+from analysis.scores.metric import AVERAGE, Metric
 from analysis.scores.trajectory import TOKENS, devices
 from rlvr.records import name_part
 
@@ -38,13 +39,13 @@ def headlines(table: Table) -> list[Headline]:
     """
     cells = [c for c in table.records if c["metric"] in table.shown and c["paired_problems"] > 0]
     cells = [c for c in cells if c["reference"] and not math.isnan(c["difference"])]
-    overall = [c for c in cells if c["column"].startswith("Average")] or cells
+    overall = [c for c in cells if c["column"].startswith(AVERAGE)] or cells
     keys = dict.fromkeys((c["block"], c["metric"], c["column"]) for c in overall)
     results: list[Headline] = []
     for block, metric, column in keys:
         metric_cells = [c for c in overall if (c["block"], c["metric"], c["column"]) == (block, metric, column)]
         form = table.format_of(metric, column)
-        decided = sorted((c for c in metric_cells if c["verdict"] in ("▲", "▼")), key=lambda c: -c["difference"])
+        decided = sorted((c for c in metric_cells if c["verdict"] in DECIDED), key=lambda c: -c["difference"])
         named = [f"{c['row']}: {difference_text(c, form)}" for c in decided[:MOST_NAMED]]
         named += [f"and {len(decided) - MOST_NAMED} more"] if len(decided) > MOST_NAMED else []
         is_one_seed = max(c["paired_seeds"] for c in metric_cells) == 1
@@ -54,7 +55,7 @@ def headlines(table: Table) -> list[Headline]:
         reference = labels.joined([c["reference"] for c in metric_cells])
         text = f"{len(decided)} of {len(metric_cells)} differences to {reference} are decided{place}.{one_seed}"
         marks = "".join({c["verdict"] for c in decided})
-        direction = {"": "undecided", "▲": "above", "▼": "below"}.get(marks, "")
+        direction = {"": "undecided", ABOVE: "above", BELOW: "below"}.get(marks, "")
         results.append(Headline(metric, text, tuple(named), direction))
     return results
 
@@ -71,7 +72,7 @@ def scores(table: Table) -> dict[str, float]:
         place = "/".join(name_part(part) for part in parts if part)
         if math.isfinite(cell["mean"]):
             found[f"{place}/best"] = max(found.get(f"{place}/best", 0.0), cell["mean"])
-            found[f"{place}/decided"] = found.get(f"{place}/decided", 0) + (cell["verdict"] in ("▲", "▼"))
+            found[f"{place}/decided"] = found.get(f"{place}/decided", 0) + (cell["verdict"] in DECIDED)
     return found
 
 

@@ -13,7 +13,6 @@ import pandas as pd
 from analysis.frames.frames import Frames, records
 from analysis.scores import labels
 from analysis.scores.comparison import study_level
-from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Kind, Metric, benchmarks
 from rlvr.metrics import EVALUATION
 
@@ -193,7 +192,7 @@ def undefined_notes(cells: pd.DataFrame) -> tuple[str, ...]:
     return (f"{why}: {', '.join(counts)}.",) if counts else ()
 
 
-def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:
+def difference_notes(cells: pd.DataFrame, level: float) -> tuple[str, ...]:
     """The notes on differences: reference, seeds, problems, family of hypotheses. level: of the intervals."""
     alone = cells[cells["difference"].isna() & (cells["reference"] != "")]
     names = alone["metric"].where(alone["metric"] != "", alone["column"])

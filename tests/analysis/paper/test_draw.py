@@ -48,7 +48,8 @@ def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) 
     assert drawn.name == "maxrl_figure_18"
     (axes,) = drawn.figure.axes
     assert bars(axes)["pass@1"] == pytest.approx([39.6, 47.2, 74.5, 46.1, 50.0, 84.4, 85.0])
-    (ours,) = (m for m in draw.marks(figures()["maxrl_figure_18"], table(frames, tables()["maxrl_table_3"])) if m.ours)
+    marks = draw.marks(figures()["maxrl_figure_18"].layout, table(frames, tables()["maxrl_table_3"]))
+    (ours,) = (mark for mark in marks if mark.ours)
     # Standard deviation 7.07 of 80 and 90, t(0.975, 1) = 12.706: 85 ± 63.5, which ends at 100.
     assert (ours.low, ours.high) == pytest.approx((85 - 63.53, 100), abs=0.01)
 
@@ -70,7 +71,7 @@ def test_several_arms_of_one_row_have_hatches_and_names_of_their_own(tmp_path: P
 def test_fed_with_the_published_numbers_ours_stand_where_theirs_do(name: str, tmp_path: Path) -> None:
     paper_figure = figures()[name]
     write_published(tmp_path, paper_figure.printed)
-    marks = draw.marks(paper_figure, table(load(tmp_path), paper_figure.printed))
+    marks = draw.marks(paper_figure.layout, table(load(tmp_path), paper_figure.printed))
     theirs = {(m.panel, m.series, m.x): m.value for m in marks if not m.ours}
     ours = {(m.panel, m.series.removesuffix(", ours"), m.x): m.value for m in marks if m.ours}
     assert ours.keys() == theirs.keys()

@@ -12,10 +12,9 @@ from rlvr.config.schema import CONF
 
 def cells_of(paper_figure: PaperFigure) -> list[tuple[str, str, str, float]]:
     """(panel, series, x, number) of everything that is drawn."""
-    layout, printed = paper_figure.layout, paper_figure.printed
+    layout = paper_figure.layout
     return [
-        (part_of(c, layout.panel), series_of(c, layout), part_of(c, layout.x), c.number or 0.0)
-        for c in layout.chosen(printed)
+        (part_of(c, layout.panel), series_of(c, layout), part_of(c, layout.x), c.number or 0.0) for c in layout.chosen()
     ]
 
 
@@ -76,4 +75,4 @@ def test_what_draws_a_figure_exists(name: str) -> None:
         drawn = cells_of(paper_figure)
         assert len({cell[:3] for cell in drawn}) == len(drawn) > 0  # a place for every number
         for part, values in paper_figure.layout.only.items():
-            assert {part_of(c, part) for c in paper_figure.layout.chosen(paper_figure.printed)} == set(values)
+            assert {part_of(c, part) for c in paper_figure.layout.chosen()} == set(values)
