@@ -21,6 +21,12 @@ MOST_ANSWER = 2000  # characters of a right answer for people: tests of programs
 LONGEST = 100  # characters of a part that is kept whole: trackers take names of 250
 
 
+def hash64(content: str | bytes) -> int:
+    """64 bits of BLAKE2b, the same in every process: what a text decides, such as the split of a problem."""
+    content = content.encode() if isinstance(content, str) else content
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
 def name_part(text: str) -> str:
     """A text as a part of a metric's name, or as a file's: ASCII letters, digits, '_', '.' and '-'.
 

@@ -1,7 +1,6 @@
 """From problems to rollouts: generation and rewards, and what they cost. The same for any engine."""
 
 import functools
-import hashlib
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from rlvr.records import (
     Sampling,
     StoppingEngine,
     Task,
+    hash64,
 )
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 from rlvr.rollout.rewards import rewards_of
@@ -35,7 +35,7 @@ OUTCOMES = tuple(outcome for outcome in get_args(Outcome) if outcome != "correct
 
 def noise_key(problem: Problem) -> int:
     """63 bits that identify a problem, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(problem.id.encode(), digest_size=8).digest(), "little") >> 1
+    return hash64(problem.id) >> 1
 
 
 @dataclass

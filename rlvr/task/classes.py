@@ -5,12 +5,11 @@ nothing generalises and nothing is approximate: the expected gradient of each co
 in w alone.
 """
 
-import hashlib
 from collections.abc import Sequence
 
 from pydantic import NonNegativeInt
 
-from rlvr.records import Problem, Reward, Split, binary
+from rlvr.records import Problem, Reward, Split, binary, hash64
 from rlvr.task.digits import judge
 
 
@@ -43,8 +42,7 @@ class Classes:
         """Context `index`; its class is a hash (BLAKE2b) of `seed` and `index`."""
         if not 0 <= index < self.contexts:
             raise IndexError(f"there are {self.contexts} contexts: no {split} problem {index}")
-        digest = hashlib.blake2b(f"classes {self.seed} {index}".encode(), digest_size=8).digest()
-        word = self.answers[int.from_bytes(digest, "little") % len(self.answers)]
+        word = self.answers[hash64(f"classes {self.seed} {index}") % len(self.answers)]
         return Problem(f"context-{index}", f"CONTEXT_{index}", word, "classes")
 
     def solution(self, problem: Problem) -> str:

@@ -5,14 +5,13 @@ The prompt `pay 23 with 2 5 9 :` is answered by any sequence of these coins that
 the same probability; pass@k and the number of distinct right answers show how training changes that.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
 from math import comb
 
-from rlvr.records import Outcome, Problem, Reward, binary
+from rlvr.records import Outcome, Problem, Reward, binary, hash64
 from rlvr.task.procedural import Dice, Procedural, Share
 
 HELD_OUT = 3  # of every 8 problems
@@ -75,8 +74,7 @@ class Coins(Procedural[Sum]):
 
     def held_out(self, item: Sum) -> bool:
         total, coins = item
-        text = f"{total} {coins}".encode()
-        return hashlib.blake2b(text, digest_size=8).digest()[0] % 8 < HELD_OUT
+        return hash64(f"{total} {coins}") % 8 < HELD_OUT
 
     def posed(self, item: Sum) -> tuple[str, list[int]]:
         """The answer is [the sum, coin, coin, ...]."""

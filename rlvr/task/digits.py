@@ -8,19 +8,17 @@ ever right.
 """
 
 import gzip
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Interval
 from pydantic import PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward, Split, binary
-from rlvr.task.procedural import Dice
+from rlvr.records import Outcome, Problem, Reward, Split, binary, hash64
+from rlvr.task.procedural import Dice, Share
 
 DATA = Path(__file__).with_name("digits.txt.gz")
 INK = tuple(f"INK_{level}" for level in range(17))  # 0 is paper, 16 the darkest
@@ -49,7 +47,7 @@ class Digits:
         *,
         labelled: int | None,
         images: int = 1,
-        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        validation: Share = 0.0,
         train_problems: PositiveInt | None = None,
     ) -> None:
         if images not in (1, 2, 3):
@@ -173,5 +171,4 @@ def _numbers(split: Split) -> tuple[int, ...]:
 
 def _share(number: int) -> float:
     """A number in [0, 1), a hash of the picture alone."""
-    digest = hashlib.blake2b(bytes(_images()[number][0]), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64
+    return hash64(bytes(_images()[number][0])) / 2**64

@@ -15,7 +15,7 @@ import hashlib
 import math
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Annotated
@@ -23,7 +23,7 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward, binary
+from rlvr.records import Outcome, Problem, Reward, binary, hash64
 from rlvr.task.procedural import Dice, Procedural, Share
 
 WALL, OPEN = ord("#"), ord(".")
@@ -75,7 +75,7 @@ class Maze(Procedural[str]):
         self.source = f"{self.name}_{size}x{size}" + (f"_loops{loops}" if loops else "")
         longest = num_open(size) + loops - 1  # moves of a path that visits every open square
         self.max_tokens = self.words_per_move * longest + 1  # and DONE
-        self._offset: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
+        self._offset = offsets(size)
 
     def draws(self, stream: str, index: int) -> Iterator[str]:
         return (carve(self.width, _key(self.seed, stream, index, i), loops=self.loops) for i in count())
@@ -116,22 +116,11 @@ class Maze(Procedural[str]):
         """The moves of a right walk without its detours (the moves between two visits of a square); else None."""
         if self._judge(problem.answer, response) != "correct":
             return None
-        return " ".join(self._without_detours(problem.answer.index("S"), self.moves(response)[:-1]))
+        return " ".join(without_detours(self.moves(response)[:-1], self._offset))
 
     def moves(self, text: str) -> list[str]:
         """The words that the policy wrote: moves and DONE, if it is sound."""
         return text.split()
-
-    def _without_detours(self, start: int, moves: Sequence[str]) -> list[str]:
-        visited, kept = [start], list[str]()
-        for move in moves:
-            square = visited[-1] + self._offset[move]
-            if square in visited:
-                del kept[visited.index(square) :], visited[visited.index(square) + 1 :]
-            else:
-                visited.append(square)
-                kept.append(move)
-        return kept
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for a legal walk that is on GOAL at its DONE, else 0. Squares may be visited more than once.
@@ -159,7 +148,12 @@ def _key(seed: int, stream: str, index: int, attempt: int) -> bytes:
 
 def held_out(grid: str) -> bool:
     """Whether a maze belongs to the held-out side: true of one in eight, a function of the maze alone."""
-    return hashlib.blake2b(grid.encode(), digest_size=8).digest()[0] % TEST_SHARE == 0
+    return hash64(grid) % TEST_SHARE == 0
+
+
+def offsets(size: int) -> dict[str, int]:
+    """How far each move goes in the flat grid."""
+    return dict(zip(MOVES, (-size, size, -1, 1), strict=True))
 
 
 def num_open(size: int) -> int:
@@ -268,16 +262,22 @@ def solve(grid: str, size: int) -> list[str]:
 def stroll(grid: str, size: int, key: bytes) -> list[str]:
     """The moves of a loop-erased random walk from START to GOAL (Lawler 1980): a detour is erased when it returns to a
     square. Every path without a repeated square has a positive probability."""
-    dice = Dice(key.decode())
-    offsets: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
-    squares, moves = [grid.index("S")], list[str]()
-    while grid[squares[-1]] != "G":
-        move = dice.choose([m for m, offset in offsets.items() if grid[squares[-1] + offset] != "#"])
-        square = squares[-1] + offsets[move]
-        if square in squares:
-            place = squares.index(square)
-            del squares[place + 1 :], moves[place:]
+    dice, offset_of = Dice(key.decode()), offsets(size)
+    square, moves = grid.index("S"), list[str]()
+    while grid[square] != "G":
+        moves.append(dice.choose([move for move, offset in offset_of.items() if grid[square + offset] != "#"]))
+        square += offset_of[moves[-1]]
+    return without_detours(moves, offset_of)
+
+
+def without_detours(moves: Sequence[str], offset_of: Mapping[str, int]) -> list[str]:
+    """The moves of a walk without those between two visits of a square."""
+    visited, kept = [0], list[str]()  # squares, from the start of the walk
+    for move in moves:
+        square = visited[-1] + offset_of[move]
+        if square in visited:
+            del kept[visited.index(square) :], visited[visited.index(square) + 1 :]
         else:
-            squares.append(square)
-            moves.append(move)
-    return moves
+            visited.append(square)
+            kept.append(move)
+    return kept

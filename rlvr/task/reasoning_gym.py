@@ -5,7 +5,6 @@ and the questions of some generators depend on Python's hash seed, which is fixe
 """
 
 import functools
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rlvr.records import Problem, Reward, Split
+from rlvr.records import Problem, Reward, Split, hash64
 from rlvr.task import arithmetic
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.fence import ASKED, Marking, asking, marked
@@ -132,7 +131,7 @@ class ReasoningGym(Procedural[Item]):
         return [f"{split} {name}" for name in self.knobs]
 
     def held_out(self, item: Item) -> bool:
-        return hashlib.blake2b(item.question.encode(), digest_size=8).digest()[0] % HELD_OUT == 0
+        return hash64(item.question) % HELD_OUT == 0
 
     def source_of(self, item: Item) -> str:
         return item.place[0]

@@ -6,12 +6,11 @@ splits have a benchmark for each skill, on short and on longer inputs, so that s
 were learned are measured separately.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from rlvr.records import Outcome, Problem, Reward, Split, binary
+from rlvr.records import Outcome, Problem, Reward, Split, binary, hash64
 from rlvr.task.procedural import Dice, Procedural, Share
 
 SKILLS = {
@@ -83,7 +82,7 @@ class Skills(Procedural[Input]):
         return [f"{split} {skill} {span}" for skill in self.skills for span in ("short", "long")]
 
     def held_out(self, item: Input) -> bool:
-        return hashlib.blake2b(f"{item}".encode(), digest_size=8).digest()[0] % HELD_OUT == 0
+        return hash64(f"{item}") % HELD_OUT == 0
 
     def source_of(self, item: Input) -> str:
         skill, digits = item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rlvr.records import Problem, Split, name_part
+from rlvr.records import Problem, Split, hash64, name_part
 from rlvr.task.prompt_length import PromptLimit
 from rlvr.task.read import DataTable, Row, read
 
@@ -174,8 +173,7 @@ class TrainSelection:
 
 def share(purpose: str, text: str) -> float:
     """A number in [0, 1), a hash of purpose and text."""
-    digest = hashlib.blake2b(f"{purpose} {text}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64
+    return hash64(f"{purpose} {text}") / 2**64
 
 
 def problems(

@@ -8,14 +8,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from annotated_types import Interval
+from typing import Any
 
 from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.math import ANSWER_FIELDS
-from rlvr.task.procedural import Dice
+from rlvr.task.procedural import Dice, Share
 from rlvr.task.sources import PROMPT_FIELDS, Column, RowValue, Sources
 from rlvr.task.verified import Loaded
 
@@ -34,7 +32,7 @@ class Spelled(Loaded):
     train: Sources
     prompt_field: str | None
     answer_field: str | None
-    mistakes: Annotated[float, Interval(ge=0, lt=1)]
+    mistakes: Share
 
     name = "spelled"
     end_word = END_WORD

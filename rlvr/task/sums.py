@@ -4,7 +4,6 @@ Levels: 1, sums and products of digits from 2 to 9; 2, sums and differences of t
 problems of two steps. Every problem is asked in one of several phrasings. The answer of a response is its last number.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward, Split, binary
+from rlvr.records import Outcome, Problem, Reward, Split, binary, hash64
 from rlvr.task.fence import NUMBER
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
@@ -153,7 +152,7 @@ def _story(dice: Dice) -> Sum:
 
 def _side(item: Sum) -> Split:
     """The split of a problem: by its arithmetic alone, so that two phrasings of one are never on two sides."""
-    number = hashlib.blake2b(f"{item.level} {item.expression}".encode(), digest_size=8).digest()[0] % SIDES
+    number = hash64(f"{item.level} {item.expression}") % SIDES
     return "test" if number == 0 else "validation" if number == 1 else "train"
 
 
