@@ -44,6 +44,16 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Context in which BLOCKED_SIGNALS wait. A process that is started in it never receives them."""
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+
+
 class ProcessLost(RuntimeError):
     """Raised when a child process has ended or does not respond."""
 
@@ -77,12 +87,9 @@ class Child:
         parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
         self._files = tempfile.TemporaryDirectory(prefix="rlvr-vllm-", dir=parent, ignore_cleanup_errors=True)
         environment = {**environment, "TMPDIR": self._files.name}  # vLLM removes nothing that it puts there
-        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # a child inherits blocked signals
-        try:
-            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with signals_blocked():
             self.process = subprocess.Popen(command, env=environment, bufsize=0, start_new_session=True, **pipes)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._log_thread = threading.Thread(target=self._copy_to_log, daemon=True)
         self._log_thread.start()

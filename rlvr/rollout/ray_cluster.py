@@ -21,7 +21,7 @@ from ray.util import get_placement_group
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlvr.rollout.child import BLOCKED_SIGNALS, ProcessLost, environment_with
+from rlvr.rollout.child import ProcessLost, environment_with, signals_blocked
 from rlvr.rollout.ray_actor import ChildActor
 from rlvr.rollout.ray_node import (
     ADDRESS,
@@ -154,11 +154,9 @@ def _connect(address: str) -> None:
 def _init(address: str) -> None:
     """Join Ray, and restore this process's signal handlers and environment, which Ray changes."""
     sigterm_handler = signal.getsignal(signal.SIGTERM)
-    # As for a Child: Ray's processes must outlive a signal to stop.
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-    try:
-        with environment_with(ray_environment(address)):
-            ray.init(address, namespace=PLACES, log_to_driver=False, configure_logging=False)
-    finally:
-        signal.signal(signal.SIGTERM, sigterm_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+    with signals_blocked():  # as for a Child: Ray's processes must outlive a signal to stop
+        try:
+            with environment_with(ray_environment(address)):
+                ray.init(address, namespace=PLACES, log_to_driver=False, configure_logging=False)
+        finally:
+            signal.signal(signal.SIGTERM, sigterm_handler)

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from rlvr.rollout.broadcast import LOOPBACK, ip_towards
-from rlvr.rollout.child import BLOCKED_SIGNALS
+from rlvr.rollout.child import signals_blocked
 
 ADDRESS = "RLVR_RAY"  # environment variable of a rank: the address of its job's Ray
 TOKEN = "RAY_AUTH_TOKEN"
@@ -83,17 +83,13 @@ class RayNode:
         """ranks: number of ranks of this node, which use its first GPUs. places: for workers, if it has no GPUs."""
         self.address, self._directory = address, directory_of_sockets()
         arguments = [address, *map(str, (node, ranks, places)), self._directory, str(os.getpid())]
+        command = [*_python_command("rlvr.rollout.ray_node"), *arguments]
+        variables, none = {**os.environ, **ray_environment(self.address)}, subprocess.DEVNULL
         # As for a Child: ranks that are to stop finish their step, and need Ray for that.
-        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-        try:
-            with self._log.open("wb") as log:
-                command = [*_python_command("rlvr.rollout.ray_node"), *arguments]
-                variables, none = {**os.environ, **ray_environment(self.address)}, subprocess.DEVNULL
-                self._process = subprocess.Popen(
-                    command, env=variables, stdin=none, stdout=log, stderr=log, start_new_session=True
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        with signals_blocked(), self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env=variables, stdin=none, stdout=log, stderr=log, start_new_session=True
+            )
 
     @property
     def _log(self) -> Path:
