@@ -114,12 +114,12 @@ def check_sweep_keys(config: DictConfig, *, evaluates: bool) -> None:
         raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")
 
 
-def check_expected(planned: Plan, ledger: Ledger, registry: Registry, *, typed: Sequence[str]) -> None:
+def check_expected(planned: Plan, ledger: Ledger, command: Session) -> None:
     """ValueError for a baseline or a claim that no run can test; a printed line for one that only these runs cannot."""
     if any(planned.runs[0].config.get(key) for key in EXPECTED):
         from sweeps import expected  # imports pandas
 
-        for line in expected.check(planned, ledger, registry, typed):
+        for line in expected.check(planned, ledger, command.registry, command.typed):
             _warn(line)
 
 

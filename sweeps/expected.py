@@ -11,8 +11,6 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hydra.errors import InstantiationException
-
 from analysis import expected
 from analysis.expected import PlannedArm, Untestable
 from rlvr.config.overrides import key_of
@@ -21,7 +19,7 @@ from rlvr.ledger.identity import EXPECTED, GRID_KEYS, NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import NO_STUDY, Ledger
 from sweeps.plan import Plan
-from sweeps.planned import evaluation_metric_names
+from sweeps.planned import evaluations
 
 SHOWN = 8  # a message lists at most so many arms
 WHOLE = {"study", "seed", *NOT_IDENTITY} - {*GRID_KEYS, *EXPECTED}  # keys that do not change the arms of a study
@@ -36,7 +34,9 @@ def check(planned: Plan, ledger: Ledger, registry: Registry, typed: Sequence[str
     config = planned.runs[0].config
     baseline, claims = str(config.get("baseline") or ""), list(config.get("claims") or ())
     _check_options(expected.selectors(baseline, claims), registry)
-    if claims and (problem := expected.unmeasured(claims, _evaluations(planned))):
+    of_kinds = evaluations(planned.runs) if claims else []
+    known = [of_kind for of_kind in of_kinds if of_kind is not None]
+    if len(known) == len(of_kinds) and (problem := expected.unmeasured(claims, known)):
         raise ValueError(f"{problem} Correct it, or drop the claims: claims=[].")
     timed = "" if planned.own_gpus else expected.untestable_times(claims)
     absent = _absent(planned, ledger, typed, baseline, claims)
@@ -79,18 +79,6 @@ def _check_options(selectors: Iterable[tuple[str, Mapping[str, Sequence[str]]]],
             options = registry.options(group)
             if unknown := [option for option in wanted[group] if option not in options]:
                 raise ValueError(f"{where}: {group}={unknown[0]} is no option. Options: {', '.join(options)}.")
-
-
-def _evaluations(planned: Plan) -> list[tuple[list[str], int]]:
-    """For each kind of run: the metric names of its evaluations, and its samples per problem; [] if not knowable."""
-    kinds = {repr((run.config["task"], run.config["evaluation"])): run.config for run in planned.runs}
-    evaluations: list[tuple[list[str], int]] = []
-    for config in kinds.values():
-        try:
-            evaluations.append((evaluation_metric_names(config), config["evaluation"]["samples"]))
-        except InstantiationException:  # a dry run without the task's data, which prints a line about it elsewhere
-            return []
-    return evaluations
 
 
 def _arms_of_other_sweeps(planned: Plan, ledger: Ledger) -> list[PlannedArm]:

@@ -14,7 +14,6 @@ from rlvr.ledger.layout import home
 from rlvr.ledger.runs import check_owner, lines_by_reason
 from rlvr.ledger.sweeps import Ledger, grows
 from sweeps import before_launch, controls, grid, session
-from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.planned import read_launchable
 from sweeps.session import Launch
@@ -57,7 +56,7 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
         points = composed if current.adapt is None else current.adapt(composed)
         planned = plan(points, command=current.command, checker=current.checker)
         if current.adapt is None:  # an evaluation has no claims
-            before_launch.check_expected(planned, Ledger(home()), current.registry, typed=current.typed)
+            before_launch.check_expected(planned, Ledger(home()), current)
         outcome = launch(_with_controls(planned, [control for _, control in added]))
     result = JobReturn()
     result.return_value, result.status = outcome, JobStatus.COMPLETED
@@ -86,7 +85,7 @@ def _with_controls(planned: Plan, added: Sequence[str]) -> Plan:
 def launch(planned: Plan) -> LaunchOutcome:
     """Write the plan to the ledger and start its unfinished runs. A dry run only adds the plan to the session."""
     current, ledger = session.current(), Ledger(home())
-    planned = with_unique_names(planned, RunNames(ledger))
+    planned = with_unique_names(planned, ledger)
     on_slurm = before_launch.check_launch(planned, ledger, current)
     planned = planned if on_slurm else before_launch.with_all_cores(planned)
     outcome = LaunchOutcome()

@@ -54,12 +54,12 @@ def check_here(nodes: int, gpus: int) -> None:
         )
 
 
-def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:
+def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int) -> int:
     """Runs at a time on this machine: `workers`, or as many as its cores and, if it has any, its GPUs suffice for.
 
-    gpus_each: GPUs of a run; None: one for each rank. Raises ValueError if the machine has GPUs, but fewer than that.
+    gpus_each: GPUs of a run. Raises ValueError if the machine has GPUs, but fewer than that.
     """
-    gpus, gpus_each = len(available_gpus()), gpus_each or ranks
+    gpus = len(available_gpus())
     if 0 < gpus < gpus_each:
         raise ValueError(
             f"a run of this launch has {gpus_each} processes with a GPU each (cluster.ranks, rollout.engine.workers), "

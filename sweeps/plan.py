@@ -104,9 +104,9 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
             raise ValueError(_duplicate_message(trainings[training], run))
         runs[run.run_id] = trainings[training] = run
     varied = _varied([run.overrides for run in runs.values()])
+    arms = [arm_name(run.config, run.overrides, varied) for run in runs.values()]
     named = tuple(
-        replace(run, name=run_name(run.config, run.overrides, varied), arm=arm_name(run.config, run.overrides, varied))
-        for run in runs.values()
+        replace(run, name=run_name(arm, run.config), arm=arm) for run, arm in zip(runs.values(), arms, strict=True)
     )
     num = Counter(run.name for run in named)  # of several with one name, each gets the beginning of its id appended
     named = tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in named)
@@ -162,9 +162,9 @@ def _point_in_errors(points: Sequence[Any], overrides: Sequence[str]) -> Generat
         raise ValueError(f"{error}{where}") from None
 
 
-def with_unique_names(planned: Plan, names: RunNames) -> Plan:
+def with_unique_names(planned: Plan, ledger: Ledger) -> Plan:
     """The plan with a name for every run that no other run of the ledger has."""
-    return replace(planned, runs=tuple(map(names.give, planned.runs)))
+    return replace(planned, runs=tuple(map(RunNames(ledger).give, planned.runs)))
 
 
 def _check_claims(config: Mapping[str, Any]) -> None:

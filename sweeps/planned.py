@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -72,6 +73,20 @@ def evaluation_metric_names(config: Mapping[str, Any] | DictConfig) -> list[str]
         names += names_of(held_out_problems(task, evaluation["validation"], "validation"), prefix=VALIDATION)
     task.close()
     return names
+
+
+def evaluations(runs: Iterable[PlannedRun]) -> list[tuple[list[str], int] | None]:
+    """For each kind of run: the metric names of its evaluations, and its samples per problem; None in a dry run without
+    the data of its task, which is reported elsewhere.
+    """
+    kinds = {repr((run.config["task"], run.config["evaluation"])): run.config for run in runs}
+    of_kinds = list[tuple[list[str], int] | None]()
+    for config in kinds.values():
+        try:
+            of_kinds.append((evaluation_metric_names(config), config["evaluation"]["samples"]))
+        except InstantiationException:
+            of_kinds.append(None)
+    return of_kinds
 
 
 def write_runs(runs: Sequence[PlannedRun], ledger: Ledger, about: Mapping[str, Any]) -> None:

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlvr.config.engine import gpus_of_workers
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
@@ -39,11 +37,11 @@ def start(
     run_ids = seed_by_seed(configs if run_ids is None else run_ids, configs)
     # A finished run keeps the config that it was trained with: the others have the settings of the newest launch.
     unfinished = (state.run_id for state in ledger.states(configs) if state.state is not State.FINISHED)
-    cluster = OmegaConf.create(dict(configs[next(unfinished, next(iter(configs)))])).cluster
-    shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
+    cluster = configs[next(unfinished, next(iter(configs)))]["cluster"]
+    shipper = shipper_of(ledger, sweep_id, tracker_of(ledger, ledger.sweep(sweep_id)))
     before_launch.warn_of_timing(configs)
     before_launch.warn_of_changed_inputs(ledger, configs)
-    if before_launch.is_for_slurm(cluster.backend):
+    if before_launch.is_for_slurm(cluster["backend"]):
         before_launch.warn_of_weak_locks(ledger.home)
         of_sweep = {*ledger.sweep(sweep_id).run_ids}
         run_ids = [run_id for run_id in run_ids if run_id in of_sweep]
@@ -51,30 +49,30 @@ def start(
         submitted = submit(ledger, sweep_id, runs, unless_cancelled=unless_cancelled)
         print(submitted.summary(), flush=True)
         # Who waits ships meanwhile; otherwise the report's job does.
-        followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if cluster.wait else None
+        followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if cluster["wait"] else None
         return followed or submitted
     before_launch.warn_of_slow_numbers(configs)
     return run_local(
         ledger,
         sweep_id,
         run_ids=run_ids,
-        workers=cluster.workers,
-        threads=cluster.threads,
-        ranks=cluster.ranks,
+        workers=cluster["workers"],
+        threads=cluster["threads"],
+        ranks=cluster["ranks"],
         engine_gpus=max((gpus_of_workers(config["rollout"]["engine"]) for config in configs.values()), default=0),
-        retries=cluster.retries,
-        hung_min=cluster.hung_min,
+        retries=cluster["retries"],
+        hung_min=cluster["hung_min"],
         shipper=shipper,
     )
 
 
-def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
-    """Command that ships a sweep's metrics while it runs; None for tracker=none."""
-    if not tracker.enabled:
+def shipper_of(ledger: Ledger, sweep_id: str, tracker: Mapping[str, Any]) -> list[str] | None:
+    """Command that ships a sweep's metrics while it runs; None for tracker=none. tracker: group of its config."""
+    if not tracker.get("enabled"):
         return None
-    before_launch.warn_of_unreachable_store(ledger, tracker.uri)
+    before_launch.warn_of_unreachable_store(ledger, tracker["uri"])
     sync_in_background(ledger)  # metrics that earlier launches could not ship, each to its own store
-    return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", uri=tracker.uri)
+    return shipper_command(ledger.home, "--sweep", sweep_id, "--follow", uri=tracker["uri"])
 
 
 @contextlib.contextmanager

@@ -87,10 +87,6 @@ class RunWorker:
         self.busy_s = 0.0  # time with runs, summed over all of them
         self._run_began, self._unread = 0.0, b""
 
-    @property
-    def pid(self) -> int | None:
-        return self.process.pid if self.process else None
-
     def start(self, *arguments: str) -> None:
         """Start the process; its errors are appended to the log."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)

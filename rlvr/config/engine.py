@@ -191,8 +191,9 @@ def _check_ahead(config: Knobs, choices: Choices) -> None:
     if config.cluster.gpus and "workers" not in rollout.engine:
         raise samples_beside_training(ahead, choices.get("rollout"))
     if rollout.logp_old == "trainer" and rollout.importance == "none":
+        before = "one step before" if ahead == 1 else f"up to {ahead} steps before"
         raise ValueError(
-            f"rollout.ahead={ahead} with rollout.logp_old=trainer would take responses of the policy {_ago(ahead)} for "
+            f"rollout.ahead={ahead} with rollout.logp_old=trainer would take responses of the policy {before} for "
             "its own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "
             "compares with the policy that sampled."
         )
@@ -220,7 +221,3 @@ def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
             f"rollout.filter={rollout.filter} samples a problem twice, one after the other, and rollout.ahead="
             f"{rollout.ahead} does not. Pass rollout.filter=none, or rollout.ahead=1."
         )
-
-
-def _ago(ahead: int) -> str:
-    return "one step before" if ahead == 1 else f"up to {ahead} steps before"

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast, get_origin
+from typing import Any, get_origin
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -314,22 +314,22 @@ class _Command:
             return str(self.registry.compose([w for w in self._chosen if not w.startswith("divergence=")])[1]["loss"])
         return "?"
 
+    @functools.cached_property
+    def _study(self) -> DictConfig:
+        """The file of the command's study; empty if there is none."""
+        study = self.typed.get("study", "")
+        is_readable = study in self.registry.readable("study")
+        return self.registry.node("study", study) if is_readable else OmegaConf.create({})
+
     def _set_in_study(self) -> list[tuple[str, str]]:
         """(key, value as it is typed) of the axes and of the knobs that the file of the command's study sets."""
-        study = self.typed.get("study", "")
-        if study not in self.registry.readable("study"):
-            return []
-        content = cast("dict[str, Any]", OmegaConf.to_container(self.registry.node("study", study)))
-        knobs = {key: value for key, value in content.items() if key != "hydra"}
+        knobs = {key: value for key, value in schema.as_dict(self._study).items() if key != "hydra"}
         texts = {k: as_text(v) if isinstance(v, str) else values.typed(v) for k, v in flatten(knobs).items()}
         return [*dict(self._of_study("hydra.sweeper.params")).items(), *texts.items()]
 
     def _of_study(self, key: str) -> Any:
         """The value of a key in the file of the command's study; () if there is none."""
-        study = self.typed.get("study", "")
-        if study not in self.registry.readable("study"):
-            return ()
-        return OmegaConf.select(self.registry.node("study", study), key) or ()
+        return OmegaConf.select(self._study, key) or ()
 
 
 def _override(word: str) -> list[Override]:

@@ -167,12 +167,8 @@ def group_of(plain: Mapping[str, Any]) -> str:
     return run_id(plain)
 
 
-def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
+def run_name(arm: str, plain: Mapping[str, Any]) -> str:
     """A readable name such as `lad-js-eta0.5-s0`: the name of the run's arm, and the seed."""
-    return _with_seed(arm_name(plain, overrides, swept), plain)
-
-
-def _with_seed(arm: str, plain: Mapping[str, Any]) -> str:
     return f"{arm}-s{plain['seed']}"
 
 
@@ -198,6 +194,6 @@ def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
     swept_parts = {key: part for key, part in parts.items() if key in swept}
     for shown in (parts, swept_parts):
         name = "-".join([*head, *shown.values()])
-        if len(_with_seed(name, plain)) <= LONG_NAME:
+        if len(run_name(name, plain)) <= LONG_NAME:
             break
     return name

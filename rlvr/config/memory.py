@@ -66,6 +66,11 @@ class Architecture:
     def parameters(self) -> int:
         return self.layers * self.layer_parameters + self.embedding_parameters + self.hidden
 
+    @property
+    def critic_parameters(self) -> int:
+        """Those of a decoder without a head."""
+        return self.parameters - (0 if self.tied else self.vocab * self.hidden)
+
 
 def architecture(config: Mapping[str, Any]) -> Architecture | None:
     """The architecture in a config.json; None for an unknown family.
@@ -152,7 +157,7 @@ def per_gpu(model: Architecture, setting: MemorySetting) -> dict[str, float]:
     n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
     trained = 0 if setting.adapters else 1
     gathered = _gathered(model, setting)
-    permanent, critic = at_rest(model, setting), _critic_parameters(model, setting)
+    permanent, critic = at_rest(model, setting), setting.critic * model.critic_parameters
     engine = {"engine weights": setting.engine_width * n / setting.engine_gpus}
     decoders = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + critic) * 4 / r, "gathered weights": float(w * gathered * decoders)}
@@ -190,8 +195,8 @@ def at_rest(model: Architecture, setting: MemorySetting) -> dict[str, float]:
         "optimiser": trained * 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
     }
-    if critic := _critic_parameters(model, setting):
-        permanent["critic"] = (4 + 8) * critic / r
+    if setting.critic:
+        permanent["critic"] = (4 + 8) * model.critic_parameters / r
     if setting.beside_gb:
         permanent["contexts and fragments"] = setting.beside_gb * GB
     return permanent
@@ -200,13 +205,6 @@ def at_rest(model: Architecture, setting: MemorySetting) -> dict[str, float]:
 def _gathered(model: Architecture, setting: MemorySetting) -> int:
     """Parameters that a forward pass gathers: all on one rank, else embedding and head, and two layers."""
     return model.parameters if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
-
-
-def _critic_parameters(model: Architecture, setting: MemorySetting) -> int:
-    """Parameters of a critic: a decoder without a head."""
-    if not setting.critic:
-        return 0
-    return model.parameters - (0 if model.tied else model.vocab * model.hidden)
 
 
 def cache_gb(config: Mapping[str, Any], gpu_gb: float | None, base: Path | None = None) -> float:
@@ -306,8 +304,8 @@ def checkpoint_bytes(model: Architecture, trainer: Mapping[str, Any]) -> int:
         h, i, q, k = model.hidden, model.intermediate, model.query, model.key
         inputs_and_outputs = 2 * (h + q) + 2 * (h + k) + 3 * (h + i)
         return STATE * rank * model.layers * inputs_and_outputs
-    if trainer.get("critic") is not None:  # of a decoder of its own, which has no head
-        state += STATE * (model.parameters - (0 if model.tied else model.vocab * model.hidden))
+    if trainer.get("critic") is not None:
+        state += STATE * model.critic_parameters
     return state + (trainer.get("reference_every") is not None) * width(trainer["dtype"]) * model.parameters
 
 

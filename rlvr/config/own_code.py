@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any, cast
 
 from rlvr.config import imports, targets
 from rlvr.config.signature import source_of
+from rlvr.ledger.identity import hash_of
 
 # Our packages of which a run uses some modules; and the module that every objective uses.
 CHOSEN, AVERAGING = ("rlvr.loss.", "rlvr.objective.", "rlvr.task."), "rlvr.objective.micro_batch"
@@ -110,7 +110,7 @@ def edited_meanwhile(code: Mapping[str, str], not_imported: Collection[str]) -> 
 
 def in_short(code: Mapping[str, str]) -> str:
     """12 hexadecimal digits that stand for `versions`: the same for two seeds only if they use the same code."""
-    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:12]
+    return hash_of(code, 12)
 
 
 def changed(recorded: Mapping[str, tuple[str, ...]]) -> list[str]:

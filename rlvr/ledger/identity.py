@@ -62,4 +62,9 @@ def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_id(plain: Mapping[str, Any]) -> str:
     """12 hexadecimal digits naming what determines a run's results."""
-    return hashlib.sha256(json.dumps(identity(plain), sort_keys=True).encode()).hexdigest()[:12]
+    return hash_of(identity(plain), 12)
+
+
+def hash_of(content: object, num_digits: int) -> str:
+    """The first hexadecimal digits of the SHA-256 of plain data as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:num_digits]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.ledger import digests, layout
 from rlvr.ledger.files import SUFFIX, read_json, remove, write_atomically, write_json
-from rlvr.ledger.identity import of_engine, of_task
+from rlvr.ledger.identity import hash_of, of_engine, of_task
 from rlvr.ledger.lock import lock, unlock
 
 if TYPE_CHECKING:  # numpy would slow `python -m sweeps` down
@@ -60,7 +60,7 @@ def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapp
 
 def stage_id(identity: Mapping[str, Any]) -> str:
     """16 hexadecimal digits of the SHA-256 of the identity as canonical JSON."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return hash_of(identity, 16)
 
 
 def task_identity(task: TaughtTask) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.lock import erase_holder, write_holder
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.growing import stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, GrowingRecord, deciding_lock_held, first_wave, wave_seeds
+from sweeps.growing.record import GrowingRecord, deciding_lock_held
 from sweeps.verdict import LaunchOutcome
 
 ENDED = (State.FINISHED, State.DIVERGED)  # runs in any other state have no result, and are started again first
@@ -93,7 +93,7 @@ def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -
     """
     record = GrowingRecord.read(ledger, sweep_id)
     while True:
-        wave = _wanted(record)
+        wave = stopping.next_wave(record)
         if not wave:
             say(_last_line(record))
             return []
@@ -104,34 +104,6 @@ def advance(ledger: Ledger, sweep_id: str, say: Callable[[str], None] = print) -
         if not _decide(record, say):
             say(_last_line(record))
             return []
-
-
-def _wanted(record: GrowingRecord) -> list[Candidate]:
-    """The runs that follow from the decisions so far; [] if the sweep has ended."""
-    tune, until = record.info.get("tune"), record.info.get("until")
-    if tune and not tune["picks"]:
-        return first_wave(record)
-    if until is None:
-        return _final_runs(record)
-    if until["stopped"]:
-        return []
-    num_looks = len(until["looks"])
-    seeds = wave_seeds(record)[: until["seeds"][num_looks]]
-    wave = [candidate for candidate in _final_runs(record) if candidate.seed in seeds]
-    if num_looks == 0:
-        return wave
-    open_groups = stopping.open_groups(until)
-    return [candidate for candidate in wave if candidate.run.group_id in open_groups]
-
-
-def _final_runs(record: GrowingRecord) -> list[Candidate]:
-    """The runs that are reported: after tuning those with the picked value of their arm, if it has one."""
-    tune: dict[str, Any] = record.info.get("tune") or {"picks": {}}
-    picks = tune["picks"]
-    final = [candidate for candidate in record.candidates if candidate.stage == FINAL]
-    if not picks:
-        return final
-    return [candidate for candidate in final if candidate.value == picks[str(candidate.place)]["value"]]
 
 
 def _decide(record: GrowingRecord, say: Callable[[str], None]) -> bool:
@@ -176,27 +148,23 @@ def _over_hours(record: GrowingRecord, until: Mapping[str, Any]) -> str:
         return ""
     begun = [candidate.run.run_id for candidate in record.begun]
     hours = [state.seconds / 3600 for state in record.ledger.states(begun)]
-    num_new = sum(candidate.run.run_id not in begun for candidate in _wanted(record))
+    num_new = sum(candidate.run.run_id not in begun for candidate in stopping.next_wave(record))
     return "budget spent" if sum(hours) + num_new * sum(hours) / len(hours) > until["hours"] else ""
 
 
 def _last_line(record: GrowingRecord) -> str:
     """Why the sweep has ended, and the command that shows its results."""
-    until = record.info.get("until")
+    until, num_runs = record.info.get("until"), len(record.begun)
+    see = f"See: python -m analysis --sweep {record.sweep_id}"
     if not until or not until["stopped"]:
-        return f"Done: {len(record.begun)} runs. See: python -m analysis --sweep {record.sweep_id}"
-    if until["stopped"] == ALONE:
-        return f"Stopped after {len(record.begun)} runs of tuning: {ALONE}. Launch it with other values of tune."
+        return f"Done: {num_runs} runs. {see}"
+    why = until["stopped"]
+    if why == ALONE:
+        return f"Stopped after {num_runs} runs of tuning: {ALONE}. Launch it with other values of tune."
+    looks = f"{len(until['looks'])} of {len(until['seeds'])} looks"
     if "best" in until:
-        return (
-            f"Stopped: {until['stopped']} after {len(until['looks'])} of {len(until['seeds'])} looks and "
-            f"{len(record.begun)} of at most {until['runs']} runs; {stopping.arms_left(until)}. "
-            f"See: python -m analysis --sweep {record.sweep_id}"
-        )
+        left = stopping.arms_left(until)
+        return f"Stopped: {why} after {looks} and {num_runs} of at most {until['runs']} runs; {left}. {see}"
     num_open = sum(question["outcome"] == "undecided" for question in until["looks"][-1]["questions"])
     reasons = {"decided": "all is decided", "budget spent": f"budget spent, {num_open} undecided"}
-    why = reasons.get(until["stopped"], until["stopped"])
-    looks = f"{len(until['looks'])} of {len(until['seeds'])} looks"
-    return (
-        f"Stopped: {why} after {looks} and {len(record.begun)} runs. See: python -m analysis --sweep {record.sweep_id}"
-    )
+    return f"Stopped: {reasons.get(why, why)} after {looks} and {num_runs} runs. {see}"

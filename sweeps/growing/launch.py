@@ -11,7 +11,6 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps import before_launch, controls, session
 from sweeps.growing import controller, planning
 from sweeps.growing.record import GrowingRecord, deciding_lock_held
-from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan, with_unique_names
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending
@@ -29,12 +28,12 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]], added
 
     def compose(points: Sequence[Sequence[str]]) -> Plan:
         composed = plan(current.points(master, points), command=current.command, checker=current.checker)
-        return with_unique_names(composed, RunNames(ledger))
+        return with_unique_names(composed, ledger)
 
     record, first = planning.planned(master, overrides, ledger, compose)
     all_runs = planning.plan_of(record, record.candidates)
     on_slurm = before_launch.check_launch(all_runs, ledger, current)
-    before_launch.check_expected(all_runs, ledger, current.registry, typed=current.typed)
+    before_launch.check_expected(all_runs, ledger, current)
     if current.dry_run:
         lines = tuple(planning.forecast(record))
         current.launches.append(Launch(first, LaunchOutcome(), on_slurm=on_slurm, dry_run=True, forecast=lines))

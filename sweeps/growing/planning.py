@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import re
 import sys
 import time
@@ -12,20 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from analysis import decide
 from analysis.scores.claim import CLAIMS
 from rlvr.config.overrides import key_of, seed_of
 from rlvr.ledger.cause import State
-from rlvr.ledger.identity import EXPECTED
+from rlvr.ledger.identity import EXPECTED, hash_of
 from rlvr.ledger.sweeps import TUNING, Ledger, Sweep
 from sweeps.growing import stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, GrowingRecord, first_wave
+from sweeps.growing.record import FINAL, Candidate, GrowingRecord
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
-from sweeps.planned import base_policies, evaluation_metric_names
+from sweeps.planned import base_policies, evaluations
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # composes and checks a run for each of these overrides
@@ -63,7 +59,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     _check_seeds(master, len(overrides), points)
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
-    known = GrowingRecord.read_partial(ledger, sweep_id) if GrowingRecord.exists(ledger, sweep_id) else None
+    known = GrowingRecord.known(ledger, sweep_id)
     grid = tuning.read(master.tune, points.arms) if master.tune else None
     about: dict[str, Any] = {}
     spent = len(points.arms) * len(grid.values) * len(grid.seeds) if grid else 0  # runs of tuning
@@ -83,7 +79,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
                 file=sys.stderr,
             )
         record = record.continuing(known)
-    return record, plan_of(record, record.begun or first_wave(record))
+    return record, plan_of(record, record.begun or stopping.next_wave(record))
 
 
 def _check_seeds(master: DictConfig, num_points: int, points: PairedPoints) -> None:
@@ -127,12 +123,9 @@ def _check_metric(name: str, first: Plan, best: float | None) -> None:
     """ValueError for a metric that the evaluations of some arm do not measure, or that is decided only on GPUs, or of
     which no value is the best.
     """
-    settings = {repr((run.config["task"], run.config["evaluation"])): run.config for run in first.runs}
-    for config in settings.values():
-        with contextlib.suppress(InstantiationException):  # a dry run without the task's data, reported elsewhere
-            names, samples = evaluation_metric_names(config), config["evaluation"]["samples"]
-            with stopping.naming_until(best):
-                decide.check_metric(name, names, samples, own_gpus=first.own_gpus, best=best is not None)
+    for names, samples in filter(None, evaluations(first.runs)):
+        with stopping.naming_until(best):
+            decide.check_metric(name, names, samples, own_gpus=first.own_gpus, best=best is not None)
 
 
 def _candidates(
@@ -165,7 +158,7 @@ def _id(master: DictConfig, points: PairedPoints, first: Plan) -> str:
     """
     growth = {key: str(master[key]) for key in ("until", "budget", "tune") if master[key]}
     parts = {**growth, "study": first.study, "seeds": points.seeds, "runs": sorted(run.run_id for run in first.runs)}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+    return hash_of(parts, 8)
 
 
 # --- the likely cost
@@ -174,7 +167,7 @@ def _id(master: DictConfig, points: PairedPoints, first: Plan) -> str:
 def forecast(record: GrowingRecord) -> list[str]:
     """The likely cost of a sweep, for `--dry-run`: from the results that its runs have already."""
     hours = mean_hours([candidate.run for candidate in record.candidates], record.ledger)
-    text = _tuning_lines(record, hours) if "tune" in record.info else []
+    text = [_tuning_line(record, hours)] if "tune" in record.info else []
     if "until" not in record.info:
         return text
     rule: dict[str, Any] = record.info["until"]
@@ -190,7 +183,7 @@ def forecast(record: GrowingRecord) -> list[str]:
     return [*text, *stopping.forecast(rule, questions, num_arms, hours, spent=spent), *filter(None, foreseen)]
 
 
-def _tuning_lines(record: GrowingRecord, hours: float | None) -> list[str]:
+def _tuning_line(record: GrowingRecord, hours: float | None) -> str:
     rule = record.info["tune"]
     runs = [candidate for candidate in record.candidates if candidate.stage == TUNING]
     num_arms = len({candidate.place for candidate in runs})
@@ -198,7 +191,7 @@ def _tuning_lines(record: GrowingRecord, hours: float | None) -> list[str]:
     tried = f"{len(rule['values'])} values ({', '.join(rule['values'])}), seeds {', '.join(map(str, rule['seeds']))}"
     text = f"Tuning: {tried}, for each of {num_arms} arms: {stopping.cost(len(runs), hours)}"
     then = "" if "until" in record.info else f"; then {stopping.cost(num_final, hours)} with the best value of each arm"
-    return [f"{text}{then}."]
+    return f"{text}{then}."
 
 
 def _questions(record: GrowingRecord, rule: dict[str, Any]) -> list[dict[str, Any]]:

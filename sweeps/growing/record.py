@@ -80,10 +80,11 @@ class GrowingRecord:
         candidates = [] if damaged else [Candidate.of(line) for line in planned]
         return cls(ledger, sweep_id, dict(sweep.info), candidates, [dict(line) for line in sweep.runs])
 
-    @staticmethod
-    def exists(ledger: Ledger, sweep_id: str) -> bool:
-        """Whether the sweep is on the ledger: sweep.json is its first file."""
-        return layout.sweep_info(ledger.sweep_dir(sweep_id)).exists()
+    @classmethod
+    def known(cls, ledger: Ledger, sweep_id: str) -> GrowingRecord | None:
+        """As `read_partial`; None for a sweep that is not on the ledger: sweep.json is its first file."""
+        is_there = layout.sweep_info(ledger.sweep_dir(sweep_id)).exists()
+        return cls.read_partial(ledger, sweep_id) if is_there else None
 
     def write(self) -> None:
         """Put the sweep on the ledger. If it is there already, its decisions and the runs begun stay as they are, and
@@ -91,8 +92,7 @@ class GrowingRecord:
 
         Call it inside `deciding_lock_held`.
         """
-        is_there = self.exists(self.ledger, self.sweep_id)
-        current = GrowingRecord.read_partial(self.ledger, self.sweep_id) if is_there else None
+        current = GrowingRecord.known(self.ledger, self.sweep_id)
         written = self if current is None else self.continuing(current)
         if current is None or written.info != current.info:
             written.save()
@@ -140,19 +140,6 @@ class GrowingRecord:
     def configs(self) -> dict[str, Mapping[str, Any]]:
         """The configs of the runs begun, by run id."""
         return {candidate.run.run_id: candidate.run.config for candidate in self.begun}
-
-
-def first_wave(record: GrowingRecord) -> list[Candidate]:
-    """The runs before the first decision."""
-    if "tune" in record.info:
-        return [candidate for candidate in record.candidates if candidate.stage == TUNING]
-    seeds = wave_seeds(record)[: record.info["until"]["seeds"][0]]
-    return [candidate for candidate in record.candidates if candidate.seed in seeds]
-
-
-def wave_seeds(record: GrowingRecord) -> list[int]:
-    """The seeds of reported runs, in the order in which they are used."""
-    return sorted({candidate.seed for candidate in record.candidates if candidate.stage == FINAL})
 
 
 class AlreadyDeciding(ValueError):

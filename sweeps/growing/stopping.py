@@ -20,6 +20,8 @@ from typing import Any
 from analysis import decide
 from analysis.scores.claim import CLAIMS, Outcome
 from analysis.scores.sequential import DROPPED, dropped, given_up, open_questions
+from rlvr.ledger.sweeps import TUNING
+from sweeps.growing.record import FINAL, Candidate, GrowingRecord
 from sweeps.progress import duration
 
 MOST_RUNS = 5000  # of a budget: all that may be needed are composed and checked before the first, 100 in a second
@@ -165,6 +167,27 @@ def _leaders(rule: Mapping[str, Any]) -> set[str]:
 def open_groups(rule: Mapping[str, Any]) -> set[str]:
     """Group ids of the arms with a question that the newest look left open."""
     return {group for question in open_questions(rule, rule["looks"][-1]) for group in question["groups"]}
+
+
+def next_wave(record: GrowingRecord) -> list[Candidate]:
+    """The runs that follow from the decisions so far; [] if the sweep has ended."""
+    tune, until = record.info.get("tune"), record.info.get("until")
+    if tune and not tune["picks"]:
+        return [candidate for candidate in record.candidates if candidate.stage == TUNING]
+    final = [candidate for candidate in record.candidates if candidate.stage == FINAL]
+    seeds = sorted({candidate.seed for candidate in final})  # in the order in which they are used
+    if tune:  # an arm without a pick is left out
+        final = [run for run in final if run.value == tune["picks"][str(run.place)]["value"]]
+    if until is None:
+        return final
+    if until["stopped"]:
+        return []
+    num_looks = len(until["looks"])
+    wave = [candidate for candidate in final if candidate.seed in seeds[: until["seeds"][num_looks]]]
+    if num_looks == 0:
+        return wave
+    groups = open_groups(until)
+    return [candidate for candidate in wave if candidate.run.group_id in groups]
 
 
 def lines_of_newest_look(rule: Mapping[str, Any]) -> list[str]:

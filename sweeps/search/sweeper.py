@@ -5,8 +5,6 @@ Optuna is imported only when a search starts: `--help` and grids do not need it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +22,7 @@ from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import as_dict
 from rlvr.config.targets import packages
 from rlvr.ledger import glossary, layout, terminal
-from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, identity
+from rlvr.ledger.identity import ADDED_ARMS, GROWTH, NOT_IDENTITY, hash_of, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import PATIENCE_S, held_lock
 from rlvr.ledger.sweeps import SEARCH, Ledger
@@ -183,7 +181,7 @@ class SearchSweep:
             "sampler": OmegaConf.to_container(self.sampler),
             "pruner": OmegaConf.to_container(self.pruner),
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+        return hash_of(parts, 8)
 
     def _at_once(self, *, on_slurm: bool) -> int:
         from sweeps.search.runs import SLURM_AT_ONCE
@@ -226,7 +224,7 @@ class SearchSweep:
         (run,) = plan([point], command=self.session.command, checker=self.session.checker).runs
         short = [_short(override) for override in run.overrides]
         arm = arm_name(run.config, short, self.swept)
-        return self.names.give(replace(run, name=run_name(run.config, short, self.swept), arm=arm))
+        return self.names.give(replace(run, name=run_name(arm, run.config), arm=arm))
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
         """ValueError for a metric that no evaluation measures, or that neither we log nor a component of the user can.
@@ -266,7 +264,7 @@ class SearchSweep:
             }
             study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
-            shipper = shipper_of(ledger, sweep_id, self.base.tracker)
+            shipper = shipper_of(ledger, sweep_id, as_dict(self.base.tracker, resolve=True))
             runs: SlurmRuns | LocalRuns
             if on_slurm:
                 runs = SlurmRuns(ledger, sweep_id, shipper)

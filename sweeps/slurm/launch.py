@@ -299,10 +299,7 @@ def sharing(array: Array, number: int, num_arrays: int, sent: Sequence[str]) -> 
 
 def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
     """ValueError if a job needs more than any node has: SLURM would accept many such jobs, and never start them."""
-    distinct: list[Mapping[str, Any]] = []
-    for cluster in clusters:
-        if cluster not in distinct:
-            distinct.append(cluster)
+    distinct = {repr(cluster): cluster for cluster in clusters}.values()
     nodes = limits.nodes() if distinct else []
     for cluster in distinct:
         limits.check(jobs.of_runs(cluster), nodes)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from omegaconf import open_dict
 
-from rlvr.config.freeze import frozen_config, run_name
+from rlvr.config.freeze import arm_name, frozen_config, run_name
 from rlvr.ledger import inputs
 from tests.support.composed import composed, identity
 
@@ -44,7 +44,8 @@ def test_presample_settings_of_a_recipe_are_kept_only_for_losses_that_use_them()
     ],
 )
 def test_names_show_the_chosen_options(overrides: list[str], name: str) -> None:
-    assert run_name(frozen_config(*composed(*overrides)), overrides, ["rollout.samples"]) == name
+    plain = frozen_config(*composed(*overrides))
+    assert run_name(arm_name(plain, overrides, ["rollout.samples"]), plain) == name
 
 
 SOURCE = """

@@ -34,15 +34,15 @@ def test_a_cpu_lists_whether_it_computes_bfloat16(tmp_path: Path, monkeypatch: p
 def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: 64)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7,8")
-    assert (machine.at_once(None, threads=1, ranks=1), machine.at_once(None, threads=1, ranks=2)) == (5, 2)
-    assert machine.at_once(9, threads=1, ranks=1) == 9  # asked for: they share
+    assert [machine.at_once(None, 1, ranks, gpus_each=ranks) for ranks in (1, 2)] == [5, 2]
+    assert machine.at_once(9, threads=1, ranks=1, gpus_each=1) == 9  # asked for: they share
     gpus = machine.available_gpus()
     assert [machine.share_of(gpus, number, 2) for number in range(3)] == ["2,3", "5,7", "2,3"]
     with pytest.raises(ValueError, match="has 6 processes with a GPU each.* shows 5. Pass fewer"):
         machine.at_once(None, threads=1, ranks=4, gpus_each=6)
     for none in ("", "-1", "NoDevFiles"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
-        assert machine.at_once(None, threads=1, ranks=4) == 16
+        assert machine.at_once(None, threads=1, ranks=4, gpus_each=4) == 16
     assert machine.share_of([], 0, 1) is None
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
-from sweeps.naming import RunNames, check_free
+from sweeps.naming import check_free
 from sweeps.plan import with_unique_names, write
 from tests.sweeps.test_plan import planned
 from tests.test_run import Command, command
@@ -68,9 +68,9 @@ def test_names_of_runs_are_unique_and_stay(tmp_path: Path) -> None:
     assert name == other.runs[0].name.replace("steps20", "steps10")
     clash = planned(["steps=10", "keep_rollouts=1", "lr=1e-3"])
     ledger.create_run("0" * 12, "{}", {"name": clash.runs[0].name})
-    unique = with_unique_names(clash, RunNames(ledger))
+    unique = with_unique_names(clash, ledger)
     assert unique.runs[0].name == f"{clash.runs[0].name}-{clash.runs[0].run_id[:6]}"
     write(unique, ledger)
-    again = with_unique_names(clash, RunNames(ledger))
+    again = with_unique_names(clash, ledger)
     assert again.runs[0].name == unique.runs[0].name
     assert len(set(ledger.names().values())) == len(ledger.runs()) == 2

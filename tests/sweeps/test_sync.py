@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.cursor import is_behind
@@ -96,7 +95,7 @@ def test_a_launch_with_a_store_of_its_own_ships_the_others_to_theirs(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     ended_sweep(tmp_path, "a", uri=None)
     own = f"sqlite:///{tmp_path}/own.db"
-    tracker = OmegaConf.create({"enabled": True, "uri": own})
+    tracker = {"enabled": True, "uri": own}
     assert (shipper_of(Ledger(tmp_path), "sweep-b", tracker) or [])[-2:] == ["--uri", own]
     log = tmp_path / "runs/sync.log"
     wait_for(lambda: log.exists() and "shipped 4 lines" in log.read_text(), patience_s=100)

@@ -13,7 +13,8 @@ from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
 from sweeps import start
 from sweeps.growing import planning, record
-from sweeps.growing.record import GrowingRecord, first_wave
+from sweeps.growing.record import GrowingRecord
+from sweeps.growing.stopping import next_wave
 from tests.end_to_end.test_sweep import python
 from tests.support.composed import composed
 from tests.support.composing import composing
@@ -101,7 +102,7 @@ def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_
     ledger = Ledger(tmp_path)
     first = recorded(ledger, "cluster.threads=1")
     first.write()
-    first.begin(first_wave(first)[:1])
+    first.begin(next_wave(first)[:1])
     (begun,) = first.begun
     repeated = recorded(ledger, "cluster.threads=3", "tracker=none", "checkpoint.every=7")
     repeated.write()
@@ -161,7 +162,7 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
             record.deciding_lock_held(ledger, first.sweep_id),
         ):
             first.write()
-            first.begin(first_wave(first))
+            first.begin(next_wave(first))
             with record.deciding_lock_held(ledger, second.sweep_id):
                 second.write()
 
@@ -170,7 +171,7 @@ def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_
     with record.deciding_lock_held(ledger, second.sweep_id):  # as on SLURM, where it waits
         second.write()
     (sweep,) = ledger.sweeps()
-    assert sorted(sweep.run_ids) == ledger.runs() == sorted(candidate.run.run_id for candidate in first_wave(first))
+    assert sorted(sweep.run_ids) == ledger.runs() == sorted(candidate.run.run_id for candidate in next_wave(first))
 
 
 @pytest.mark.slow
