@@ -133,6 +133,7 @@ class MemorySetting:
     ranks: int = 1  # GPUs that share weights, gradients and optimiser
     width: int = 2  # bytes per number in forward and backward: 2 for half precision, 4 for float32
     tokens: int = 16384  # of a micro-batch
+    tempered: bool = False  # logits are divided by a temperature other than 1
     checkpointing: bool = False  # activations of a layer are computed again in the backward pass
     copies: int = 0  # frozen copies: base policy, reference
     offload: bool = False  # frozen copies are kept in main memory
@@ -163,12 +164,13 @@ def per_gpu(model: Architecture, setting: MemorySetting) -> dict[str, float]:
     step = {"gradients": (trained * n + critic) * 4 / r, "gathered weights": float(w * gathered * decoders)}
     layer, head_parameters = _layer_activations(model, w), model.vocab * model.hidden
     kept = (1 + setting.critic) * model.layers * (w * model.hidden if setting.checkpointing else layer)
-    logits = t * model.vocab  # in float32: five times if autograd differentiates them at once, in chunks three times
+    # In float32: four or five times if autograd differentiates them at once, in chunks three times.
+    logits, at_once = t * model.vocab, 4 + setting.tempered
     head = step | {
         # The gradient of the head is summed over chunks of the logits in float32, then cast.
         "whole gradients": trained * float((w + 4) * head_parameters),
         "activations": float(t * (kept + HEAD * model.hidden)),
-        "logits": float(4 * (5 * logits if w == 4 and logits <= LOGITS else 3 * min(LOGITS, logits))),
+        "logits": float(4 * (at_once * logits if w == 4 and logits <= LOGITS else 3 * min(LOGITS, logits))),
     }
     backward = step | {
         "whole gradients": trained * float((w + 4) * (head_parameters + model.layer_parameters)),
@@ -275,6 +277,7 @@ def setting_of(config: Mapping[str, Any]) -> MemorySetting:
         width=width(trainer["dtype"]),
         # A response is never split, however long; nor is a group if the loss needs whole groups.
         tokens=max(trainer["token_budget"], unsplit * longest_response(config)),
+        tempered=rollout["temperature"] != 1,
         checkpointing=trainer["activation_checkpointing"],
         # A reference that is never reset is the base policy: one copy serves for both.
         copies=0 if adapters else int(trainer["base_kl"] or (reference and not is_reset)) + int(reference and is_reset),

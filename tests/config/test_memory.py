@@ -106,11 +106,20 @@ def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "dtype", "vocab"),
-    [("qwen2", "bfloat16", 32), ("qwen2", "float32", 32), ("qwen3", "bfloat16", 32), ("qwen2", "float32", 4096)],
+    ("kind", "dtype", "vocab", "temperature"),
+    [
+        *(("qwen2", "bfloat16", 32, 1.0), ("qwen2", "float32", 32, 1.0), ("qwen3", "bfloat16", 32, 1.0)),
+        *(("qwen2", "float32", 4096, 1.0), ("qwen2", "float32", 4096, 0.8)),
+    ],
 )
 def test_one_more_token_takes_what_it_takes_in_a_step(
-    kind: str, dtype: str, vocab: int, checkpointing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: str,
+    dtype: str,
+    vocab: int,
+    temperature: float,
+    checkpointing: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Peak of all tensors in a training step, per token of a micro-batch: within 6 %."""
     monkeypatch.setattr(attention, "to_float32_on_cpu", lambda *tensors: tensors)  # as on a GPU
@@ -130,11 +139,13 @@ def test_one_more_token_takes_what_it_takes_in_a_step(
         dtype=dtype,
         activation_checkpointing=checkpointing,
         shared_prompt="never",
+        temperature=temperature,
     )
     (low, few), (high, many) = (peak_bytes(trainer, length, tmp_path / "trace.json") for length in (200, 400))
     model = architecture({"model_type": kind, **numbers})
     assert model is not None
-    setting = MemorySetting(width=4 if dtype == "float32" else 2, checkpointing=checkpointing)
+    width = 4 if dtype == "float32" else 2
+    setting = MemorySetting(width=width, tempered=temperature != 1, checkpointing=checkpointing)
     less, more = (sum(per_gpu(model, replace(setting, tokens=tokens)).values()) for tokens in (10_000, 20_000))
     assert (more - less) / 10_000 == pytest.approx((high - low) / (many - few), rel=0.06)
 
@@ -210,7 +221,7 @@ def run(**cluster: Any) -> dict[str, Any]:
     return {
         "model": {"architecture": QWEN_7B},
         "cluster": {"ranks": 8, "gpu_memory_gb": 80, **cluster},
-        "rollout": {"samples": 8, "max_tokens": 1024, "engine": ENGINE},
+        "rollout": {"samples": 8, "temperature": 1.0, "max_tokens": 1024, "engine": ENGINE},
         "trainer": {
             "dtype": "bfloat16",
             "token_budget": 8192,
