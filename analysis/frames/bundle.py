@@ -7,17 +7,18 @@ A bundle is a zip archive that is never unpacked to disk: `about.json` (the stud
 - of every evaluation of a run, the numbers on its responses that frames/samples.py names (`stored`);
 - of the responses themselves, those that the page shows.
 
-The same runs give the same bytes, whatever was read before. There are no weights, and of a knob no absolute path. A
-bundle may come from an untrusted source: members are read by their names into memory, within limits; nothing is
-unpickled or executed, no path in it is written to, and control characters in its texts are replaced (those of prompts
-and responses, which only the page shows, are kept).
+The same runs give the same bytes, whatever was read before. There are no weights, and no absolute path in the two
+descriptions. A bundle may come from an untrusted source: members are read by their names into memory, within limits;
+nothing is unpickled or executed, no path in it is written to, and control characters in its texts are replaced (those
+of prompts and responses, which only the page shows, are kept).
 """
 
 import io
 import json
+import re
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +51,8 @@ MOST_SAMPLES = 1 << 16  # of a problem in one evaluation
 MOST_CURVES = 100_000  # runs times metrics; of a larger study the usual metrics alone are stored: `drawn` has MOST_ROWS
 # Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
+# Where a word or a value begins, and an absolute path of two parts and more.
+_START, _PATH = r"""(?<![^\s=\[,'"(])""", r"""/(?:[^\s/=,'"()\[\]{}\\]+/)+[^\s/=,'"()\[\]{}\\]*"""
 _NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
 _SHOWN_ON_THE_PAGE = ("prompt", "response", *LATER)  # and nowhere else
 Shown = Mapping[tuple[str, int], Collection[Response]]  # by run and step, samples that are shown
@@ -72,10 +75,11 @@ def write(frames: Frames, file: Path, shown: Shown = MappingProxyType({})) -> No
         "notes": [*frames.notes, *([_NOT_TUNING] if frames.tuned is not None else [])],
         "sweeps": [_sweep_to_json(sweep) for sweep in frames.sweeps],
     }
+    descriptions = _of_no_machine({"about.json": about, "runs.json": _runs_to_json(frames.runs)})
     file.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(file, durable=False) as aside, zipfile.ZipFile(aside, "w") as archive:
-        _put(archive, "about.json", _json(about))
-        _put(archive, "runs.json", _json(_runs_to_json(frames.runs)))
+        for name, description in descriptions.items():
+            _put(archive, name, _json(description))
         for name in SCHEMAS:
             if tables[name].num_rows:
                 _put(archive, f"{name}.parquet", _parquet(name, tables[name]))
@@ -137,20 +141,40 @@ def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name in map(str, runs.columns):
         values = [None if isinstance(v, float) and np.isnan(v) else v for v in runs[name].tolist()]
-        if name.startswith(CONFIG):
-            values = _of_no_machine(values)
         columns[name] = {"dtype": str(runs[name].dtype), "values": values}
     return columns
 
 
-def _of_no_machine(values: Sequence[Any]) -> list[Any]:
-    """A knob's values; of absolute paths as many last parts as tell them apart, and no fewer than two."""
-    paths = {value: value.split("/") for value in values if isinstance(value, str) and value.startswith("/")}
+def _of_no_machine(descriptions: Mapping[str, Any]) -> dict[str, Any]:
+    """The descriptions with as many last parts of each absolute path in their texts as tell the paths apart, and no
+    fewer than two. A knob that is a path may contain spaces."""
+    columns = descriptions["runs.json"].items()
+    knobs = [value for name, column in columns if name.startswith(CONFIG) for value in column["values"]]
+    whole = {value for value in _texts_in(knobs) if value.startswith("/") and value.count("/") > 1}
+    path = re.compile(f"{_START}(?:{'|'.join([*map(re.escape, sorted(whole, key=len, reverse=True)), _PATH])})")
+    paths = {found: found.split("/") for text in _texts_in(descriptions) for found in path.findall(text)}
     number = 2
     while len({tuple(parts[-number:]) for parts in paths.values()}) < len(paths):
         number += 1
-    short = {path: "/".join(["…", *parts[-number:]]) for path, parts in paths.items()}
-    return [short.get(value, value) if isinstance(value, str) else value for value in values]
+    short = {found: "/".join(["…", *parts[-number:]]) for found, parts in paths.items()}
+    return _mapped(descriptions, lambda text: path.sub(lambda match: short[match[0]], text))
+
+
+def _texts_in(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping | list | tuple):
+        for part in content.values() if isinstance(content, Mapping) else content:
+            yield from _texts_in(part)
+
+
+def _mapped(content: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every text changed, but for keys."""
+    if isinstance(content, Mapping):
+        return {key: _mapped(part, change) for key, part in content.items()}
+    if isinstance(content, list | tuple):
+        return [_mapped(part, change) for part in content]
+    return change(content) if isinstance(content, str) else content
 
 
 # --- reading
@@ -257,7 +281,7 @@ def _cleaned(content: Any) -> Any:
     """The content with control characters replaced, because these texts are printed in terminals."""
     if isinstance(content, str):
         return printable(content)
-    if isinstance(content, list):
+    if isinstance(content, list | tuple):
         return [_cleaned(item) for item in cast(list[Any], content)]
     if isinstance(content, dict):
         return {_cleaned(key): _cleaned(value) for key, value in cast(dict[str, Any], content).items()}

@@ -133,11 +133,22 @@ def test_a_bundle_holds_every_evaluation_of_every_run_whatever_a_report_read(pac
 
 
 def test_a_bundle_names_no_directory_of_the_machine_but_tells_models_apart(tmp_path):
-    for seed, path in enumerate(("/home/ada/models/a/base", "/scratch/ada/models/b/base", "Qwen/Qwen2.5-0.5B")):
-        write_run(tmp_path, config_of(f"loss=grpo seed={seed}", model={"path": path}), {40: BASE})
+    """Neither in knobs nor in what was typed; what only looks like a path (1/η, a hub name, an address) stays."""
+    paths = ("/home/ada/models/a/base", "/scratch/ada/models/b/base", "/home/ada/my models/c/base", "Qwen/Qwen2.5-0.5B")
+    for seed, path in enumerate(paths):
+        words = f"loss=grpo seed={seed} task.train=[/data/ada/x/train.jsonl,1/2] link=http://host:50/a/b"
+        command = f"python -m rlvr.run {words} 'model.path={path}'"
+        run_id = write_run(tmp_path, config_of(f"loss=grpo seed={seed}", model={"path": path}), {40: BASE})
+        file = tmp_path / f"runs/{run_id}/run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "command": command, "overrides": words.split()}))
     bundle.write(load(tmp_path), tmp_path / "a.rlvr")
     runs = bundle.read(tmp_path / "a.rlvr").runs.sort_values("seed")
-    assert runs["config.model.path"].tolist() == ["…/a/base", "…/b/base", "Qwen/Qwen2.5-0.5B"]
+    assert runs["config.model.path"].tolist() == ["…/a/base", "…/b/base", "…/c/base", "Qwen/Qwen2.5-0.5B"]
+    with zipfile.ZipFile(tmp_path / "a.rlvr") as archive:
+        written = archive.read("runs.json").decode() + archive.read("about.json").decode()
+    for path in ("…/a/base", "…/b/base", "…/c/base", "Qwen/Qwen2.5-0.5B"):
+        assert f"task.train=[…/x/train.jsonl,1/2] link=http://host:50/a/b 'model.path={path}'" in written
+    assert "ada" not in written
 
 
 def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
