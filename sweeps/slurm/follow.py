@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from rlvr.ledger import terminal
+from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
 from sweeps.slurm.submissions import with_queue_states
@@ -38,10 +39,8 @@ def follow(
     except KeyboardInterrupt:
         print("The jobs continue. `python -m sweeps watch` shows them again.", flush=True)
         return None
-    outcome = LaunchOutcome(skipped=list(before), seconds=time.monotonic() - began)
-    for state in states:
-        if state.run_id not in before:
-            outcome.add(state.run_id, state.state, why(state))
+    outcome = _outcome(states, before)
+    outcome.seconds = time.monotonic() - began
     shipper.finish(print)
     for state in states:
         if state.run_id in outcome.messages:
@@ -50,4 +49,12 @@ def follow(
                 flush=True,
             )
     print(outcome.summary(), flush=True)
+    return outcome
+
+
+def _outcome(states: Sequence[RunState], before: Sequence[str]) -> LaunchOutcome:
+    outcome = LaunchOutcome(skipped=list(before))
+    for state in states:
+        if state.run_id not in before:
+            outcome.add(state.run_id, state.state, why(state))
     return outcome
