@@ -254,7 +254,7 @@ def test_the_final_split_answers_once_on_problems_that_training_has_not_evaluate
     assert {row["source"] for row in rows(run_dirs(home)[-1])} == {"coins.final-2-of-2"}
     message = refused(home, source, "task.test_problems=700", "evaluation.samples=1", *HERE)
     assert "of 700 problems, such as coins-test-" in message
-    assert "Add --final" in message
+    assert "So evaluate on other problems." in message  # --final would ask a split of the task's own
     assert "queries of a final split. Add --final." in refused(home, source, "--final-budget", "2", *HERE)
     for word, message in (
         ("task.test_problems=64", "task.test_problems would ask other problems than those that training left out"),

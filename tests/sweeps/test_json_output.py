@@ -47,6 +47,7 @@ def test_a_dry_run_prints_its_runs_and_nothing_else(
         "lengths",
         "ends",
         "marks",
+        "solutions",
     }
     assert shown["run_ids"] == [run["run_id"] for run in launch["runs"]]
     assert [prompt["problem"] for prompt in shown["prompts"]] == ["maze_7x7-train-0", "maze_7x7-train-1"]
