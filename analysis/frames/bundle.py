@@ -150,7 +150,7 @@ def _of_no_machine(descriptions: Mapping[str, Any]) -> dict[str, Any]:
     fewer than two. A knob that is a path may contain spaces."""
     columns = descriptions["runs.json"].items()
     knobs = [value for name, column in columns if name.startswith(CONFIG) for value in column["values"]]
-    whole = {value for value in _texts_in(knobs) if value.startswith("/") and value.count("/") > 1}
+    whole = {value for value in knobs if isinstance(value, str) and value.startswith("/") and value.count("/") > 1}
     path = re.compile(f"{_START}(?:{'|'.join([*map(re.escape, sorted(whole, key=len, reverse=True)), _PATH])})")
     paths = {found: found.split("/") for text in _texts_in(descriptions) for found in path.findall(text)}
     number = 2
@@ -161,17 +161,18 @@ def _of_no_machine(descriptions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts_in(content: Any) -> Iterator[str]:
+    """The texts of plain data, keys included."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, Mapping | list | tuple):
-        for part in content.values() if isinstance(content, Mapping) else content:
+        for part in (*content, *content.values()) if isinstance(content, Mapping) else content:
             yield from _texts_in(part)
 
 
 def _mapped(content: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every text changed, but for keys."""
+    """Plain data with every text changed, keys included."""
     if isinstance(content, Mapping):
-        return {key: _mapped(part, change) for key, part in content.items()}
+        return {_mapped(key, change): _mapped(part, change) for key, part in content.items()}
     if isinstance(content, list | tuple):
         return [_mapped(part, change) for part in content]
     return change(content) if isinstance(content, str) else content
@@ -279,13 +280,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 def _cleaned(content: Any) -> Any:
     """The content with control characters replaced, because these texts are printed in terminals."""
-    if isinstance(content, str):
-        return printable(content)
-    if isinstance(content, list | tuple):
-        return [_cleaned(item) for item in cast(list[Any], content)]
-    if isinstance(content, dict):
-        return {_cleaned(key): _cleaned(value) for key, value in cast(dict[str, Any], content).items()}
-    return content
+    return _mapped(content, printable)
 
 
 _DTYPES: Mapping[str, tuple[str, ...]] = {
