@@ -13,7 +13,7 @@ from analysis.scores.metric import Metric
 
 @dataclass(frozen=True)
 class Decision:
-    REPEATS = "seeds"  # over what a difference is a mean
+    REPEAT, REPEATS = "seed", "seeds"  # over what a difference is a mean
 
     claim: Claim
     metric: Metric
@@ -57,7 +57,7 @@ class Decision:
         now = min(len(compared.difference.seeds) for compared in undecided)
         seeds, problems = [count.seeds for count in counts], [count.problems for count in counts]
         if all(n is not None for n in seeds):
-            return f"about {max(n or 0 for n in seeds) - now} more {self.REPEATS}"
+            return self._about(max(n or 0 for n in seeds) - now)
         if all(compared.judged.summary.alike for compared in undecided):
             return f"all {self.REPEATS} agree"
         same = max(self.metric.scale * equivalent_within(c.judged.summary, self.level) for c in undecided)
@@ -65,6 +65,9 @@ class Decision:
         would = f"; {max(n or 0 for n in problems):,} problems would" if more else ""
         within = f"{same:.3g} {self.metric.of_differences}".rstrip()
         return f"no number of {self.REPEATS} alone would decide it{would}; the same within {within}"
+
+    def _about(self, more: int) -> str:
+        return f"about {more} more {self.REPEAT if more == 1 else self.REPEATS}"
 
     def _needed(self, compared: Compared) -> Needed:
         if isinstance(compared.difference, OverBases):

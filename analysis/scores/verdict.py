@@ -293,8 +293,7 @@ class _Test(Decision):
         if outcome == Outcome.UNDECIDED:
             self._check_room(cells)
             seeds = needed(slope, math.nan, alpha=1 - self.level).seeds
-            more = f"no number of {self.REPEATS} would decide it"
-            more = f"about {seeds - slope.num_seeds} more {self.REPEATS}" if seeds else more
+            more = self._about(seeds - slope.num_seeds) if seeds else f"no number of {self.REPEATS} would decide it"
             if interval.excludes(0):
                 more = "a step between neighbours is decidedly the other way"
         measured = f"{text} per step over {len(cells)} values of {self.claim.knob}"
@@ -363,7 +362,7 @@ class _TestOverBases(_Test):
 
     bases: tuple[_Test, ...]
 
-    REPEATS = "base policies"
+    REPEAT, REPEATS = "base policy", "base policies"
 
     def groups(self) -> tuple[str, ...]:
         return tuple(group for base in self.bases for group in base.groups())

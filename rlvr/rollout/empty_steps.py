@@ -1,11 +1,14 @@
 """Handling of steps with too few groups to learn from, or none: a warning, and the end of a hopeless run."""
 
 import logging
+import math
 
 from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepGroups
 
-EMPTY_STEPS = 10  # in a row without a right answer, after which the run ends
+# In a row without a right answer, after which the run ends: both.
+EMPTY_STEPS = 10
+EMPTY_ANSWERS = 300  # none right of so many: at most about 1 % are (the 95 % bound 3/n of a binomial)
 
 log = logging.getLogger("rlvr")
 
@@ -20,13 +23,15 @@ class EmptySteps:
     def __init__(self, selection: Selection, *, warns: bool) -> None:
         """warns: whether to log warnings; one rank of several does."""
         self._selection, self._warns = selection, warns
+        self._most_hopeless = max(EMPTY_STEPS, math.ceil(EMPTY_ANSWERS / (selection.prompts * selection.samples)))
         self._num_hopeless = 0  # steps in a row that had neither groups nor a right answer
         self._was_empty = self._was_short = False  # the previous step
 
     def check(self, sampled: StepGroups) -> None:
         """Warn at the first step of a row that has no groups, or under refill fewer groups than it asked for.
 
-        Raises NothingToLearn at the last of EMPTY_STEPS steps in a row that have neither groups nor a right answer.
+        Raises NothingToLearn at the last of EMPTY_STEPS steps in a row, or of more where steps are so small that they
+        draw fewer than EMPTY_ANSWERS answers, that have neither groups nor a right answer.
         (A policy whose answers are all right has learned its task.)
         """
         num_groups, prompts = len(sampled.groups), self._selection.prompts
@@ -39,9 +44,9 @@ class EmptySteps:
             self._warn(sampled, f"learns from {num_groups} of {prompts} groups", rounds)
         self._was_empty, self._was_short = empty, short
         self._num_hopeless = 0 if sampled.groups or sampled.right else self._num_hopeless + 1
-        if self._num_hopeless < EMPTY_STEPS:
+        if self._num_hopeless < self._most_hopeless:
             return
-        head = f"no answer of {EMPTY_STEPS} steps was right"
+        head = f"no answer of {self._num_hopeless} steps was right"
         if sampled.metrics.get("reward/error") == 1:
             raise NothingToLearn(f"{head}: the verifier failed to judge them (reward/error). Repair the task.")
         raise NothingToLearn(
