@@ -6,9 +6,10 @@ import math
 from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepGroups
 
-# In a row without a right answer, after which the run ends: both.
+# A run ends after so many steps in a row without a right answer, once they have drawn so many answers. If none of 300
+# is right, at most 1 % of the policy's answers are (95 % bound 3/n of a binomial).
 EMPTY_STEPS = 10
-EMPTY_ANSWERS = 300  # none right of so many: at most about 1 % are (the 95 % bound 3/n of a binomial)
+EMPTY_ANSWERS = 300
 
 log = logging.getLogger("rlvr")
 
